@@ -1,1 +1,1 @@
-"""What every layer shares: scalars, errors, files written whole, text, plans, statistics."""
+"""Shared by all layers: scalars, errors, atomic files, text, plans, statistics."""

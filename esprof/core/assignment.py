@@ -1,4 +1,4 @@
-"""Which ESTs run on which process."""
+"""Assignment of ESTs to processes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +7,16 @@ from esprof.core.errors import UsageError
 from esprof.core.types import Rank
 
 Est = int
-"""Number of an EasyScaleThread, a logical worker: 0 to `n_est` - 1, the same for the whole life of a job."""
+"""Number of an EasyScaleThread (EST), a logical worker: 0 to `n_est` - 1, constant during a job."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A partition of the ESTs over the ranks of a job; a rank may have none. Raises UsageError where it is no partition.
+    """A partition of the ESTs over the ranks of a job; a rank may have none. Raises UsageError if it is no partition.
 
-    Within a rank ESTs run in ascending order. Bits do not depend on the assignment; memory and traffic do: they are least
-    where each rank's ESTs are a contiguous range whose length is a power of two and whose start is a multiple of it.
+    Within a rank ESTs run in ascending order. The assignment does not change the bits of the result, but it changes memory
+    and traffic: they are smallest if each rank has a contiguous range of ESTs whose length is a power of two and whose start
+    is a multiple of that length.
     """
 
     ests: tuple[tuple[Est, ...], ...]
@@ -24,9 +25,9 @@ class Assignment:
     def __post_init__(self) -> None:
         listed = sorted(est for ests in self.ests for est in ests)
         if listed != list(range(len(listed))) or not listed:
-            raise UsageError(f"is no partition of the ESTs 0 to {len(listed) - 1}: {self.ests}")
+            raise UsageError(f"the assignment is no partition of the ESTs 0 to {len(listed) - 1}: {self.ests}")
         if any(list(ests) != sorted(ests) for ests in self.ests):
-            raise UsageError(f"the ESTs of a rank run in ascending order: {self.ests}")
+            raise UsageError(f"the ESTs of each rank must be in ascending order: {self.ests}")
 
     @classmethod
     def of(cls, ests: Sequence[Sequence[Est]]) -> "Assignment":
@@ -52,7 +53,7 @@ class Assignment:
         """Raise UsageError where this does not assign `n_est` ESTs to `world` processes."""
         if (self.n_est, self.world) != (n_est, world):
             raise UsageError(
-                f"the assignment is of {self.n_est} ESTs to {self.world} processes; here are {n_est} and {world}"
+                f"the assignment has {self.n_est} ESTs on {self.world} processes, but the job has {n_est} and {world}"
             )
 
     def owner(self, est: Est) -> Rank:

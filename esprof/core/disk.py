@@ -1,4 +1,4 @@
-"""Why a file system refused to write, in words; of a full disk, which one it is."""
+"""Explain why a file system refused to write; for a full disk, with its mount point."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def refusal(error: OSError, path: str) -> str:
-    """What the system said when `path`, which need not be there, was to be written."""
+    """Return the reason for `error` on writing `path`, which need not exist."""
     reason = error.strerror or str(error)
     return f"{reason} (on the disk at {_mounted_at(path)})" if error.errno in _FULL else reason
 

@@ -1,7 +1,4 @@
-"""What can go wrong, and how a person is told: file, reason, remedy.
-
-Library code raises these; only `esprof.cli.main` prints them and picks the exit code.
-"""
+"""Exceptions of esprof, with file, reason and remedy. `esprof.cli.main` prints them and sets the exit code."""
 
 from pathlib import Path
 
@@ -13,13 +10,13 @@ EXIT_USAGE = 2
 EXIT_REGRESSION = 3
 
 _MAX_CHARS_SHOWN = 2_000
-"""Characters of a path or reason that are shown: a path may have 4096, a reason may quote what it refuses."""
+"""Longest path or reason that is printed, in characters: a path may have 4096, a reason may quote its input."""
 
 
 class EsprofError(Exception):
-    """Base of every error that esprof raises on purpose.
+    """Base of all errors that esprof raises.
 
-    `reason` says what is wrong, `path` where, `remedy` what to do about it.
+    `reason` is the problem, `path` the file concerned, `remedy` the action that solves it.
     """
 
     exit_code = EXIT_ERROR
@@ -31,35 +28,35 @@ class EsprofError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        # Path and reason may hold names from a trace or a foreign folder: on one line, they cannot forge another message.
+        # Path and reason may contain names from a trace: on one line they cannot forge another message.
         where = f"{printable(str(self.path), _MAX_CHARS_SHOWN)}: " if self.path is not None else ""
         then = f"\n  {self.remedy}" if self.remedy else ""
         return f"{where}{printable(self.reason, _MAX_CHARS_SHOWN)}{then}"
 
 
 class InputError(EsprofError):
-    """A trace, Run or baseline that cannot be read or makes no sense."""
+    """A trace, Run or baseline is unreadable or invalid."""
 
 
 def unreadable(path: str | Path, error: OSError) -> InputError:
-    """What to raise when the system refuses to open `path`."""
+    """Return the error for a `path` that the system refuses to open."""
     reason = f"cannot be read: {error.strerror or error}"
-    return InputError(reason, path=path, remedy="Check the name, and that you may read it.")
+    return InputError(reason, path=path, remedy="Check the name and the read permission.")
 
 
 class OutputError(EsprofError):
-    """A result that could not be written; nothing half-written stays behind."""
+    """A result could not be written. No incomplete file remains."""
 
 
 class UsageError(EsprofError):
-    """A request that esprof cannot understand, such as an unknown what-if target."""
+    """An invalid request, such as an unknown what-if target."""
 
     exit_code = EXIT_USAGE
 
 
 class MissingDependencyError(EsprofError):
-    """A library that this verb needs is not installed here."""
+    """A library that the verb needs is not installed."""
 
 
 class MismatchError(EsprofError):
-    """Two things that must not be compared, such as runs on different hardware."""
+    """Two inputs cannot be compared, such as runs on different hardware."""

@@ -1,4 +1,4 @@
-"""The one place that writes files: whole or not at all, and never over somebody's work unasked."""
+"""Write files completely or not at all, and never overwrite without permission. All other modules write through this one."""
 
 import errno
 import os
@@ -17,11 +17,11 @@ _PRIVATE_FOLDER = 0o700
 
 @contextmanager
 def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
-    """Open `path` for writing under a temporary name beside it; sync and rename when the block ends well.
+    """Open a temporary file next to `path` for writing; sync it and rename it to `path` at the end of the block.
 
-    On any failure (disk full, exception in the block) the temporary file is removed and `path` is as it was before.
-    A device or pipe is written to as it is. A result is for whom the user's umask lets read it; a `private` file is for
-    its owner alone, and so is its folder if it has to be made. Raises OutputError where the file system refuses.
+    On any failure (disk full, exception in the block) the temporary file is removed and `path` is unchanged. A device or
+    pipe is written directly. The umask determines who may read the file; a `private` file, and its folder if it is created,
+    are for their owner only. Raises OutputError if the file system refuses.
     """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
@@ -43,15 +43,15 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write `data` to `path`, whole or not at all."""
+    """Write `data` to `path`, completely or not at all. Raises OutputError."""
     with atomic_file(path) as file:
         file.write(data)
 
 
 def claim(path: Path, *, force: bool) -> None:
-    """Raise OutputError if `path` exists and may not be overwritten, or if nothing can be made where it is to be.
+    """Raise OutputError if `path` exists and may not be overwritten, or if its folder is not writable.
 
-    Nothing is made for that: a disk that is full, say, is noticed only when it is written to.
+    This writes nothing, so a full disk is detected only later.
     """
     try:
         os.lstat(path)
@@ -67,7 +67,7 @@ def claim(path: Path, *, force: bool) -> None:
 
 
 def _refuse_closed(path: Path) -> None:
-    """Raise OutputError where nothing can be made in the folder of `path`, or in the first one above that exists."""
+    """Raise OutputError if the folder of `path`, or its nearest existing parent, is not writable."""
     folder = next(above for above in path.absolute().parents if os.path.exists(above))
     if not os.access(folder, os.W_OK | os.X_OK):
         is_read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
@@ -76,7 +76,7 @@ def _refuse_closed(path: Path) -> None:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether `path` is a device, pipe or socket, such as /dev/null: a rename would put a plain file in its place."""
+    """Whether `path` is a device, pipe or socket, such as /dev/null: a rename would replace it by a regular file."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
@@ -86,11 +86,11 @@ def _open_private(path: str, flags: int) -> int:
 
 def _remove(temporary: Path) -> None:
     with suppress(OSError):
-        # Where the folder itself refuses, there is nothing to remove.
+        # The folder may not be writable; then there is nothing to remove.
         temporary.unlink()
 
 
 def unwritable(path: Path, error: OSError) -> OutputError:
-    """What to raise when the system refuses to write `path`."""
+    """Return the error for a `path` that the system refuses to write."""
     reason = f"cannot be written: {refusal(error, str(path))}"
-    return OutputError(reason, path=path, remedy="Choose a folder with room and write access.")
+    return OutputError(reason, path=path, remedy="Choose a writable folder with free space.")

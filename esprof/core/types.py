@@ -1,4 +1,4 @@
-"""The scalars that every layer shares. A unit stands in each name or type, never only in a comment."""
+"""Scalar types and units that all layers share."""
 
 from typing import TypeAlias
 

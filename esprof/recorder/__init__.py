@@ -1,5 +1,5 @@
-"""The recorder: what runs inside a training process (`injected`), and the launcher around it.
+"""The recorder: the code that runs inside a training process (`injected`), and its launcher.
 
-Torch is imported here and in `esprof.elastic` only. A job's processes load the folder above this one as `esprof_guest`, by
-its place on disk, and import what they need of `core`, `run.raw` and this folder from there by relative imports.
+Only this folder and `esprof.elastic` import torch. A job's processes load the parent folder by its path, as `esprof_guest`,
+and import `core`, `run.raw` and this folder from it by relative imports.
 """

@@ -1,7 +1,7 @@
-"""Recording from a job's own code: `record`, `step` and `stage`; and of processes that something else starts: `environment`.
+"""Record from a job's own code (`record`, `step`, `stage`), or processes that another program starts (`environment`).
 
-A process runs one copy of the recorder's own code (`injected`), within the package `esprof_guest`: the one that
-`esprof record` has brought in, or the one that `record` loads here. Only `record` imports torch.
+A process runs one copy of the recorder (`injected`), in the package `esprof_guest`: the copy that `esprof record` injected,
+or the one that `record` loads. Only `record` imports torch.
 """
 
 import os
@@ -24,35 +24,39 @@ _HERE = Path(__file__).resolve().parent
 _GUEST = "esprof_guest"
 
 _recorded: Path | None = None
-"""The run that this process records, or has recorded, by `record`."""
+"""The Run that `record` records, or has recorded, in this process."""
 
 
 @contextmanager
 def record(run: str | os.PathLike[str] | None = None, **settings: Any) -> Iterator[None]:
-    """Record this process into the directory `run` while the block lasts; without one, into that of the variable ESPROF_RUN.
+    """Record this process into the directory `run` during the block; the default is the variable ESPROF_RUN.
 
-    Every rank of a job calls this with the same `run`, on a shared or each host's own disk, once its process group exists.
-    `settings` are the fields of `Settings`, named as the options of `esprof record`: `skip`, `warmup`, `steps`,
-    `stack_steps` and `every` count steps, `skip_s` and `every_s` seconds. A step ends where an optimizer has stepped, or
-    where the job calls `step`.
+    Every rank of a job calls this with the same `run`, on a shared disk or on each host's own, after its process group has
+    been created. `settings` are the fields of `Settings`, named like the options of `esprof record`: `skip`, `warmup`,
+    `steps`, `stack_steps` and `every` in steps, `skip_s` and `every_s` in seconds. A step ends when an optimizer steps, or
+    when the job calls `step`.
 
-    Whatever opens the run first afterwards, such as `esprof.load(run)` or `esprof diagnose run`, completes it. In a job that
-    `esprof record` records already this does nothing, and says so.
+    The first `esprof.load(run)` or `esprof diagnose run` afterwards completes the run. In a job that `esprof record` records
+    already, this only prints a message.
 
-    Raises OutputError where `run` is taken, UsageError in a process that was recorded before or without a run, ValueError or
-    TypeError for settings that make no sense, MissingDependencyError without torch. Once the block is entered no fault of
-    the recorder reaches the job.
+    Raises OutputError if `run` exists, UsageError if this process was recorded before or no run is given, ValueError or
+    TypeError for invalid settings, MissingDependencyError without torch. Inside the block no fault of the recorder reaches
+    the job.
     """
     if _recorded is not None:
-        raise UsageError(f"was recorded already, into {_recorded}", remedy="A process can be recorded once.")
+        raise UsageError(
+            f"this process was recorded already, into {_recorded}", remedy="Call record() once per process."
+        )
     _require_torch()
     if _session() is not None:
         if os.environ.get("RANK", "0") == "0":
-            say(f"recorded from outside already; record({'' if run is None else repr(str(run))}) does nothing")
+            say(
+                f"record({'' if run is None else repr(str(run))}) has no effect: `esprof record` records this job already"
+            )
         yield
         return
     if run is None and RUN not in os.environ:
-        raise UsageError(f"no run to record into: neither `run` nor {RUN} is given")
+        raise UsageError("record() has no Run directory", remedy=f"Pass `run`, or set {RUN}.")
     session = _begin(Path(run or os.environ[RUN]), Settings(**settings))
     try:
         yield
@@ -63,26 +67,25 @@ def record(run: str | os.PathLike[str] | None = None, **settings: Any) -> Iterat
 
 
 def environment(run: str | os.PathLike[str], **settings: Any) -> dict[str, str]:
-    """Make the directory `run`, and return the variables (ESPROF_RUN, PYTHONPATH) with which Python processes are recorded
-    into it, whatever starts them: a scheduler, Ray, or a person by hand.
+    """Create the directory `run`, and return the environment variables (ESPROF_RUN, PYTHONPATH) that make Python processes
+    record into it, for jobs started by a scheduler, by Ray or by hand.
 
-    Their scripts stay as they are. Each has to be told its rank, as by RANK and WORLD_SIZE, or by the process group that it
-    joins; on other hosts `run` and esprof have to be at the same place. `settings` are those of `record`. Whatever opens the
-    run once all have ended completes it.
+    The training scripts need no change. Each process needs its rank, from RANK and WORLD_SIZE or from its process group. On
+    other hosts `run` and esprof must have the same paths. `settings` are those of `record`. The first `esprof.load(run)`
+    after the end of all processes completes the run.
 
-    Raises OutputError where `run` is there already or cannot be made, ValueError or TypeError for settings that make no
-    sense.
+    Raises OutputError if `run` exists or cannot be created, ValueError or TypeError for invalid settings.
     """
     return with_hook(os.environ, str(open_to_all(Path(run), Settings(**settings))), str(_HERE / "hook"))
 
 
 def step() -> AbstractContextManager[None]:
-    """Say that a step of the job ends here: `esprof.step()`; or, where steps do not follow one another, as the requests to a
-    server do not, that the block is one: `with esprof.step(): …`.
+    """Mark the end of a step: `esprof.step()`. With idle time between steps, as between the requests to a server, mark each
+    step by a block: `with esprof.step(): …`.
 
-    From the first call on nothing else ends steps, unless a window of an optimizer's steps has been recorded by then. Of
-    several threads the first that calls this counts, until it has ended, and of blocks within one another the outer one. In
-    code that `torch.compile` compiles this does nothing. Where nothing records it does nothing either, and needs no torch.
+    From the first call on, only these calls end steps, unless a window of optimizer steps has been recorded before. Of
+    several threads the first caller counts until it ends, of nested blocks the outermost one. In code compiled by
+    `torch.compile`, and in a process that is not recorded, this does nothing; it does not need torch then.
     """
     session = _session()
     if session is None or session.recorder is None or sys.modules["torch"].compiler.is_compiling():
@@ -94,10 +97,10 @@ def step() -> AbstractContextManager[None]:
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Name a part of the work, in a rank or in a DataLoader's worker: `with esprof.stage("decode"):`, or as a decorator.
+    """Name a stage of the work, in a rank or in a DataLoader worker: `with esprof.stage("decode"):`, or as a decorator.
 
-    The run lists when the stage began and ended, and shows it among the profiler's events of a timed window. In code that
-    `torch.compile` compiles this does nothing. Where nothing records it does nothing either, and needs no torch.
+    The run stores its start and end, and shows it among the profiler's events of a timed window. In code compiled by
+    `torch.compile`, and in a process that is not recorded, this does nothing; it does not need torch then.
     """
     session = _session()
     if session is None or sys.modules["torch"].compiler.is_compiling():
@@ -113,24 +116,26 @@ def stage(name: str) -> Iterator[None]:
 
 
 def _session() -> Any:
-    """The recorder's session of this process, if it is recorded."""
+    """Return the recorder's session of this process; None if it is not recorded."""
     module = sys.modules.get(f"{_GUEST}.recorder.injected.session")
     return module.current() if module is not None else None
 
 
 def _require_torch() -> None:
-    """Import torch; the hook of `esprof record`, where there is one, then starts its recorder. Raises
+    """Import torch, upon which the hook of `esprof record`, if present, starts its recorder. Raises
     MissingDependencyError."""
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise MissingDependencyError("torch is not installed here", remedy='pip install "esprof[torch]"') from error
+        raise MissingDependencyError(
+            "torch is not installed in this environment", remedy='pip install "esprof[torch]"'
+        ) from error
 
 
 def _begin(run: Path, settings: Settings) -> Any:
-    """Start the recorder and return its session; None, with a line on stderr, where it does not work with this torch.
+    """Start the recorder and return its session; None, with a message on stderr, if it does not work with this torch.
 
-    Raises OutputError where `run` is taken or cannot be written.
+    Raises OutputError if `run` exists or cannot be written.
     """
     global _recorded
     try:
@@ -147,7 +152,7 @@ def _begin(run: Path, settings: Settings) -> Any:
 
 
 def _load() -> Any:
-    """The package `injected`, under the name by which the hook would load it."""
+    """Return the package `injected` under the name that the hook uses."""
     if _GUEST not in sys.modules:
         package = sys.modules[_GUEST] = ModuleType(_GUEST)
         package.__path__ = [str(_HERE.parent)]

@@ -1,37 +1,39 @@
-"""Every file of a Run directory, and what it is called. No other module spells its name.
+"""Names of all files in a Run directory. No other module spells them.
 
-A Run is written by `esprof record`, or by an elastic job (`ElasticTrainer(telemetry=RUN)`); verbs add their own files. Only
-`run.json` and the events of a rank are in every whole Run.
+`esprof record` and an elastic job (`ElasticTrainer(telemetry=RUN)`) create a Run; other verbs add files to it. Every
+complete Run has `run.json` and the events of at least one rank; all other files are optional.
 
 ===========================  ==========================  ==============================================================
-Name                         Written by                  What it holds
+Name                         Written by                  Content
 ===========================  ==========================  ==============================================================
 `run.json`                   record, elastic job, merge  `RunMeta`: command, versions, ranks, process groups, warnings.
-                                                         Written last: a folder without it is no whole Run yet.
-`events/rank-00000.parquet`  record, elastic job, merge  What the profiler saw of a rank, a row an event: `EVENTS`.
-`steps/rank-….parquet`       record, elastic job, merge  Every step of the rank, in windows and out: `STEPS`.
-`stages/rank-….parquet`      record, merge               Data loading, and what the job marked as stages: `STAGES`.
-`memory/rank-….parquet`      record, merge               Memory at each step: `MEMORY`.
-`samples/rank-….parquet`     record, merge               Where the training thread was, by time: `SAMPLES`.
-`stacks/rank-….parquet`      record, merge               Python frames of steps recorded with stacks: `STACKS`.
+                                                         Written last: without it the Run is incomplete.
+`events/rank-00000.parquet`  record, elastic job, merge  Profiler events of one rank, one row per event: `EVENTS`.
+`steps/rank-….parquet`       record, elastic job, merge  Start, duration and phase of every step: `STEPS`.
+`stages/rank-….parquet`      record, merge               Data loading and the stages that the job marks: `STAGES`.
+`memory/rank-….parquet`      record, merge               Memory use at each step: `MEMORY`.
+`samples/rank-….parquet`     record, merge               Sampled stacks of the training thread: `SAMPLES`.
+`stacks/rank-….parquet`      record, merge               Python frames of the steps recorded with stacks: `STACKS`.
 `flight/rank-00000.json`     record, merge               `FlightLog`: snapshots of a slow or hung rank, and its end.
-`probes.json`                record --probe, probe       `Probes`: what devices, links, codecs and storage can do.
-`history.jsonl`              elastic job, serve          `JobEvent`: what happened to an elastic job.
-`rounds.jsonl`               tune                        `Round`: what was advised, promised, and came of it.
-`live.jsonl`                 elastic job                 `LiveStep`: its steps as they come; begun anew when large.
-`ledger.jsonl`               verify                      `Line`: what what-ifs promised, and what was measured then.
-`telemetry.request`          serve, tune                 `TelemetryRequest`: the job takes it away and writes the Run.
-`plan.json`                  apply, serve, tune          `Plan`: what the running job is to change to.
-`plan.status.json`           elastic job                 What became of that plan.
-`advice.json`                serve                       `LatestSearch`: the latest advice, for the page.
-`serve.lock`                 serve                       Locked as long as a process serves the Run.
-`raw/`                       the job's processes         What they note while they run: `esprof.run.raw.names`. Gone when
-                                                         the Run is whole.
-`part-00000/`                record under a launcher     The Run of one of several nodes, until `merge` joins them.
+`probes.json`                record --probe, probe       `Probes`: measured speed of devices, links, codecs, storage.
+`history.jsonl`              elastic job, serve          `JobEvent`: starts, rescaling, plans and checkpoints of the job.
+`rounds.jsonl`               tune                        `Round`: the advice of each round, predicted and measured gain.
+`live.jsonl`                 elastic job                 `LiveStep`: the latest steps of the running job. Emptied when
+                                                         it exceeds 8 MiB.
+`ledger.jsonl`               verify                      `LedgerLine`: predictions of what-ifs and measured outcomes.
+`telemetry.request`          serve, tune                 `TelemetryRequest`: asks the job to write the Run now. The job
+                                                         removes the file.
+`plan.json`                  apply, serve, tune          `Plan`: the change that the running job is to adopt.
+`plan.status.json`           elastic job                 `PlanStatus`: whether the job adopted that plan.
+`advice.json`                serve                       `LatestSearch`: the latest advice on the live page.
+`serve.lock`                 serve                       Locked while a process serves the Run.
+`raw/`                       the job's processes         Logs written during the job: `esprof.run.raw.names`. Removed
+                                                         when the Run is complete.
+`part-00000/`                record under a launcher     The Run of one node, until `merge` joins the nodes.
 ===========================  ==========================  ==============================================================
 
-Tables are described in `esprof.run.schema`, the logs (`….jsonl`) in `esprof.run.logs`. Beside Runs, `esprof elastic launch`
-has a folder of its own, by default `esprof-launch/`: its names are at the end.
+`esprof.run.schema` describes the tables, `esprof.run.logs` the logs (`….jsonl`). The files of `esprof elastic launch` are in
+a folder of their own (`esprof-launch/` by default); the last constants of this module name them.
 """
 
 import os
@@ -53,58 +55,58 @@ ADVICE = "advice.json"
 SERVE_LOCK = "serve.lock"
 
 RAW = "raw"
-"""The hook that starts the recorder spells this name once more: it imports nothing."""
+"""`hook/sitecustomize.py` repeats this name, as it imports nothing."""
 PARTS = "part-*"
 """Pattern of the Runs of single nodes."""
 
 MARKS_OF_RUNS = (META, RAW, LIVE, HISTORY)
-"""What tells a Run, whole or begun, from other folders."""
+"""Files of which any Run, complete or not, has at least one."""
 
 
 def table_path(run: Path, name: str, rank: Rank) -> Path:
-    """The table `name` (`events`, `steps`, …) of one rank."""
+    """Path of the table `name` (`events`, `steps`, …) of one rank."""
     return run / name / f"rank-{rank:05d}.parquet"
 
 
 def flight_path(run: Path, rank: Rank) -> Path:
-    """What the flight recorder of one rank left."""
+    """Path of the flight log of one rank."""
     return run / "flight" / f"rank-{rank:05d}.json"
 
 
 def part(run: Path, node: int) -> Path:
-    """The Run of one of several nodes, whose recordings one after the other come to stand in the folder `run`."""
+    """Path of the Run of one node in the folder `run` of a job on several nodes."""
     return run / f"part-{node:05d}"
 
 
 def status_path(plan: Path) -> Path:
-    """What became of the plan in the file `plan`."""
+    """Path of the status of the plan in the file `plan`."""
     return plan.with_name(f"{plan.stem}.status.json")
 
 
-def is_whole(run: Path) -> bool:
-    """Whether `run` is a Run that was written to its end; not, where it may not be looked into."""
+def is_complete(run: Path) -> bool:
+    """Whether `run` is a complete Run; False if the folder may not be read."""
     return os.path.exists(run / META)  # `Path.exists` raises PermissionError.
 
 
 LAUNCH = "esprof-launch"
 """The folder of `esprof elastic launch`, unless --folder names another."""
 LAUNCH_LOCK = "lock"
-"""Locked as long as a launcher has the folder."""
+"""Locked while a launcher uses the folder."""
 LAUNCH_STATE = "launch.json"
-"""`LaunchState`: the launcher's process, and how many workers run."""
+"""`LaunchState`: the launcher's process and the number of its workers."""
 LAUNCH_LOG = "launch.jsonl"
-"""`Logged`: what the launcher did, and why."""
+"""`Logged`: actions of the launcher with their reasons."""
 WORLD_WANTED = "world"
-"""How many workers somebody wants, in digits."""
+"""The requested number of workers, in digits."""
 ALL_LEFT = "left-*.json"
-"""Pattern of what generations have told at their end."""
+"""Pattern of the final reports of generations."""
 
 
 def left_path(folder: Path, generation: int) -> Path:
-    """`Left`: what a generation of workers told when it had saved."""
+    """Path of `Left`, the report of a generation of workers after its last checkpoint."""
     return folder / f"left-{generation}.json"
 
 
 def ready_path(folder: Path, generation: int, rank: Rank) -> Path:
-    """What a worker makes when it has imported what takes long, and waits for its generation to begin."""
+    """Path of the file by which a worker shows that its slow imports are done and it waits for its generation to start."""
     return folder / f"ready-{generation}-{rank}"

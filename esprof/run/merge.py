@@ -1,7 +1,7 @@
-"""Makes one Run of those that several launchers recorded of one job, each on its host or around its rank.
+"""Merge the Runs that several launchers recorded of one job, each on its host or for its rank.
 
-The times of every part are on the clock of rank 0 already (`esprof.run.clocks.by_exchange`), so the tables are copied as
-they are. The error that remains is corrected from collectives when the graph is built (`by_collectives`, beside it).
+All times are on the clock of rank 0 already (`esprof.run.clocks.by_exchange`), so the tables are copied unchanged. The
+residual clock error is corrected when the graph is built (`esprof.run.clocks.by_collectives`).
 """
 
 import secrets
@@ -24,20 +24,20 @@ from esprof.run.probes import joined
 from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, WarningCode
 
 _CLOCKS_APART_NS = 10 * NS_PER_S
-"""Longest pause (ns) between the end of one part of a job and the start of another: no clock is wrong by more."""
+"""Longest time between the end of one host's Run and the start of another, ns: no clock is wrong by more."""
 
 
 def merge(sources: Sequence[Path], out: Path, *, force: bool = False) -> Run:
-    """Write the Run `out` from the Runs `sources`: each a Run directory, or a folder of such (`part-00000`, …).
+    """Write the Run `out` from the Runs `sources`, each a Run directory or a folder of them (`part-00000`, …).
 
-    A Run that its launcher left unfinished is finished first. With `force` an older Run at `out` is replaced. Raises
-    InputError where the Runs are not of one job, or not all finished, and OutputError where `out` cannot be written.
+    Incomplete Runs are finished first. With `force` an older Run at `out` is replaced. Raises InputError if the Runs are
+    of different jobs or a job is still running, and OutputError if `out` cannot be written.
     """
     paths = [part for source in sources for part in _parts(source)]
     _keep_sources(out, sources)
     claim(out, force=force)
-    if out.exists() and not files.is_whole(out):
-        raise OutputError("is not a Run, and is not overwritten", path=out, remedy="Choose another name.")
+    if out.exists() and not files.is_complete(out):
+        raise OutputError("is not a Run and is not overwritten", path=out, remedy="Choose another name.")
     runs = {path: _finished(path) for path in paths}
     _refuse_strangers(runs)
     temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
@@ -54,13 +54,13 @@ def merge(sources: Sequence[Path], out: Path, *, force: bool = False) -> Run:
 
 
 def _parts(source: Path) -> list[Path]:
-    """`source` itself where it is a Run, else the parts in that folder. Raises InputError where it holds none."""
-    if files.is_whole(source) or (source / files.RAW).exists():
+    """Return `source` itself if it is a Run, otherwise the Runs in that folder. Raises InputError if there is none."""
+    if files.is_complete(source) or (source / files.RAW).exists():
         return [source]
     parts = sorted(part for part in source.glob(files.PARTS) if part.is_dir())
     if not parts:
-        remedy = "Name Run directories, or a folder with the parts that `esprof record` wrote."
-        raise InputError("is no Run" if source.exists() else "does not exist", path=source, remedy=remedy)
+        remedy = "Name Run directories, or the folder of `part-…` directories that `esprof record` wrote."
+        raise InputError("is not a Run" if source.exists() else "does not exist", path=source, remedy=remedy)
     return parts
 
 
@@ -68,25 +68,25 @@ def _keep_sources(out: Path, sources: Sequence[Path]) -> None:
     whole = out.resolve()
     for source in sources:
         if source.resolve().is_relative_to(whole) or whole.is_relative_to(source.resolve()):
-            raise OutputError(f"would mix with {source}, which is to be read", path=out, remedy="Choose another name.")
+            raise OutputError(f"overlaps with the input {source}", path=out, remedy="Choose another name.")
 
 
 def _finished(path: Path) -> Run:
     run = load(path)
-    if not files.is_whole(path):
+    if not files.is_complete(path):
         why = next(
             (warning.message for warning in run.warnings if warning.code == WarningCode.STILL_RUNNING),
-            "it is not finished",
+            "it is incomplete",
         )
-        raise InputError(f"cannot be merged yet: {why}", path=path, remedy="Merge when the job has ended.")
+        raise InputError(f"cannot be merged yet: {why}", path=path, remedy="Merge after the job has ended.")
     return run
 
 
 def _refuse_strangers(runs: dict[Path, Run]) -> None:
-    """Raise InputError unless the Runs are of one job."""
+    """Raise InputError if the Runs are of different jobs."""
     worlds = {run.world_size for run in runs.values()}
     if len(worlds) > 1:
-        raise _not_one_job(f"they tell of world sizes {', '.join(map(str, sorted(worlds)))}")
+        raise _not_one_job(f"their world sizes are {', '.join(map(str, sorted(worlds)))}")
     of_rank: dict[Rank, Path] = {}
     for path, run in runs.items():
         for meta in run.meta.ranks:
@@ -99,7 +99,7 @@ def _refuse_strangers(runs: dict[Path, Run]) -> None:
     latest, earliest = max(spans, key=lambda path: spans[path][0]), min(spans, key=lambda path: spans[path][1])
     pause_ns = spans[latest][0] - spans[earliest][1]
     if pause_ns > _CLOCKS_APART_NS:
-        raise _not_one_job(f"{latest} begins {readable.duration(pause_ns)} after {earliest} has ended")
+        raise _not_one_job(f"{latest} starts {readable.duration(pause_ns)} after the end of {earliest}")
 
 
 def _not_one_job(why: str) -> InputError:
@@ -107,7 +107,7 @@ def _not_one_job(why: str) -> InputError:
 
 
 def _span(run: Run) -> tuple[Ns, Ns] | None:
-    """Start of the first step and end of the last one, over all ranks; None where no rank has steps."""
+    """Start of the first step and end of the last one, over all ranks; None without any steps."""
     tables = [steps for meta in run.meta.ranks if len(steps := run.steps(meta.rank))]
     if not tables:
         return None
@@ -129,7 +129,7 @@ def _write(runs: dict[Path, Run], out: Path) -> None:
 
 
 def _copy(table: Path, to: Path) -> None:
-    """Copy a table, for its owner alone; a side table need not be there."""
+    """Copy a table, readable by its owner only; skip a missing side table."""
     if table.exists():
         to.parent.mkdir(mode=0o700, exist_ok=True)
         to.touch(mode=0o600)
@@ -149,15 +149,15 @@ def _joined(runs: Sequence[Run]) -> RunMeta:
         versions=versions,
         ranks=tuple(ranks),
         groups=joined_groups(group for meta in metas for group in meta.groups),
-        warnings=tuple(_lasting(runs, ranks)),
+        warnings=tuple(_warnings(runs, ranks)),
     )
 
 
-def _lasting(runs: Sequence[Run], ranks: Sequence[RankMeta]) -> Iterator[RunWarning]:
-    """The warnings that hold for the merged Run: a rank that one part lacks may be in another."""
+def _warnings(runs: Sequence[Run], ranks: Sequence[RankMeta]) -> Iterator[RunWarning]:
+    """Yield the warnings of the merged Run: a rank that one Run lacks may be in another."""
     here = {rank.rank for rank in ranks}
     named: set[Rank] = set()
-    # A broken side table is copied as it is, and named whenever the Run is opened.
+    # A broken side table is copied unchanged, and reported whenever the Run is opened.
     for warning in dict.fromkeys(w for run in runs for w in run.warnings if w.code != WarningCode.TABLE_UNREADABLE):
         if warning.code != WarningCode.RANK_MISSING or here.isdisjoint(warning.ranks):
             named.update(warning.ranks)
@@ -167,5 +167,7 @@ def _lasting(runs: Sequence[Run], ranks: Sequence[RankMeta]) -> Iterator[RunWarn
         yield RunWarning(WarningCode.RANK_MISSING, f"nothing was recorded of {readable.ranks(missing)}", missing)
     unread = tuple(rank.rank for rank in ranks if rank.clock_residual_ns is None)
     if unread and len({rank.host for rank in ranks}) > 1:
-        message = f"{readable.ranks(unread)}: the clock was not compared with rank 0's; only collectives tie it"
+        message = (
+            f"{readable.ranks(unread)}: the clock was not compared with that of rank 0; collectives alone align it"
+        )
         yield RunWarning("clock-unknown", message, unread)

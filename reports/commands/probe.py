@@ -127,7 +127,7 @@ def _earlier(output: Path, job: Sequence[str]) -> Probes | None:
     """The results of an interrupted probe in `output`. Raises an error if that probe is complete or of another command."""
     if not output.exists():
         return None
-    if not files.is_whole(output):
+    if not files.is_complete(output):
         claim(output, force=False)
     found = read_probes(output)
     if found is None:
@@ -160,7 +160,7 @@ def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | 
                 remedy="Let the job run more steps; the probe ends it.",
             )
         probes = _with_earlier(made.run.probes, earlier, tuple(own_steps(made.run)))
-        if not files.is_whole(output):
+        if not files.is_complete(output):
             say_recorded(made, quiet=quiet)
             (folder / "run").rename(output)
         write_probes(output, probes)

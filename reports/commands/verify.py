@@ -196,7 +196,7 @@ def _known() -> str:
 
 def _open(recorded: Path) -> Run:
     run, _ = open_run([str(recorded)])
-    if not files.is_whole(recorded):
+    if not files.is_complete(recorded):
         raise UsageError(f"{recorded} is not a Run directory", remedy="Record CMD first.")
     return run
 

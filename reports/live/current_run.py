@@ -47,7 +47,7 @@ def current_run(run: Path, asked: TelemetryRequest = TelemetryRequest(), *, wait
 
 def has_ended(run: Path) -> bool:
     """Whether the job that wrote `run` last was one of this host, and its first process is gone."""
-    if not files.is_whole(run):
+    if not files.is_complete(run):
         return False
     told = load(run)
     started_ns = max((event.time_ns for event in told.history if event.what == "started"), default=0)

@@ -139,7 +139,7 @@ FAULTS = [
     (empty_folder, "neither a run.json nor a trace"),
     (nothing, "does not exist"),
     (two_runs, "not of one run: both a.json and b.json are of rank 0"),
-    (two_worlds, "not of one run: they tell of world sizes 2, 4"),
+    (two_worlds, "not of one run: their world sizes are 2, 4"),
     (all_broken, "truncated gzip"),
     (foreign_run, "no run.json of esprof"),
     (future_run, "'esprof.run/9' is not 'esprof.run/1'"),

@@ -55,7 +55,7 @@ def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterward
     out = tmp_path / "run"
     with recorded(out, torchrun("hang.py", "asleep")) as process:
         said = next_word(process)
-        match = re.match(r"step 9 has stood still for (\d+) s: rank 1 did not enter all_reduce (\d+), which", said)
+        match = re.match(r"step 9 has been hanging for (\d+) s: rank 1 did not enter all_reduce (\d+), which", said)
         assert match, said
         assert int(match[1]) >= Settings().hang_s
         location = f"{HANG}({line_of('time.sleep(600)')}): wander"
@@ -93,7 +93,7 @@ def test_a_rank_that_is_late_is_said_to_be_so_and_is_a_stall_in_the_end(tmp_path
     with recorded(out, torchrun("hang.py", "checkpoint", 3), hang=1) as process:
         assert "rank 0 did not enter barrier" in next_word(process)
         assert next_word(process).endswith(": save_checkpoint")
-        assert next_word(process) == "the ranks that waited go on"
+        assert next_word(process) == "the hang has ended: the ranks that waited continue"
         assert process.wait(60) == 0
     (found,) = diagnose(load(out)).findings
     assert (found.id, found.ranks) == ("ESP804", (0,))
@@ -157,7 +157,9 @@ def test_the_exception_that_ends_a_job_is_found_with_its_line(tmp_path):
 def test_a_rank_that_stands_still_before_the_first_step_is_named_at_once_and_afterwards(tmp_path, way, said):
     out = tmp_path / "run"
     with recorded(out, torchrun(START.name, way), hang=0.25) as process:
-        assert re.fullmatch(rf"the job stands still before its first step, for .* now: {said}", next_word(process))
+        assert re.fullmatch(
+            rf"the job hangs before the end of its first step \(.* without progress\): {said}", next_word(process)
+        )
         location = f"{START}({line_of('# anything but', START)}): wander"
         assert next_word(process) == f"rank 1 is at {location}"
     found = diagnose(load(out)).findings[0]
@@ -185,5 +187,5 @@ def test_a_slow_start_is_no_hang(tmp_path):
     longer = 1.5 * Settings(hang_s=0.25).start_s
     ended = record(tmp_path / "run", torchrun(START.name, "slow", longer), flight=100, hang=0.25)
     assert ended.code == 0
-    assert "stands still before" not in ended.stderr
+    assert "hangs before" not in ended.stderr
     assert ended.run.rank(1).ended

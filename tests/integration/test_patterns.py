@@ -322,6 +322,6 @@ def test_a_run_that_is_there_is_an_error_before_the_job_begins(tmp_path):
 def test_a_job_that_records_itself_under_esprof_record_is_recorded_once(plain, tmp_path):
     ended = record(tmp_path / "run", started(2, "pattern_recorded.py", tmp_path / "inner"), **ONE_WINDOW)
     assert sorted(ended.stdout.splitlines()) == plain["ddp", 2]
-    assert ended.stderr.count("recorded from outside already") == 1
+    assert ended.stderr.count("`esprof record` records this job already") == 1
     assert ended.run.rank(1).windows == (TIMED,)
     assert not (tmp_path / "inner").exists()

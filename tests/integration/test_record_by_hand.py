@@ -66,7 +66,7 @@ def test_a_block_in_the_script_records_into_the_run_of_the_variable(tmp_path):
 def test_what_is_there_is_not_taken(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine").touch()
-    with pytest.raises(OutputError, match="is there already"):
+    with pytest.raises(OutputError, match="already exists"):
         esprof.environment(tmp_path / "run")
     assert os.listdir(tmp_path / "run") == ["mine"]
     assert run([*ESPROF, "record", "--print-env", "-o", str(tmp_path / "run")]).code == 1

@@ -104,7 +104,7 @@ def test_a_job_that_profiles_itself_first_is_left_alone(tmp_path):
     ended = record(tmp_path / "run", job("own_profiler.py", 2))
     assert ended.code == 0
     assert ended.stdout == run(job("own_profiler.py", 2)).stdout
-    assert "not kept: the job's own profiler was on" in ended.stderr
+    assert "lost: the job's own profiler was on" in ended.stderr
     assert ended.run.rank(0).windows == ()
     assert len(ended.run.steps(0)) == 29
 
@@ -141,7 +141,7 @@ def test_the_trace_that_a_job_writes_itself_is_taken_into_the_run(kind, name, ta
 def test_a_job_shorter_than_the_first_window_says_how_to_record_it(tmp_path):
     ended = record(tmp_path / "run", job("train.py", "--steps", 5))
     assert ended.code == 0
-    assert "timing begins with step 7, the job took 5 steps" in ended.stderr
+    assert "the first timed step is 7, but the job ended after 5 steps" in ended.stderr
     again = record(tmp_path / "run", job("train.py", "--steps", 5), skip=1, warmup=1, steps=2)
     assert again.run.rank(0).windows[0].last == 3
 
@@ -157,9 +157,9 @@ def test_a_job_that_ends_inside_the_window_keeps_its_whole_steps(tmp_path):
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        (["true"], "no Python process of the command took up the recorder"),
+        (["true"], "no Python process of the command loaded the recorder"),
         ([sys.executable, "-c", "1"], "none imported torch"),
-        ([sys.executable, "-c", "import torch"], "no step was seen"),
+        ([sys.executable, "-c", "import torch"], "no step was detected"),
     ],
     ids=["no Python", "no torch", "no step"],
 )
@@ -249,7 +249,7 @@ def test_a_recorder_that_cannot_write_ends_and_stops_its_profiler(tmp_path):
     ended = record(tmp_path / "run", command, steps=1000)
     assert ended.code == 0
     assert ended.stdout == run(job("profiler_state.py")).stdout == "profiled at the end: False\n"
-    assert ended.stderr.count("the job goes on") == 1
+    assert ended.stderr.count("the job continues") == 1
     # The system takes a part of what passes the limit without a word.
     assert "File too large" in ended.stderr or "No space left on device" in ended.stderr
 
@@ -262,7 +262,7 @@ def test_a_recorder_that_loses_its_folder_ends_and_the_job_goes_on(tmp_path):
     output, talk = process.communicate(timeout=200)
     assert process.returncode == 0
     assert output.splitlines()[-1] == run(command).stdout.splitlines()[-1]
-    assert talk.count("the job goes on") == 1
+    assert talk.count("the job continues") == 1
     assert "was removed while the job ran" in talk
 
 

@@ -169,7 +169,7 @@ def test_the_disk_fills_up(tmp_path, mode):
         fill(disk / "filler")
         ended = running.end()
         unharmed(ended, command)
-        assert ended.stderr.count("the job goes on") == 1
+        assert ended.stderr.count("the job continues") == 1
         assert f"{disk}/run/raw/rank-00000." in ended.stderr
         assert f"No space left on device (on the disk at {disk})" in ended.stderr.replace(WHOLE, "")
         (disk / "filler").unlink()
@@ -182,7 +182,7 @@ def test_the_disk_fills_up(tmp_path, mode):
 @pytest.mark.parametrize(
     ("room", "lost", "says"),
     [
-        (8192, "rank-00000.jsonl", "rank 0 trained, but could not write the recording"),
+        (8192, "rank-00000.jsonl", "rank 0 trained, but could not write to this folder"),
         (32768, "timed.4.json.part", WHOLE),
     ],
 )
@@ -234,7 +234,7 @@ def test_the_folder_becomes_read_only(tmp_path, mode):
         ended = running.end()
     unharmed(ended, command)
     check(ended.run, mode)
-    assert ended.stderr.count("the job goes on") == (mode == "repeated windows")
+    assert ended.stderr.count("the job continues") == (mode == "repeated windows")
     lost = {("recorder-fault", (0,)), ("windows-lost", (0,))}
     assert codes(ended.run) == (lost if mode == "repeated windows" else set())
 

@@ -114,5 +114,5 @@ sys.path[:] = [entry for entry in sys.path if entry != HOOK]
 try:  # noqa: SIM105  contextlib would be one import more in every Python process
     enter()
 except OSError:
-    pass  # The recording's folder went away or its disk is full: nothing is recorded here, and the job goes on.
+    pass  # The recording's folder went away or its disk is full: nothing is recorded here; the job continues.
 chain()

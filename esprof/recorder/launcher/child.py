@@ -1,4 +1,4 @@
-"""Runs the job's command as a child: same terminal, same signals, same exit code."""
+"""Run the job's command as a child process with the same terminal, signals and exit code."""
 
 import os
 import signal
@@ -12,12 +12,12 @@ from esprof.core.errors import UsageError
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1}
 _STOPS = _FORWARDED - {signal.SIGUSR1}
 _SENT_BY_KERNEL = 0x80
-"""`si_code` of a signal that the terminal sent: to every process in its foreground, the child among them."""
+"""`si_code` of a signal that the terminal sent to every process in its foreground, including the child."""
 
 _POLL_CHILD_S = 1.0
 _DUPLICATE_WITHIN_S = 1.0
-"""Seconds within which a signal that comes again counts as the same: one may have been sent to this process, the other to
-its whole process group."""
+"""Time in which a repeated signal counts as the same one, s: a sender may address both this process and its process
+group."""
 
 
 def run_child(
@@ -29,11 +29,11 @@ def run_child(
     on_usr2: Callable[[], None] = lambda: None,
     on_stop: Callable[[int], None] = lambda number: None,
 ) -> int:
-    """Run `command` to its end and return its exit code, 128 + N where signal N ended it.
+    """Run `command` and return its exit code; 128 + N if signal N ended it.
 
-    Meanwhile signals that people and schedulers send to a job do not end this process: those that only this process got are
-    passed on to the child. `glance` is called about once a second, `on_usr2` at each SIGUSR2, `on_stop` with the number of
-    each signal that asks a job to end; none may raise. Raises UsageError where the command cannot be started.
+    Signals that ask a job to end do not end this process; those sent to this process alone are forwarded to the child.
+    `glance` is called about once a second, `on_usr2` at each SIGUSR2, `on_stop` with the number of each signal that asks
+    the job to end; none may raise. Raises UsageError if the command cannot be started.
     """
     heard = _FORWARDED | {signal.SIGCHLD, signal.SIGUSR2}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
@@ -58,7 +58,7 @@ def _start(command: Sequence[str], environ: Mapping[str, str], stdout: int, mask
         )
     except OSError as error:
         reason = "no such command" if isinstance(error, FileNotFoundError) else str(error.strerror)
-        raise UsageError(f"cannot run {command[0]!r}: {reason}") from error
+        raise UsageError(f"cannot run {command[0]!r}: {reason}", remedy="Check the name and PATH.") from error
 
 
 def _wait(
@@ -68,7 +68,7 @@ def _wait(
     on_usr2: Callable[[], None],
     on_stop: Callable[[int], None],
 ) -> int:
-    """Wait for the child to end, and return its exit code. A signal that comes again at once is passed on only once."""
+    """Wait for the end of the child and return its exit code. A signal repeated immediately is forwarded once."""
     heard_at: dict[int, float] = {}
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""`esprof record` without its talk: runs a training command with the recorder around it, and makes the Run."""
+"""Run a training command with the recorder, and create its Run: `esprof record` without its output."""
 
 import os
 import shutil
@@ -28,14 +28,14 @@ _ONE_OF_MANY = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_RANK", "PMI_SIZE"),
 )
-"""For each launcher: the variable that only its tasks have, that of the task's number, and that of the number of tasks.
+"""For each launcher: a variable that only its tasks have, the variable of the task number and that of the number of tasks.
 
-A batch script of Slurm has a task's number too, but no step."""
+A Slurm batch script has a task number, too, but no step id."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """How a recorded command ended, and its Run, or what kept it from being made."""
+    """Exit code of a recorded command with its Run, or with the error that prevented a Run."""
 
     exit_code: int
     run: Run | None
@@ -43,7 +43,7 @@ class Recording:
 
 
 def place(out: Path, environ: Mapping[str, str]) -> Path:
-    """Where this launcher's Run goes: `out`, or a part of it where `srun` or `mpirun` started one launcher a task."""
+    """Path of this launcher's Run: `out`, or a folder in it if `srun` or `mpirun` started one launcher per task."""
     for mark, number, count in _ONE_OF_MANY:
         if mark in environ and environ.get(number, "").isdigit() and environ.get(count, "").isdigit():
             return files.part(out, int(environ[number])) if int(environ[count]) > 1 else out
@@ -51,10 +51,9 @@ def place(out: Path, environ: Mapping[str, str]) -> Path:
 
 
 def prepare(command: Sequence[str], out: Path, settings: Settings, *, force: bool = False) -> Path:
-    """Make the folder `out`, and in it the one that `launch` needs to record `command`, whose path is returned.
+    """Create the folder `out` for a recording of `command`, and return the path of its `raw`, which `launch` needs.
 
-    Raises EsprofError, and leaves no folder, where the command would not start, or where `out` is taken or cannot be
-    written.
+    Raises EsprofError, and leaves no folder, if the command cannot start, or if `out` exists or cannot be written.
     """
     require_torch(command[0])
     raw = make_room(out, force) / files.RAW
@@ -69,11 +68,10 @@ def prepare(command: Sequence[str], out: Path, settings: Settings, *, force: boo
 def launch(
     command: Sequence[str], raw: Path, *, stdout: int = 1, on_stop: Callable[[int], None] = lambda number: None
 ) -> int:
-    """Run `command` with the recorder around it, its standard output being the file descriptor `stdout`. `on_stop` is called
-    with the number of each signal that asks the job to end, and may not raise.
+    """Run `command` with the recorder and return its exit code. `prepare` creates `raw`; `collect` reads it afterwards.
 
-    Returns its exit code and leaves what was noted in `raw`, which `prepare` has made, for `collect`. Raises UsageError,
-    and leaves no folder, where the command cannot start.
+    `stdout` is the file descriptor of the command's standard output. `on_stop` is called with the number of each signal
+    that asks the job to end; it must not raise. Raises UsageError, and leaves no folder, if the command cannot start.
     """
     try:
         watch = JobWatch(raw)
@@ -91,7 +89,7 @@ def launch(
 
 
 class _Harmless:
-    """Work of the launcher beside the job, given up at its first fault, so that the wait for the job's end goes on."""
+    """Work of the launcher during the job. It stops at the first error, so that the launcher keeps waiting for the job."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work: Callable[[], object] | None = work
@@ -107,41 +105,43 @@ class _Harmless:
 
 
 def collect(command: Sequence[str], out: Path, settings: Settings, exit_code: int) -> Recording:
-    """Make the Run of a command that `launch` ran. Errors are returned, not raised: they must not hide how it ended."""
-    # Parquet and msgspec load only now: nothing of ours should sit in memory beside the job.
+    """Create the Run of a command that `launch` ran. Errors are returned, not raised: they must not hide its exit code."""
+    # Imported late: the launcher should take little memory while the job runs.
     from esprof.run.collect.finalise import finalise
 
     try:
         return Recording(exit_code, finalise(out, command, exit_code, settings))
     except OutputError as trouble:
-        kept = f"What was recorded is kept in {out}: make room there, and `esprof diagnose {out}` completes the run."
-        return Recording(exit_code, None, OutputError(trouble.reason, path=trouble.path, remedy=kept))
+        remedy = (
+            f"The recorded data stays in {out}. Free space there, then run `esprof diagnose {out}` to complete the run."
+        )
+        return Recording(exit_code, None, OutputError(trouble.reason, path=trouble.path, remedy=remedy))
     except EsprofError as trouble:
         return Recording(exit_code, None, trouble)
-    except Exception as fault:  # noqa: BLE001  the same holds for a fault of our own
-        return Recording(exit_code, None, EsprofError(f"could not be made into a run: {fault!r}", path=out / files.RAW))
+    except Exception as fault:  # noqa: BLE001  nor must an internal error
+        return Recording(exit_code, None, EsprofError(f"cannot be converted to a run: {fault!r}", path=out / files.RAW))
 
 
 def require_torch(program: str) -> None:
-    """Raise MissingDependencyError where `program` would run here without torch, UsageError where it does not exist.
+    """Raise MissingDependencyError if `program` would run here without torch, UsageError if it does not exist.
 
-    A program of another environment (a container's `python`, say) may have its own torch, and is not checked for it.
+    A program of another environment, such as a container's `python`, may have its own torch and is not checked.
     """
     found = shutil.which(program)
     is_ours = found is None or Path(found).parent == Path(sys.executable).parent
     if is_ours and Path(program).name.startswith(("python", "torchrun")) and find_spec("torch") is None:
-        raise MissingDependencyError("torch is not installed here", remedy='pip install "esprof[torch]"')
+        raise MissingDependencyError("torch is not installed in this environment", remedy='pip install "esprof[torch]"')
     if found is None:
-        raise UsageError(f"cannot run {program!r}: no such command")
+        raise UsageError(f"cannot run {program!r}: no such command", remedy="Check the name and PATH.")
 
 
 def make_room(out: Path, force: bool) -> Path:
-    """Make `out` an empty folder, and return its full path; `force` removes an older Run there, but nothing else."""
+    """Create the empty folder `out` and return its absolute path. `force` removes an older Run there, but nothing else."""
     claim(out, force=force)
     try:
         if out.exists():
             if not any((out / name).exists() for name in files.MARKS_OF_RUNS) and any(out.iterdir()):
-                raise OutputError("is not a Run, and is not overwritten", path=out, remedy="Choose another name.")
+                raise OutputError("is not a Run and is not overwritten", path=out, remedy="Choose another name.")
             shutil.rmtree(out)
         out.parent.mkdir(parents=True, exist_ok=True)
         out.mkdir(mode=0o700)

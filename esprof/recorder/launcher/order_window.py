@@ -1,4 +1,4 @@
-"""Takes a window of a job that is being recorded: leaves the request where its ranks look, and waits for their answer."""
+"""Request a window from a running job: write an order for its ranks and wait for their answers."""
 
 import json
 import os
@@ -20,16 +20,16 @@ from esprof.run.raw import names
 
 _POLL_NOTES_S = 0.25
 _MAX_WAIT_AFTER_LOSS_S = 1.0
-"""Seconds to wait after a window was noted as lost: one that was cut short is noted as recorded just after that."""
+"""Wait after a note that a window was lost, s: for a window that was cut short, a note that it was recorded follows."""
 
 
 @dataclass(frozen=True)
 class RankAnswer:
-    """What became of the window on one rank."""
+    """Outcome of the request on one rank."""
 
     rank: Rank
     outcome: Literal["recorded", "missed", "lost", "ended", "waiting"]
-    """`recorded`, `missed` (the rank heard of the step too late), `lost`, `ended` (its process did), or `waiting`."""
+    """`recorded`, `missed` (the request arrived too late), `lost`, `ended` (the process ended), or `waiting`."""
     steps: tuple[int, int] | None = None
     """First and last recorded step."""
     reason: str = ""
@@ -42,7 +42,7 @@ class RankAnswer:
 
 @dataclass(frozen=True)
 class Attached:
-    """What became of the window on each rank, ascending."""
+    """Outcome of the request on each rank, ascending."""
 
     ranks: tuple[RankAnswer, ...]
 
@@ -59,17 +59,17 @@ class Attached:
 
 
 def order_window(raw: Path, at: int | None = None) -> Path:
-    """Ask the job that writes to `raw` for a window that begins with step `at`, or soon. Returns the file that asks.
+    """Request a window that begins with step `at`, or soon, from the job that writes to `raw`. Returns the order's path.
 
-    Raises OutputError where that file cannot be written.
+    Raises OutputError if the order cannot be written.
     """
     return leave_order(raw, {"at": at})
 
 
 def leave_order(raw: Path, content: Mapping[str, object]) -> Path:
-    """Leave an order, whole or not at all, where the ranks that write to `raw` look. Returns its file.
+    """Write an order, completely or not at all, for the ranks that write to `raw`. Returns its path.
 
-    Raises OutputError where that file cannot be written.
+    Raises OutputError if it cannot be written.
     """
     order = raw / names.ORDERS / f"{time.time_ns()}.json"
     temporary = order.with_suffix(f".{secrets.token_hex(4)}.part")
@@ -80,23 +80,23 @@ def leave_order(raw: Path, content: Mapping[str, object]) -> Path:
             json.dump(content, opened)
         temporary.rename(order)
     except OSError as error:
-        with suppress(OSError):  # It may not even be there.
+        with suppress(OSError):  # It may not exist.
             temporary.unlink()
         raise unwritable(order, error) from error
     return order
 
 
 def attach(run: Path, at: int | None = None, timeout_s: float = 600) -> Attached:
-    """Take a window of the job that is being recorded into `run`, at step `at` or soon, and wait until it is closed.
+    """Record a window of the running job in `run`, at step `at` or soon, and wait for its end.
 
-    `run` may also be the folder of the parts of one job, which several launchers record. A window that runs already, or
-    that would overlap the one asked for, counts. Raises InputError where no job is recorded there, where it ends before
-    any rank has answered, or where no rank answers in time.
+    `run` may also be the folder of several launchers' Runs (`part-00000`, …). An open or overlapping window counts as the
+    requested one. Raises InputError if no job is being recorded there, if the job ends before any rank has answered, or
+    if the ranks do not answer in time.
     """
     raws = _raws_of(run)
     ranks = _Ranks(raws, at or 0)
     if ranks.logs and not ranks.alive:
-        raise InputError("nothing is being recorded there: no process of the job is alive", path=run)
+        raise InputError("is not being recorded: no process of the job is alive", path=run)
     _own(raws[0])
     order_window(next((raw for raw in raws if _log_of_leader(raw).exists()), raws[0]), at)
     deadline = time.monotonic() + timeout_s
@@ -107,26 +107,26 @@ def attach(run: Path, at: int | None = None, timeout_s: float = 600) -> Attached
         ranks.look()
     answers = tuple(log.answer for log in ranks.logs)
     if all(answer.outcome == "ended" for answer in answers):
-        raise InputError("the job ended before the window was closed", path=run)
+        raise InputError("the job ended before the end of the window", path=run)
     return Attached(answers)
 
 
 def _raws_of(run: Path) -> list[Path]:
-    """The folders that the job's ranks write to: that of the Run, or those of its parts."""
+    """Return the folders that the job's ranks write to: that of the Run, or one for each launcher."""
     try:
         if not run.exists():
-            raise InputError("does not exist", path=run, remedy="Name the RUN that a job is being recorded into.")
+            raise InputError("does not exist", path=run, remedy="Name the RUN of a job that is being recorded.")
         raws = [raw for raw in (run / files.RAW, *sorted(run.glob(f"{files.PARTS}/{files.RAW}"))) if raw.is_dir()]
     except OSError as error:
         raise unreadable(run, error) from error
     if not raws:
-        ended = ": the job has ended" if files.is_whole(run) else ""
-        raise InputError(f"nothing is being recorded there{ended}", path=run)
+        ended = ": the job has ended" if files.is_complete(run) else ""
+        raise InputError(f"is not being recorded{ended}", path=run)
     return raws
 
 
 def _own(raw: Path) -> None:
-    """Raise InputError where another user runs the job: it could not read our order."""
+    """Raise InputError if another user runs the job, as it could not read the order."""
     if raw.stat().st_uid != os.geteuid():
         raise InputError("the job is another user's", path=raw, remedy="Attach as the user who runs it.")
 
@@ -139,14 +139,16 @@ def _no_answer(run: Path, ranks: "_Ranks", timeout_s: float) -> InputError:
     if not ranks.logs:
         return InputError(f"no rank of the job ended a step within {timeout_s:g} s", path=run)
     if not ranks.stepped:
-        remedy = f"If the job hangs, `esprof diagnose {run}` says where."
+        remedy = f"If the job hangs, `esprof diagnose {run}` shows where."
         return InputError(f"no optimizer step ended within {timeout_s:g} s", path=run, remedy=remedy)
     answers = Attached(tuple(log.answer for log in ranks.logs))
-    return InputError(f"not all ranks closed the window within {timeout_s:g} s: {'; '.join(str(answers).splitlines())}")
+    return InputError(
+        f"not all ranks recorded the window within {timeout_s:g} s: {'; '.join(str(answers).splitlines())}"
+    )
 
 
 class _Ranks:
-    """The ranks of a job, as their notes show them from now on."""
+    """The ranks of a job and their notes from now on."""
 
     def __init__(self, raws: Sequence[Path], at: int) -> None:
         self._raws = raws
@@ -169,7 +171,7 @@ class _Ranks:
 
     @property
     def stepped(self) -> bool:
-        """Whether any rank noted a step since the beginning."""
+        """Whether any rank ended a step since this object was created."""
         return self._written() != self._steps_before
 
     def look(self) -> None:
@@ -188,10 +190,10 @@ class _Ranks:
 
 
 class _RankLog:
-    """The notes of one rank, and what they answer."""
+    """The notes of one rank and its answer in them."""
 
     def __init__(self, path: Path, rank: Rank, at: int, seen: int) -> None:
-        """`seen`: bytes of the notes that are older than the request."""
+        """`seen` is the size of the notes that are older than the request, bytes."""
         self.path = path
         self.rank = rank
         self.answer = RankAnswer(rank, "waiting")
@@ -208,7 +210,7 @@ class _RankLog:
     def look(self) -> None:
         if self.settled:
             return
-        alive = may_be_alive(self.path)  # Before the notes are read: else its last ones might be overlooked.
+        alive = may_be_alive(self.path)  # Checked before the notes are read, so that its last notes are not missed.
         for row in self._new_rows():
             self._take(row)
         if self.answer.outcome == "waiting" and not alive:
@@ -232,7 +234,7 @@ class _RankLog:
             case {"kind": "window", "phase": "timed", "first": int(first), "last": int(last)} if first >= self._at:
                 self.answer = RankAnswer(self.rank, "recorded", (first, last))
             case {"kind": "missed", "at": int(at), "step": int(step)}:
-                reason = f"it was in step {step} when it heard that the window begins with step {at}"
+                reason = f"it was in step {step} already when the request for step {at} arrived"
                 self.answer = RankAnswer(self.rank, "missed", reason=reason)
             case {"kind": "lost", "phase": "timed", "first": int(first), "reason": str(reason)} if first >= self._at:
                 self.answer, self._lost_s = RankAnswer(self.rank, "lost", reason=reason), time.monotonic()

@@ -1,5 +1,4 @@
-"""The folder `raw` of a recording: made by the launcher, or by the job's own processes, of which the first makes it and the
-others join."""
+"""Create the folder `raw` of a recording. Without a launcher, the job's first process creates it and the others join."""
 
 import errno
 import json
@@ -29,25 +28,25 @@ _NAMES_OF_A_JOB = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""Variables that are the same in all processes of a job, and together hardly ever the same in two jobs."""
+"""Variables with the same values in all processes of a job; two jobs hardly ever share them all."""
 
 _ANY_JOB = "any"
-"""Name of the job in a folder that is open to all."""
+"""Name of the job in a folder that any process may join."""
 
 _ERRORS_OF_TAKEN_NAME = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 
 
 def enter(run: Path, settings: Settings, rank: Rank, world_size: int) -> Path:
-    """Make the folder of `run`, or join it where another process of this job has made it. Returns its `raw`.
+    """Create the folder `run`, or join it if another process of this job created it. Returns its `raw`.
 
-    Raises OutputError where `run` holds anything else, where another process has joined as `rank`, or where nothing can be
+    Raises OutputError if `run` has other content, if another process has joined with this `rank`, or if nothing can be
     written.
     """
     raw, job = run.absolute() / files.RAW, _job(world_size)
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
         if not _make(run, settings, job) and not _is_of(raw, job):
-            raise _taken(run, "is there already, and is not overwritten")
+            raise _taken(run, "already exists and is not overwritten")
         _join(run, raw, rank)
     except OSError as error:
         raise unwritable(run, error) from error
@@ -55,23 +54,23 @@ def enter(run: Path, settings: Settings, rank: Rank, world_size: int) -> Path:
 
 
 def open_to_all(run: Path, settings: Settings) -> Path:
-    """Make the folder of `run` for whatever processes of this user are led there, and return its `raw`.
+    """Create the folder `run` for any processes of this user, and return its `raw`.
 
-    Raises OutputError where `run` is there already, or cannot be made.
+    Raises OutputError if `run` exists or cannot be created.
     """
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
         if not _make(run, settings, _ANY_JOB):
-            raise _taken(run, "is there already, and is not overwritten")
+            raise _taken(run, "already exists and is not overwritten")
     except OSError as error:
         raise unwritable(run, error) from error
     return run.absolute() / files.RAW
 
 
 def make_raw(raw: Path, command: Sequence[str], settings: Settings, **about: object) -> None:
-    """Make the folder that the job's processes write to, with the settings and a `job.json` of command, start and `about`.
+    """Create the folder `raw` with the settings and a `job.json` of command, start time and `about`.
 
-    Raises OSError where it is there already or cannot be made.
+    Raises OSError if it exists or cannot be created.
     """
     raw.mkdir(mode=0o700)
     (raw / names.ORDERS).mkdir(mode=0o700)
@@ -84,11 +83,11 @@ def _join(run: Path, raw: Path, rank: Rank) -> None:
     try:
         NewFile(str(raw / names.joined(rank))).close()
     except FileExistsError as error:
-        raise _taken(run, f"another process records rank {rank} there") from error
+        raise _taken(run, f"another process already records rank {rank} there") from error
 
 
 def _make(run: Path, settings: Settings, job: str) -> bool:
-    """Put the folder in its place, whole. False where something else stands there."""
+    """Create the complete folder at once. False if the path exists."""
     made = Path(mkdtemp(prefix=f".{run.name[:100]}.", dir=run.parent))
     try:
         make_raw(made / files.RAW, [sys.executable, *sys.argv], settings, job=job)
@@ -102,7 +101,7 @@ def _make(run: Path, settings: Settings, job: str) -> bool:
 
 
 def _is_of(raw: Path, job: str) -> bool:
-    """Whether `raw` was made by a process of this job and user, and its run is not finished."""
+    """Whether a process of this job and user created `raw`, and its Run is incomplete."""
     try:
         found = os.lstat(raw)
         about = json.loads((raw / names.JOB).read_bytes())
@@ -110,12 +109,15 @@ def _is_of(raw: Path, job: str) -> bool:
         return False
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
     return (
-        is_ours and isinstance(about, dict) and about.get("job") in (job, _ANY_JOB) and not files.is_whole(raw.parent)
+        is_ours
+        and isinstance(about, dict)
+        and about.get("job") in (job, _ANY_JOB)
+        and not files.is_complete(raw.parent)
     )
 
 
 def _job(world_size: int) -> str:
-    """A name of this job, the same in all of its processes."""
+    """Return a name of this job, the same in all of its processes."""
     if world_size == 1:
         return f"process {os.getpid()} of {socket.gethostname()} at {time.time_ns()}"
     named = [f"{name}={os.environ[name]}" for name in _NAMES_OF_A_JOB if name in os.environ]
@@ -123,4 +125,4 @@ def _job(world_size: int) -> str:
 
 
 def _taken(run: Path, reason: str) -> OutputError:
-    return OutputError(reason, path=run, remedy="Choose another name, or remove what is there.")
+    return OutputError(reason, path=run, remedy="Choose another name, or remove the folder.")

@@ -1,4 +1,4 @@
-"""Watches over a recorded job from its launcher: says at once where it stands still, and which rank has died."""
+"""Monitor a recorded job from its launcher: report hangs and dead ranks immediately."""
 
 import os
 import time
@@ -19,16 +19,16 @@ from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.raw.settings import Settings
 
 _MAX_WAIT_FOR_SNAPSHOTS_S = 2.0
-"""Seconds that the snapshots of all ranks, or the note of what ended one of them, may take to appear."""
+"""Time limit for the snapshots of all ranks, and for the record of a rank's end, s."""
 _MAX_RANKS_NAMED = 4
 _KINDS_ALONE = ("loader", "alone")
-"""Kinds of hangs of which it is not known before all ranks are seen that they keep no other rank waiting."""
+"""Kinds of stalls that may keep other ranks waiting, so that the snapshots of all ranks are awaited first."""
 _LAST_WORDS = ("end", "stopped")
-"""Kinds of the rows that a rank leaves only if it ends in good order, or if its recorder gave up before."""
+"""Kinds of the rows that a rank writes only when it ends normally or its recorder fails."""
 
 
 class _Note(msgspec.Struct):
-    """The kind of a row, which is all of it that counts here."""
+    """The kind of a row; its other fields are ignored."""
 
     kind: str
 
@@ -41,9 +41,9 @@ def say_on_stderr(line: str) -> None:
 
 
 class JobWatch:
-    """Looks through what the ranks of a job leave in `raw`, about once a second.
+    """Inspects the files of a job's ranks in `raw`, about once a second.
 
-    While nothing is wrong, a look lists that folder and sees whether each rank holds its lock.
+    For a healthy job this lists the folder and checks the lock of each rank.
     """
 
     def __init__(self, raw: Path, say: Callable[[str], None] = say_on_stderr) -> None:
@@ -53,7 +53,7 @@ class JobWatch:
         self._deaths = _Deaths(raw, say)
 
     def look(self) -> None:
-        """Say what is new. Raises OSError where `raw` cannot be read or written."""
+        """Report new hangs and deaths. Raises OSError if `raw` cannot be read or written."""
         files, now_s = os.listdir(self._raw), time.monotonic()
         if self._deaths.look(files, now_s):
             ask_for_snapshots(self._raw)
@@ -62,38 +62,38 @@ class JobWatch:
 
 
 class _HangReports:
-    """Reports each hang once, when its cause is seen or when there was time enough to see it, and its end."""
+    """Reports each hang once, when its cause is known or after a time limit, and its end."""
 
     def __init__(self, raw: Path, say: Callable[[str], None]) -> None:
         self._raw = raw
         self._say = say
         self._worth_ns = Settings.read(str(raw)).hang_s / 2 * NS_PER_S
-        """Shortest wait (ns) that is reported: a long step may enter and leave collectives all the time."""
+        """Shortest wait that is reported, ns: a long step may enter and leave collectives all the time."""
         self._read: set[str] = set()
         self._latest: dict[Rank, Snapshot] = {}
         self._open_since_s: float | None = None
-        """When the hang that is being examined was first seen, by the monotonic clock; None where there is none."""
+        """When the open hang was first seen, on the monotonic clock; None without a hang."""
         self._asked = False
         self._reported: Hang | Stall | None = None
         self._notes: dict[Rank, list[int]] = {}
-        """Sizes (bytes) of the notes of each rank that was reported to wait."""
+        """Sizes of the notes of each rank that was reported to wait, bytes."""
 
     def look(self, files: Iterable[str], now_s: float, deaths: "_Deaths") -> None:
         if self._reported is not None and any(_bytes_of_steps(self._raw, r) != old for r, old in self._notes.items()):
-            self._say("the ranks that waited go on")
+            self._say("the hang has ended: the ranks that waited continue")
             self._reported = None
         news = sorted(set(files) - self._read)
         if not any(names.rank_of_notes(name) is not None for name in files):
-            news = [name for name in news if names.starting(name) is None]  # Those are for `StartWatch` yet.
+            news = [name for name in news if names.starting(name) is None]  # `StartWatch` handles those.
         reasons = [self._take_in(name) for name in news]
         if SnapshotReason.HANG in reasons and self._open_since_s is None:
             self._open_since_s, self._asked = now_s, False
         if self._open_since_s is not None:
             found = find_hang(self._latest, deaths.ended)
-            self._look_into(found or self._stall(), now_s, deaths)
+            self._examine(found or self._stall(), now_s, deaths)
 
     def _stall(self) -> Stall | None:
-        """Ranks that stand still, and wait in no collective."""
+        """Return the ranks that make no progress although they wait in no collective."""
         found = find_stall(self._latest)
         return found if found is not None and found.kind in _KINDS_ALONE else None
 
@@ -109,7 +109,7 @@ class _HangReports:
             self._latest[snapshot.rank] = snapshot
         return snapshot.reason
 
-    def _look_into(self, found: Hang | Stall | None, now_s: float, deaths: "_Deaths") -> None:
+    def _examine(self, found: Hang | Stall | None, now_s: float, deaths: "_Deaths") -> None:
         assert self._open_since_s is not None
         is_time = now_s - self._open_since_s >= _MAX_WAIT_FOR_SNAPSHOTS_S
         is_clear = (
@@ -119,7 +119,7 @@ class _HangReports:
             self._open_since_s = None
             if str(found) != str(self._reported):
                 self._report(found, deaths)
-        elif found is not None and is_time:  # The ranks have just begun to wait: look again in a while.
+        elif found is not None and is_time:  # The ranks started to wait only now: examine them again later.
             self._open_since_s, self._asked = now_s, False
         elif is_time:
             self._open_since_s = None
@@ -131,7 +131,7 @@ class _HangReports:
         self._reported = found
         self._notes = {rank: _bytes_of_steps(self._raw, rank) for rank in found.waiting_ranks}
         step = max(snapshot.step for snapshot in self._latest.values())
-        self._say(f"step {step} has stood still for {found.waited_ns / NS_PER_S:.0f} s: {found}")
+        self._say(f"step {step} has been hanging for {found.waited_ns / NS_PER_S:.0f} s: {found}")
         for rank in found.at_fault[:_MAX_RANKS_NAMED]:
             self._say(f"  rank {rank} {self._where(rank, found, deaths)}")
 
@@ -141,24 +141,24 @@ class _HangReports:
         if rank in deaths.ended:
             return "has ended"
         if found.kind == "unseen":
-            return "gives no sign: it was stopped, native code holds Python's lock, or it is not on this machine"
+            return "does not respond: it was stopped, native code holds the GIL, or it runs on another host"
         location = self._latest[rank].whereabouts
-        return f"is at {location}" if location else "is in no Python code"
+        return f"is at {location}" if location else "runs no Python code"
 
 
 class _Deaths:
-    """Tells the ranks that died from those that ended, and reports those that nobody ended on purpose."""
+    """Distinguishes dead ranks from those that ended normally, and reports unexpected deaths."""
 
     def __init__(self, raw: Path, say: Callable[[str], None]) -> None:
         self._raw = raw
         self._say = say
         self.ended: set[Rank] = set()
         self.dead: dict[Rank, float] = {}
-        """Rank -> when its death was first seen, by the monotonic clock."""
+        """When the death of each rank was first seen, on the monotonic clock."""
         self._settled: set[Rank] = set()
 
     def look(self, files: Iterable[str], now_s: float) -> bool:
-        """Look for ranks that have died, and return whether a death was reported."""
+        """Report ranks that have died, and return whether there was one."""
         ranks = {rank for name in files if (rank := names.rank_of_notes(name)) is not None}
         alive = {rank for rank in ranks - self.ended - self.dead.keys() if self._is_alive(rank, now_s)}
         unsettled = sorted(self.dead.keys() - self._settled)
@@ -175,33 +175,33 @@ class _Deaths:
         return False
 
     def _settle(self, rank: Rank, now_s: float, *, others_live: bool) -> bool:
-        """Report the death of `rank` if it is news, and return whether it was. A rank that got SIGTERM was ended by the
-        launcher, or by a person."""
+        """Report the death of `rank` if it was unexpected, and return whether it was reported. SIGTERM comes from the
+        launcher or a person, so it is expected."""
         cause = read_flight(self._raw, names.files_of(rank), ended=False)
         if not (cause.fault or cause.was_terminated) and now_s - self.dead[rank] < _MAX_WAIT_FOR_SNAPSHOTS_S:
             return False
         self._settled.add(rank)
         if cause.was_terminated or not (cause.fault or others_live):
             return False
-        how = cause.fault or "killed, perhaps for lack of memory, or by os._exit()"
+        how = cause.fault or "it was killed, perhaps because memory ran out, or called os._exit()"
         self._say(f"rank {rank} has died: {how}{f', at {cause.location}' if cause.location else ''}")
         return True
 
 
 def _bytes_of_steps(raw: Path, rank: Rank) -> list[int]:
-    """The sizes of the files to which `rank` notes its steps: they change when it ends one."""
+    """Return the sizes of the rolling files of `rank`: they change when it ends a step."""
     files = [raw / name for name in names.rolling(names.rank_prefix(rank))]
     return [file.stat().st_size for file in files if file.exists()]
 
 
 def _has_last_words(notes: Path) -> bool:
-    """Whether a rank said how it ends. A recorder that gave up may leave notes for hours after that row."""
+    """Whether a rank recorded its end. A failed recorder may write further notes for hours after that row."""
     with notes.open("rb") as rows:
         return any(_kind(row) in _LAST_WORDS for row in rows)
 
 
 def _kind(row: bytes) -> str | None:
-    """The kind of a row; None where it was not written to its end."""
+    """The kind of a row; None if the row is incomplete."""
     try:
         return _NOTE.decode(row).kind
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Turns what the job's processes left in `raw` into a Run."""
+"""Convert the logs of the job's processes in `raw` into a Run."""
 
 import fcntl
 import os
@@ -46,8 +46,8 @@ from esprof.run.schema import MEMORY, STEPS, Table, table
 from esprof.version import __version__
 
 _LATEST_WINDOWS = 100
-_BESIDE = 100
-"""Plain steps on each side of a window that it is compared with: in steps far away the job may do something else."""
+_COMPARED_STEPS = 100
+"""Plain steps on each side of a window that it is compared with: the job's work may change over time."""
 _PATIENCE_S = 2.0
 _GLANCE_S = 0.05
 
@@ -74,12 +74,13 @@ def finalise(
     executor: Executor | None = None,
     warnings: Sequence[RunWarning] = (),
 ) -> Run:
-    """Write the Run `out` from `out/raw`, then remove `raw`, but for files there that nobody can read.
+    """Write the Run `out` from `out/raw`, then remove `raw`, except for unreadable files there.
 
-    Where a process of the job outlives the command, the Run is read as it stands, and left for `esprof.load` to finish.
-    `executor` reads the ranks, one task for each; by default a few threads. What is missing is named in the Run's warnings;
-    where nothing was recorded, `out` is removed, and an InputError says what was seen of the job instead. Raises OutputError
-    where `out` cannot be written; then `raw` stays, for `esprof.load` to finish the Run later.
+    If a process of the job outlives the command, the incomplete Run is returned, and `esprof.load` finishes it later.
+    `executor` reads the ranks, one task each; by default a few threads do. The Run's warnings name missing data.
+
+    Raises InputError with the likely reason if nothing was recorded; `out` is removed then. Raises OutputError if `out`
+    cannot be written; `raw` stays, and `esprof.load` finishes the Run later.
     """
     raw = out / files.RAW
     if not raw.is_dir():
@@ -90,7 +91,7 @@ def finalise(
             write_job(raw, msgspec.structs.replace(read_job(raw), command=tuple(command), exit_code=exit_code))
         return _still_running(out, settings, executor)
     with _alone_in(raw):
-        if files.is_whole(out):  # Somebody who opened it was faster.
+        if files.is_complete(out):  # Another process that opened it has finished it.
             return read_run(out)
         notes, unattributed = _all_notes(raw, exit_code)
         if is_empty(raw, notes, settings):
@@ -98,27 +99,26 @@ def finalise(
             shutil.rmtree(out, ignore_errors=True)
             raise explanation
         ranks = _read_ranks(raw, notes, settings, executor, out)
-        told = [*warnings, *job_warnings(raw, notes, unattributed)]
+        all_warnings = [*warnings, *job_warnings(raw, notes, unattributed)]
         probes = probes_of(raw, settings, command, max(one.identity.world_size for one in notes), len(notes))
         if probes is not None:
             write_probes(out, probes)
-        write_meta(out, _meta(raw, notes, ranks, command, exit_code, told))
+        write_meta(out, _meta(raw, notes, ranks, command, exit_code, all_warnings))
         _remove(raw, {file for rank in ranks for file in rank.unreadable}.union(unattributed))
     return read_run(out)
 
 
 def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
-    """Open the Run in `path` that its launcher has not finished (yet): there is a `raw`, but no `run.json`.
+    """Open the incomplete Run in `path`: it has a `raw`, but no `run.json`.
 
-    Where no process of the job is left, the Run is finished now. Otherwise, or where it cannot be written, it is read as it
-    stands.
-    Raises InputError where nothing was recorded.
+    The Run is finished first if no process of the job is alive and `path` is writable. Raises InputError if nothing was
+    recorded.
     """
     raw = path / files.RAW
     settings, job = _settings(raw), read_job(raw)
     if any_rank_alive(raw, in_doubt=True):
         return _still_running(path, settings, executor)
-    message = "the launcher could not finish this run: how the command ended is not known"
+    message = "the launcher of this run was killed: the exit code of the command is unknown"
     was_awaited = job.launcher_pid is not None and job.exit_code is None
     gone = [RunWarning("launcher-gone", message)] if was_awaited else []
     if _is_ours(raw) and not is_empty(raw, _all_notes(raw, job.exit_code)[0], settings):
@@ -128,12 +128,12 @@ def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
 
 
 def _still_running(path: Path, settings: Settings, executor: Executor | None) -> Run:
-    message = "the job still runs: this is what was recorded of it up to now"
+    message = "the job is still running: the run is incomplete"
     return _as_it_stands(path, settings, executor, [RunWarning(WarningCode.STILL_RUNNING, message)])
 
 
 def _outlived(raw: Path) -> bool:
-    """Whether processes of the job are still there some time after the command has ended."""
+    """Whether processes of the job are still alive some time after the end of the command."""
     deadline = time.monotonic() + _PATIENCE_S
     while any_rank_alive(raw, in_doubt=False):
         if time.monotonic() > deadline:
@@ -143,7 +143,7 @@ def _outlived(raw: Path) -> bool:
 
 
 def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why: Sequence[RunWarning]) -> Run:
-    """The Run in `path` as far as it is recorded, in memory."""
+    """Return the Run in `path` with the data recorded so far, in memory."""
     raw = path / files.RAW
     notes, unattributed = _all_notes(raw, read_job(raw).exit_code)
     if not notes:
@@ -159,7 +159,7 @@ def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why
 
 
 def _all_notes(raw: Path, exit_code: int | None) -> tuple[list[RankNotes], list[Path]]:
-    """The notes of every rank, by rank, those that never ended a step among them, and the files that tell of no rank."""
+    """Return the notes of all ranks, including those that ended no step, by rank, and the files without a rank."""
     notes, unattributed = read_notes(raw)
     starting = read_starting(raw, notes, exit_code)
     return sorted([*notes, *starting], key=lambda one: one.rank), unattributed
@@ -168,13 +168,13 @@ def _all_notes(raw: Path, exit_code: int | None) -> tuple[list[RankNotes], list[
 def _read_ranks(
     raw: Path, notes: Sequence[RankNotes], settings: Settings, executor: Executor | None, out: Path | None
 ) -> list[_Recorded]:
-    """Read all ranks. With `out` their tables are written there, each rank's as it is read, and not kept in memory."""
+    """Read all ranks. With `out`, write the tables of each rank there and release them."""
     read = partial(_read_rank, raw, settings) if out is None else partial(_write_rank, out, settings)
     return run_all(executor, read, notes, _clocks(notes))
 
 
 def _clocks(notes: Sequence[RankNotes]) -> list[HostOffset | None]:
-    """The clock of each rank against that of rank 0; None where it is not known."""
+    """Return the offset of each rank's clock to that of rank 0; None if unknown."""
     hosts = {one.rank: one.identity.host for one in notes}
     clocks = clocks_of_ranks({one.rank: one.clock for one in notes}, hosts)
     return [clocks[one.rank] for one in notes]
@@ -215,7 +215,7 @@ def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset
 
 def _flight(raw: Path, notes: RankNotes, *, alive: bool) -> FlightLog:
     log = read_flight(raw, notes.files, ended=_ended(notes))
-    # Before its first step is over a process notes an exception that ends it, and no other end.
+    # Before the end of its first step a process records its end only if an exception ends it.
     ended = log.ended or (
         notes.starting is not None and any(one.reason == SnapshotReason.ERROR for one in log.snapshots)
     )
@@ -223,7 +223,7 @@ def _flight(raw: Path, notes: RankNotes, *, alive: bool) -> FlightLog:
 
 
 def _ended(notes: RankNotes) -> bool:
-    """Whether the process ended in good order, or the recorder had stopped before, so that its end is not known."""
+    """Whether the process ended normally, or the recorder stopped earlier, so that its end is unknown."""
     return notes.ended or notes.stopped
 
 
@@ -271,21 +271,22 @@ def _rank_meta(
 
 
 def _overhead(rows: RankRows) -> Overhead | None:
-    """What the latest windows cost, by the plain steps beside them; the job's first step holds what a job does only once."""
+    """Return the overhead of the latest windows relative to the plain steps around them, without the job's first step,
+    which includes one-time work."""
     at = {phase: [row for row in rows.steps[1:] if row.phase == phase] for phase in ("timed", "plain")}
     timed, plain = (np.array([(row.step, row.dur_ns) for row in of], np.int64).reshape(-1, 2) for of in at.values())
     windows = np.split(timed, np.flatnonzero(np.diff(timed[:, 0]) > 1) + 1)[-_LATEST_WINDOWS:]
     firsts, lasts = ([window[end, 0] for window in windows if len(window)] for end in (0, -1))
-    behind = np.searchsorted(plain[:, 0], firsts)[:, None] - 1 - np.arange(_BESIDE)
-    ahead = np.searchsorted(plain[:, 0], lasts)[:, None] + np.arange(_BESIDE)
-    beside = np.unique(np.concatenate([behind, ahead], axis=None))
-    beside = beside[(beside >= 0) & (beside < len(plain))]
-    return overhead([window[:, 1] for window in windows], plain[beside, 1])
+    behind = np.searchsorted(plain[:, 0], firsts)[:, None] - 1 - np.arange(_COMPARED_STEPS)
+    ahead = np.searchsorted(plain[:, 0], lasts)[:, None] + np.arange(_COMPARED_STEPS)
+    near = np.unique(np.concatenate([behind, ahead], axis=None))
+    near = near[(near >= 0) & (near < len(plain))]
+    return overhead([window[:, 1] for window in windows], plain[near, 1])
 
 
 def _broken_snapshots(raw: Path, notes: RankNotes) -> tuple[list[RunWarning], list[Path]]:
     broken = [file for file in snapshot_paths(raw, notes.files) if read_snapshot(file) is None]
-    message = f"rank {notes.rank}: a snapshot of its flight recorder cannot be read"
+    message = f"rank {notes.rank}: a flight recorder snapshot cannot be read"
     return [RunWarning("rank-unreadable", message, (notes.rank,)) for _ in broken], broken
 
 
@@ -312,10 +313,10 @@ def _meta(
 
 @contextmanager
 def _alone_in(raw: Path) -> Iterator[None]:
-    """Wait until nobody else is finishing the same Run, and keep others from it."""
+    """Hold the exclusive right to finish this Run."""
     folder = os.open(raw, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with suppress(OSError):  # On a file system that knows no locks, two may do the same work.
+        with suppress(OSError):  # Without file locks, two processes may do the same work.
             fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
@@ -323,7 +324,7 @@ def _alone_in(raw: Path) -> Iterator[None]:
 
 
 def _is_ours(raw: Path) -> bool:
-    """Whether only this user can have written `raw`: what somebody else left is read, but not removed."""
+    """Whether only this user can have written `raw`: files of other users are read, but not removed."""
     found = os.lstat(raw)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
@@ -336,7 +337,7 @@ def _settings(raw: Path) -> Settings:
 
 
 def _remove(raw: Path, but: set[Path]) -> None:
-    """Remove what became part of the Run, and `raw` with it if nothing else is there."""
+    """Remove all of `raw`, or all files in it except `but`."""
     if not but:
         shutil.rmtree(raw, ignore_errors=True)
         return

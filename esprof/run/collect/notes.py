@@ -1,4 +1,4 @@
-"""What the job's processes note in `raw`, row by row, and what that comes to for one rank."""
+"""Rows that the job's processes write to `raw`, and their collection for one rank."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ from esprof.run.raw.names import RankFiles, files_of
 from esprof.run.raw.paced import PacedBy
 from esprof.run.raw.reasons import LossReason
 
-# Garbage may look like a row: what no table could hold is no row.
+# A corrupt line may look like a row: reject values that no table could hold.
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 _Large = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _Time = Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -21,7 +21,7 @@ Phase = Literal["plain", "warmup", "timed", "export", "stack"]
 
 
 class _NotedRow(msgspec.Struct, frozen=True, tag_field="kind"):
-    """A row that is kept for good."""
+    """A permanent row."""
 
 
 class RankIdentity(_NotedRow, frozen=True, tag="rank"):
@@ -36,11 +36,11 @@ class RankIdentity(_NotedRow, frozen=True, tag="rank"):
     cpu_quota: Annotated[float, msgspec.Meta(gt=0)] | None = None
     threads: _Number | None = None
     lacks: list[str] = []
-    """What its torch cannot tell, in a sentence each."""
+    """Limitations of its torch version, one sentence each."""
 
 
 class Workers(_NotedRow, frozen=True, tag="workers"):
-    """The worker processes that a DataLoader iterator started, in the order of their numbers."""
+    """The worker processes that a DataLoader iterator started, ordered by worker number."""
 
     process: str
     iterator: int
@@ -55,7 +55,7 @@ class RecordedWindow(_NotedRow, frozen=True, tag="window"):
 
 
 class Caller(_NotedRow, frozen=True, tag="frame"):
-    """A line that was seen on a stack, as number `number`, from 1 on, called by the line of number `caller`; 0 is none."""
+    """A line on a sampled stack. Its `number` counts from 1; `caller` is the number of the calling line, 0 for none."""
 
     number: _Number
     caller: _Number
@@ -65,7 +65,7 @@ class Caller(_NotedRow, frozen=True, tag="frame"):
 
 
 class Paced(_NotedRow, frozen=True, tag="paced"):
-    """What ends the steps from `since_ns` on. What was noted of steps before counts no longer."""
+    """The event that ends steps from `since_ns` on. Earlier notes of steps are void."""
 
     by: PacedBy
     since_ns: _Time
@@ -86,8 +86,8 @@ class ProfilerTaken(_NotedRow, frozen=True, tag="profiler-taken"):
 
 
 class JobsTrace(_NotedRow, frozen=True, tag="jobs-trace"):
-    """The job's own profiler has written what it collected from `start_ns` to `end_ns` to `path`. `calls` names, as
-    the first step of a window does, what PyTorch knew of the collectives then."""
+    """The job's own profiler wrote its events from `start_ns` to `end_ns` to `path`. `calls` identifies the dump of
+    PyTorch's flight recorder, as the first step of a window does."""
 
     path: str
     start_ns: _Time
@@ -104,7 +104,7 @@ class ClockReading(_NotedRow, frozen=True, tag="clock"):
 
 
 class Missed(_NotedRow, frozen=True, tag="missed"):
-    """A window that was ordered for step `at`, of which the rank heard in `step`."""
+    """A window requested for step `at`; the rank received the request in `step`, too late."""
 
     at: _Number
     step: _Number
@@ -117,7 +117,7 @@ class Lost(_NotedRow, frozen=True, tag="lost"):
 
 
 class KnobRead(_NotedRow, frozen=True, tag="knob"):
-    """How a knob stands, when steps begin to count."""
+    """Value of a knob when the counting of steps starts."""
 
     name: str
     value: str | None
@@ -125,13 +125,13 @@ class KnobRead(_NotedRow, frozen=True, tag="knob"):
 
 
 class Fault(_NotedRow, frozen=True, tag="fault"):
-    """Something of the recorder ended or does not work, the rest goes on."""
+    """A component of the recorder failed; the others continue."""
 
     message: str
 
 
 class Stopped(_NotedRow, frozen=True, tag="stopped"):
-    """The recorder itself ended by a fault, the process goes on."""
+    """The recorder failed; the process continues."""
 
     message: str
 
@@ -208,7 +208,8 @@ class MemorySample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A look at the training thread: it stands for the `dur_ns` before. `stack` is the number of its innermost line."""
+    """A stack sample of the training thread, which represents the preceding `dur_ns`. `stack` is the number of the innermost
+    line."""
 
     at_ns: _Time
     dur_ns: _Time
@@ -218,7 +219,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MarkedStage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the job itself marked as a stage of its work."""
+    """A stage that the job marked with `esprof.stage`."""
 
     name: str
     start_ns: _Time
@@ -226,7 +227,7 @@ class MarkedStage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class _Rolled(msgspec.Struct, frozen=True, tag_field="kind"):
-    """A line of rows of one kind, of which the oldest are dropped."""
+    """A line with several rows of one kind. Old lines are dropped."""
 
 
 class NotedSteps(_Rolled, frozen=True, tag="steps"):
@@ -258,34 +259,34 @@ RolledRows = NotedSteps | Nexts | Fetches | Memories | Samples | Stages
 
 @dataclass
 class RankNotes:
-    """The few rows that one rank noted for good, or one that was to be it and ended no step."""
+    """Permanent notes of one rank, or of a process with this rank that ended no step."""
 
     identity: RankIdentity
     starting: RankFiles | None = None
-    """Its files, where it ended no step; None for a rank, whose files are named for it."""
+    """Its files if it ended no step; None otherwise, as the rank then determines the file names."""
     workers: list[Workers] = field(default_factory=list)
     windows: list[RecordedWindow] = field(default_factory=list)
-    """Windows whose traces were kept, by first step."""
+    """Windows with a retained trace, by first step."""
     callers: dict[int, Caller] = field(default_factory=dict)
-    """The lines that were seen on stacks, by number."""
+    """Lines on sampled stacks, by number."""
     paced: Paced | None = None
     counted_anew_ns: Ns | None = None
-    """When steps were counted anew, as something better than before told them; None where they never were."""
+    """When the counting of steps restarted because a more reliable end of steps was found; None if it never did."""
     memory: Memory | None = None
     memory_limit: MemoryLimit | None = None
     profiler_taken: list[ProfilerTaken] = field(default_factory=list)
     jobs_traces: dict[str, JobsTrace] = field(default_factory=dict)
-    """What the job's own profiler left, by path: of what it wrote over, the last."""
+    """Traces of the job's own profiler, by path; the last one for each path."""
     clock: list[ClockReading] = field(default_factory=list)
     missed: list[Missed] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     knobs: dict[str, KnobRead] = field(default_factory=dict)
-    """By name; of what was read again, the last."""
+    """The latest reading of each knob, by name."""
     faults: list[str] = field(default_factory=list)
     stopped: bool = False
-    """Whether the recorder ended before the process did: how that ended is not known."""
+    """Whether the recorder ended before the process, so that the end of the process is unknown."""
     ended: bool = False
-    """Whether the process ended in good order."""
+    """Whether the process ended normally."""
     unreadable: list[str] = field(default_factory=list)
 
     @property
@@ -298,7 +299,7 @@ class RankNotes:
 
     @property
     def job_profiled(self) -> bool:
-        """Whether the job ran a profiler of its own when a window was to be taken."""
+        """Whether the job ran its own profiler when a window was due."""
         return bool(self.profiler_taken) or any(one.reason is LossReason.JOBS_PROFILER for one in self.lost)
 
     def taken(self, phase: str) -> list[RecordedWindow]:
@@ -349,7 +350,7 @@ class RankNotes:
 
 @dataclass
 class RankRows:
-    """The rows that one rank and its loader workers noted at every step, by time. Of a long job only the newest are left."""
+    """Rows of each step of one rank and its loader workers, by time. Of a long job only the latest rows remain."""
 
     steps: list[NotedStep] = field(default_factory=list)
     nexts: list[Next] = field(default_factory=list)
@@ -358,16 +359,16 @@ class RankRows:
     samples: list[Sample] = field(default_factory=list)
     stages: list[MarkedStage] = field(default_factory=list)
     worker_stages: dict[int, list[MarkedStage]] = field(default_factory=dict)
-    """Stages that loader workers noted, by the worker's process id."""
+    """Stages of loader workers, by the worker's process id."""
     unreadable: list[str] = field(default_factory=list)
 
     @property
     def dropped_steps(self) -> int:
-        """Steps from 1 to the last one that have no row any more."""
+        """Number of steps, from 1 to the last one, whose rows were dropped."""
         return self.steps[-1].step - len(self.steps) if self.steps else 0
 
     def drop_before(self, at_ns: Ns) -> None:
-        """Drop what began before that."""
+        """Drop the rows that began before `at_ns`."""
         self.steps = [row for row in self.steps if row.start_ns >= at_ns]
         self.nexts = [row for row in self.nexts if row.start_ns >= at_ns]
         self.fetches = [row for row in self.fetches if row.start_ns >= at_ns]
@@ -378,7 +379,7 @@ class RankRows:
             self.worker_stages[pid] = [row for row in stages if row.start_ns >= at_ns]
 
     def add(self, line: RolledRows, stages: list[MarkedStage]) -> None:
-        """Add the rows of a line; its stages go into the list `stages` of the process that wrote it."""
+        """Add the rows of a line. Stages are added to the list `stages` of the process that wrote the line."""
         match line:
             case NotedSteps():
                 self.steps += line.rows

@@ -1,8 +1,6 @@
-"""Reads what the job's processes noted in `raw`, and writes and reads `job.json`, the launcher's own note there: its end of
-`esprof.recorder.injected`.
+"""Read the logs of the job's processes in `raw`, which `esprof.recorder.injected` writes; read and write `job.json`.
 
-Any of them may have been killed in the middle of a line, and the disk may have been full: what cannot be read is named, the
-rest is kept.
+A process may have been killed within a line, and the disk may have been full: unreadable data is reported and skipped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,20 +25,20 @@ from esprof.run.raw import names
 
 RowT = TypeVar("RowT")
 
-# Made here, and not where they are used, which is by several threads: docs/decisions/0018-decoders-are-made-once.md.
+# Created once, as several threads use them: docs/decisions/0018-decoders-are-made-once.md.
 _RANK_ROWS: msgspec.json.Decoder[RankRow] = msgspec.json.Decoder(RankRow)
 _ROLLED_ROWS: msgspec.json.Decoder[RolledRows] = msgspec.json.Decoder(RolledRows)
 
 
 class LaunchedJob(msgspec.Struct, frozen=True):
-    """`job.json`: what the launcher started, and when."""
+    """Content of `job.json`: the command and its start time."""
 
     command: tuple[str, ...] = ()
     launcher_pid: int | None = None
     """Process id of the launcher; None for a job that records itself."""
-    started_ns: Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)] | None = None  # Garbage may stand there.
+    started_ns: Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)] | None = None  # The file may be corrupt.
     exit_code: int | None = None
-    """Exit code of the command, where processes of the job outlived it; else None."""
+    """Exit code of the command if processes of the job outlived it; otherwise None."""
 
 
 def write_job(raw: Path, job: LaunchedJob) -> None:
@@ -48,7 +46,7 @@ def write_job(raw: Path, job: LaunchedJob) -> None:
 
 
 def read_job(raw: Path) -> LaunchedJob:
-    """The job that is recorded in `raw`; an empty one where `job.json` is missing or garbage."""
+    """Return the job that is recorded in `raw`; an empty one if `job.json` is missing or corrupt."""
     try:
         return msgspec.json.decode((raw / names.JOB).read_bytes(), type=LaunchedJob)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -56,16 +54,15 @@ def read_job(raw: Path) -> LaunchedJob:
 
 
 def read_notes(raw: Path) -> tuple[list[RankNotes], list[Path]]:
-    """The notes of every rank that left some, by rank, and the files that should be notes, but do not tell of which rank."""
+    """Return the notes of all ranks that wrote any, by rank, and the files of notes that do not name their rank."""
     found = {file: _rank_notes(file) for file in names.all_notes(raw)}
     return [notes for notes in found.values() if notes], [file for file, notes in found.items() if not notes]
 
 
 def read_starting(raw: Path, notes: Sequence[RankNotes], exit_code: int | None) -> list[RankNotes]:
-    """The notes of processes that were to be ranks and ended no step, by rank: where they stood still, or something stopped
-    them from outside. None of a command that ended in good order: then they were helpers that never train.
+    """Return the notes of ranks that ended no step because they hung or were stopped from outside, by rank.
 
-    Ranks that are in `notes` are left out.
+    Empty if the command succeeded: such processes were helpers that never train. Ranks in `notes` are excluded.
     """
     prefixes = _starting_prefixes(raw)
     files = {rank: names.starting_files(prefix) for rank, prefix in prefixes.items()}
@@ -77,7 +74,7 @@ def read_starting(raw: Path, notes: Sequence[RankNotes], exit_code: int | None) 
 
 
 def _starting_prefixes(raw: Path) -> dict[Rank, str]:
-    """Rank -> what the names of the files of its latest life begin with, for ranks that have ended no step, by rank."""
+    """Map each rank that has ended no step to the file prefix of its latest process, by rank."""
     found = {}
     for file in sorted(raw.glob(names.ALL_STARTING), key=lambda file: (len(file.name), file.name)):
         if (start := names.starting(file.name)) is not None:
@@ -86,13 +83,13 @@ def _starting_prefixes(raw: Path) -> dict[Rank, str]:
 
 
 def _shows_hang(raw: Path, files: names.RankFiles) -> bool:
-    """Whether a process stood still for long, or was ended by a signal: an exception of its own is no matter of ours."""
+    """Whether a process hung or was ended by a signal, and not by an exception of its own."""
     log = read_flight(raw, files, ended=False)
     return bool(log.fatal) or any(one.error_type in (None, "KeyboardInterrupt") for one in log.snapshots)
 
 
 def read_rows(raw: Path, notes: RankNotes) -> RankRows:
-    """The rows that one rank and its loader workers noted at every step."""
+    """Return the rows of each step of one rank and its loader workers."""
     rows = RankRows()
     for file in (raw / name for name in names.rolling(names.rank_prefix(notes.rank))):
         if file.exists():
@@ -113,24 +110,24 @@ def read_rows(raw: Path, notes: RankNotes) -> RankRows:
 
 
 def trace_path(raw: Path, rank: Rank, window: RecordedWindow) -> Path:
-    """Where `rank` left the Kineto trace of a window."""
+    """Path of the Kineto trace of a window of `rank`."""
     return raw / names.window(rank, window.phase, window.first)
 
 
 def calls_path(raw: Path, rank: Rank, first: int) -> Path:
-    """Where `rank` left what PyTorch's own flight recorder knew when the timed window from step `first` on was closed."""
+    """Path of the dump of PyTorch's own flight recorder at the end of the timed window that begins with step `first`."""
     return raw / names.calls(rank, first)
 
 
 def snapshot_paths(raw: Path, files: names.RankFiles) -> list[Path]:
-    """The snapshots that a rank left, in the order in which they were taken."""
+    """Snapshots of a rank, oldest first."""
     return sorted(raw.glob(files.snapshots), key=lambda file: (len(file.name), file.name))
 
 
 def any_rank_alive(raw: Path, *, in_doubt: bool) -> bool:
-    """Whether a rank of the job still runs: it holds the lock of its notes as long as it lives.
+    """Whether a rank of the job is alive: it holds the lock of its notes while it is.
 
-    `in_doubt` is the answer where that cannot be told, as on a file system that knows no locks.
+    `in_doubt` is returned if this is unknown, as on a file system without locks.
     """
     starting = (names.starting_files(prefix) for prefix in _starting_prefixes(raw).values())
     notes = list(names.all_notes(raw)) or [raw / one.notes for one in starting if _shows_hang(raw, one)]
@@ -139,19 +136,19 @@ def any_rank_alive(raw: Path, *, in_doubt: bool) -> bool:
 
 
 def processes(raw: Path) -> tuple[int, int]:
-    """How many Python processes found the recorder, and how many of them imported torch."""
+    """Return the number of Python processes that loaded the recorder, and of those that imported torch."""
     return len(list(raw.glob(names.PYTHONS))), len(list(raw.glob(names.TORCHES)))
 
 
 def claimed_again(raw: Path) -> list[Rank]:
-    """Ranks that a second process claimed to be, ascending."""
+    """Ranks that a second process claimed, ascending."""
     return sorted(
         {rank for file in raw.glob(names.ALL_AGAIN) if (rank := names.rank_claimed_again(file.name)) is not None}
     )
 
 
 def _rank_notes(file: Path, starting: names.RankFiles | None = None) -> RankNotes | None:
-    """The notes in `file`, which is one of `starting` where that is given; None where it does not say whose they are."""
+    """Return the notes in `file`, one of `starting` if given; None if the file does not name its rank."""
     unreadable: list[str] = []
     rows: list[RankRow] = list(_lines(file, _RANK_ROWS, unreadable))
     identity = next((row for row in rows if isinstance(row, RankIdentity)), None)
@@ -161,8 +158,8 @@ def _rank_notes(file: Path, starting: names.RankFiles | None = None) -> RankNote
     for row in rows:
         notes.add(row)
     gone = {(row.phase, row.first) for row in notes.lost}
-    kept = [window for window in notes.windows if (window.phase, window.first) not in gone]
-    notes.windows = sorted(kept, key=lambda window: window.first)
+    retained = [window for window in notes.windows if (window.phase, window.first) not in gone]
+    notes.windows = sorted(retained, key=lambda window: window.first)
     return notes
 
 
@@ -172,7 +169,7 @@ def _add_rolled(rows: RankRows, file: Path, stages: list[MarkedStage]) -> None:
 
 
 def _lines(file: Path, decoder: msgspec.json.Decoder[RowT], unreadable: list[str]) -> Iterator[RowT]:
-    """Decoded lines of `file`. A message of how many lines make no sense, or why none can be read, goes to `unreadable`."""
+    """Yield the decoded lines of `file`. Messages about corrupt lines and read errors are added to `unreadable`."""
     broken = 0
     try:
         with file.open("rb") as opened:
@@ -184,4 +181,4 @@ def _lines(file: Path, decoder: msgspec.json.Decoder[RowT], unreadable: list[str
     except OSError as error:
         unreadable.append(f"{file.name}: {error.strerror}")
     if broken:
-        unreadable.append(f"{file.name}: {broken} {'line is' if broken == 1 else 'lines are'} no row")
+        unreadable.append(f"{file.name}: {broken} {'line is' if broken == 1 else 'lines are'} corrupt")

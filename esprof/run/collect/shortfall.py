@@ -1,4 +1,4 @@
-"""Says what a recording lacks, and why: warnings where something was recorded, an error where nothing was."""
+"""Warnings about incomplete recordings, and the error for an empty one."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,17 +15,17 @@ from esprof.run.raw.settings import Settings
 from esprof.run.run import RunWarning, WarningCode
 
 _GUESSED = {
-    PacedBy.LOADER: "no optimizer stepped: a step is what lies between two batches of a DataLoader",
-    PacedBy.MODULE: "no optimizer stepped: a step ends where a module returns that no other module called",
+    PacedBy.LOADER: "no optimizer stepped: each batch of a DataLoader counts as one step",
+    PacedBy.MODULE: "no optimizer stepped: each call of the outermost module counts as one step",
 }
-"""What is said of steps that the job itself did not tell."""
+"""Warnings about steps whose ends the recorder inferred."""
 
 
 def job_warnings(raw: Path, notes: Sequence[RankNotes], unattributed: Sequence[Path]) -> list[RunWarning]:
-    """Warnings of whole ranks that the recording in `raw` lacks; `unattributed` files do not tell whose they are."""
+    """Return warnings about ranks that are missing in `raw`; the rank of the `unattributed` files is unknown."""
     found = []
     for file in unattributed:
-        found.append(RunWarning("rank-unreadable", f"{printable(file.name)} does not say which rank it is of"))
+        found.append(RunWarning("rank-unreadable", f"{printable(file.name)} does not name its rank"))
     seen = {one.rank for one in notes}
     missing = tuple(sorted({rank for one in notes for rank in range(one.identity.world_size)} - seen))
     if missing:
@@ -33,7 +33,7 @@ def job_warnings(raw: Path, notes: Sequence[RankNotes], unattributed: Sequence[P
             RunWarning(WarningCode.RANK_MISSING, f"nothing was recorded of {readable.ranks(missing)}", missing)
         )
     for rank in claimed_again(raw):
-        message = f"rank {rank}: a second process of the job was rank {rank} too; only the first is recorded"
+        message = f"rank {rank}: two processes of the job had this rank; only the first is recorded"
         found.append(RunWarning("rank-again", message, (rank,)))
     for by in {one.paced.by: None for one in notes if one.paced}:
         if by in _GUESSED:
@@ -47,7 +47,7 @@ def job_warnings(raw: Path, notes: Sequence[RankNotes], unattributed: Sequence[P
 def rank_warnings(
     notes: RankNotes, rows: RankRows, lost: Sequence[Lost], settings: Settings, *, alive: bool
 ) -> list[RunWarning]:
-    """Warnings of what the recording lacks of one rank, whose process may still be `alive`."""
+    """Return warnings about incomplete data of one rank, whose process may still be `alive`."""
     found = _of_process(notes, rows, settings, alive=alive), _of_windows(notes, rows, lost, settings, alive=alive)
     return [
         RunWarning(code, f"rank {notes.rank}: {message}", (notes.rank,)) for part in found for code, message in part
@@ -55,7 +55,7 @@ def rank_warnings(
 
 
 def lost_windows(notes: RankNotes, rows: RankRows, *, alive: bool) -> list[Lost]:
-    """The windows that the rank noted as given up, and those that were open when it was killed."""
+    """Return the windows that the rank abandoned, and those that were open when it was killed."""
     lost = list(notes.lost)
     if alive or notes.ended or notes.stopped:
         return lost
@@ -69,8 +69,8 @@ def lost_windows(notes: RankNotes, rows: RankRows, *, alive: bool) -> list[Lost]
 
 
 def is_empty(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> bool:
-    """Whether the recording is not worth a Run: no window was recorded though some were planned, not because the job ran a
-    profiler of its own, and the job shows no fault."""
+    """Whether the recording gives no Run: windows were planned and none was recorded, although the job did not use the
+    profiler itself and ended without a fault."""
     if not notes:
         return True
     wanted = settings.windows and not any(one.taken("timed") or one.job_profiled or one.jobs_traces for one in notes)
@@ -79,32 +79,32 @@ def is_empty(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> bool:
 
 
 def nothing_recorded(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> InputError:
-    """The error that explains why no rank of the job has a timed window."""
+    """Return the error that explains why no rank of the job has a timed window."""
     if not raw.is_dir():
-        return InputError("was removed while the job ran; nothing was recorded", path=raw)
+        return InputError("was removed while the job ran; the recording is lost", path=raw)
     pythons, torches = processes(raw)
     if not pythons:
         return InputError(
-            "nothing was recorded: no Python process of the command took up the recorder",
-            remedy="A Python started with -I, -E or -S, or after PYTHONPATH was reset, cannot be recorded.",
+            "nothing was recorded: no Python process of the command loaded the recorder",
+            remedy="Start Python without -I, -E or -S, and do not reset PYTHONPATH before it starts.",
         )
     if not torches:
         return InputError(
             f"nothing was recorded: {_count(pythons, 'Python process')} ran, but none imported torch",
-            remedy='If torch is missing there: pip install "esprof[torch]".',
+            remedy='If torch is not installed there: pip install "esprof[torch]".',
         )
     silent = names.all_notes(raw).values()
     if not notes and silent:
         return InputError(
-            f"nothing was recorded: {readable.ranks(silent)} trained, but could not write the recording",
+            f"nothing was recorded: {readable.ranks(silent)} trained, but could not write to this folder",
             path=raw,
-            remedy="Most often the disk is full: record into a folder with room.",
+            remedy="The disk is probably full. Record into a folder on a disk with free space.",
         )
     if not notes:
         return InputError(
-            f"nothing was recorded: {_count(torches, 'process')} imported torch, but no step was seen: no torch.optim "
-            "optimizer stepped, and no DataLoader and no module was called again and again",
-            remedy="Call esprof.step() where a step ends, or wrap it: `with esprof.step():`.",
+            f"nothing was recorded: {_count(torches, 'process')} imported torch, but no step was detected: no torch.optim "
+            "optimizer stepped, and no DataLoader or module was called repeatedly",
+            remedy="Call esprof.step() at the end of each step, or wrap each step: `with esprof.step():`.",
         )
     return _no_window(raw, notes, settings)
 
@@ -115,13 +115,14 @@ def _no_window(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> Inp
         return InputError(f"nothing was recorded: {faults[0]}")
     lost = [lost.reason for one in notes for lost in one.lost]
     if lost:
-        return InputError(f"nothing was recorded: no window could be kept ({lost[0]})")
+        return InputError(f"nothing was recorded: all windows were lost ({lost[0]})")
     taken = max(_last_step(read_rows(raw, one)) for one in notes) + 1
     if not settings.by_steps:
         return InputError(f"nothing was recorded: the job ended before its first window, after {_count(taken, 'step')}")
     return InputError(
-        f"nothing was recorded: timing begins with step {settings.first_timed}, the job took {_count(taken, 'step')}",
-        remedy=f"Record a longer job, or --skip 1 --warmup 1 --steps {max(1, taken - 3)}.",
+        f"nothing was recorded: the first timed step is {settings.first_timed}, but the job ended after "
+        f"{_count(taken, 'step')}",
+        remedy=f"Run the job for more steps, or pass --skip 1 --warmup 1 --steps {max(1, taken - 3)}.",
     )
 
 
@@ -131,36 +132,39 @@ def _of_process(notes: RankNotes, rows: RankRows, settings: Settings, *, alive: 
     elif not (alive or notes.ended or notes.stopped):
         yield (
             "rank-killed",
-            f"ended without a word, killed or by os._exit; the last step it noted is {_last_step(rows)}",
+            f"was killed or called os._exit(); its last recorded step is {_last_step(rows)}",
         )
     for fault in notes.faults:
         yield "recorder-fault", fault
     for taken in notes.profiler_taken:
-        yield "profiler-taken", f"the job took the profiler for itself in step {taken.step}"
+        yield "profiler-taken", f"the job started its own profiler in step {taken.step}"
     for file in (*notes.unreadable, *rows.unreadable):
         yield "rank-unreadable", printable(file)
-    # A flight recorder that has the steps that it was asked to keep lacks none.
+    # A flight recording is complete with the number of steps that it is set to retain.
     if rows.dropped_steps and not 0 < settings.flight_steps <= len(rows.steps):
         dropped, first = _count(rows.dropped_steps, "step"), rows.steps[0].step
-        yield "steps-dropped", f"the rows of {dropped} were dropped to save room; those left begin with step {first}"
+        yield (
+            "steps-dropped",
+            f"{dropped} were dropped to limit the recording's size; the first retained step is {first}",
+        )
 
 
 def _of_windows(
     notes: RankNotes, rows: RankRows, lost: Sequence[Lost], settings: Settings, *, alive: bool
 ) -> Iterator[tuple[str, str]]:
     for missed in notes.missed:
-        yield "order-missed", f"heard in step {missed.step} of the window ordered for step {missed.at}, too late"
+        yield "order-missed", f"received the request for a window at step {missed.at} too late, in step {missed.step}"
     for reason in dict.fromkeys(one.reason for one in lost):
         firsts = [one.first for one in lost if one.reason == reason]
-        where = f"of {readable.numbered('step', firsts)}"
-        yield "windows-lost", f"{_count(len(firsts), 'window')} {where} not kept: {reason}"
+        where = f"at {readable.numbered('step', firsts)}"
+        yield "windows-lost", f"{_count(len(firsts), 'window')} {where} lost: {reason}"
     timed = notes.taken("timed")
     if settings.windows and not timed and not (alive or notes.starting or notes.jobs_traces):
-        yield "no-timed-window", f"has no timed window; its last whole step is {_last_step(rows)}"
+        yield "no-timed-window", f"has no timed window; its last complete step is {_last_step(rows)}"
     for window in timed:
         whole = window.last - window.first + 1
         if whole < settings.steps:
-            yield "window-short", f"{whole} of {settings.steps} timed steps from {window.first} on were finished"
+            yield "window-short", f"the timed window at step {window.first} has {whole} of {settings.steps} steps"
 
 
 def _last_step(rows: RankRows) -> int:

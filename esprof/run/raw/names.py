@@ -1,29 +1,29 @@
-"""Every file of a recording's folder `raw`, and what it is called: made by the job's processes, read by the launcher and by
-`esprof.run.collect`.
+"""Names of all files in the folder `raw` of a recording. The job's processes write them; the launcher and
+`esprof.run.collect` read them.
 
 ==================================  ==================================================================================
-Name                                What it holds
+Name                                Content
 ==================================  ==================================================================================
-`settings.json`                     What is recorded, and within which bounds: `Settings`.
-`job.json`                          What the launcher started, and when: `LaunchedJob`.
-`orders/<ns>.json`                  What the launcher or a person asks of the running job.
-`python.<pid>`, `torch.<pid>`       Marks: a Python process has found the recorder; it has imported torch.
-`joined-00000`                      Mark: a process of `esprof.record` is this rank.
-`again-00000.<process>`             Mark: a second process claims to be this rank.
-`rank-00000.jsonl`                  Notes of a rank that are kept for good; locked as long as the rank lives.
-`rank-00000.roll.[01].jsonl`        What the rank notes at every step: two files, the older one is begun anew.
-`fetch.<owner>.<pid>.roll.[01].…`   The same of a loader worker.
-`rank-00000.<phase>.<first>.json`   The Kineto trace of a window: `timed` or `stack`, by its first step; with `calls` what
-                                    PyTorch's own flight recorder knew at the window's end.
-`flight-00000.<n>.json`             A snapshot of a rank's flight recorder: `Snapshot`.
+`settings.json`                     `Settings`: windows, limits and probes of the recording.
+`job.json`                          `LaunchedJob`: the command and its start time.
+`orders/<ns>.json`                  A request of the launcher or a person to the running job.
+`python.<pid>`, `torch.<pid>`       Markers: a Python process loaded the recorder; it imported torch.
+`joined-00000`                      Marker: a process of `esprof.record` has this rank.
+`again-00000.<process>`             Marker: a second process claims this rank.
+`rank-00000.jsonl`                  Permanent notes of a rank. Locked while the rank is alive.
+`rank-00000.roll.[01].jsonl`        Rows of each step: two files, of which the older one is overwritten.
+`fetch.<owner>.<pid>.roll.[01].…`   The same for a worker of a DataLoader.
+`rank-00000.<phase>.<first>.json`   Kineto trace of a window, by its phase (`timed` or `stack`) and first step. The phase
+                                    `calls` is a dump of PyTorch's own flight recorder at the end of the window.
+`flight-00000.<n>.json`             `Snapshot` of a rank's flight recorder.
 `fatal-00000.txt`                   All stacks at the signal that ended the rank.
-`starting-00000.<ns>.…`             Notes, snapshots and stacks of a process that has not ended a step yet.
-`opened.<pid>.txt`                  The files that a process has opened for reading.
-`probes-00000.jsonl`                What the rank has measured.
-`save-00000.tmp`                    What the rank writes to measure the storage; removed then.
+`starting-00000.<ns>.…`             Notes, snapshots and stacks of a process before the end of its first step.
+`opened.<pid>.txt`                  Files that a process opened for reading.
+`probes-00000.jsonl`                Measurements of the rank.
+`save-00000.tmp`                    Temporary file by which the rank measures the storage.
 ==================================  ==================================================================================
 
-`python.<pid>` and the name `raw` itself are spelled once more by the hook, which imports nothing of the recorder.
+The hook imports nothing of the recorder, so it repeats `python.<pid>` and the name `raw`.
 """
 
 import glob
@@ -41,29 +41,29 @@ SETTINGS = "settings.json"
 JOB = "job.json"
 ORDERS = "orders"
 PYTHONS = "python.*"
-"""Pattern of the marks of Python processes that have found the recorder."""
+"""Pattern of the markers of Python processes that loaded the recorder."""
 TORCHES = "torch.*"
-"""Pattern of the marks of processes that have imported torch."""
+"""Pattern of the markers of processes that imported torch."""
 ALL_STARTING = "starting-*.jsonl"
 """Pattern of the notes of all processes that have ended no step."""
 ALL_AGAIN = "again-*"
-"""Pattern of the marks of second processes."""
+"""Pattern of the markers of second processes with the same rank."""
 
 ROLLING = "rank-*.roll.[01].jsonl"
-"""Pattern of the files to which any rank notes what it notes at every step."""
+"""Pattern of the rolling files of all ranks."""
 
 OPENED = "opened.*.txt"
 """Pattern of the lists of files that a process has opened for reading."""
 
 PROBES = "probes-*.jsonl"
-"""Pattern of what any rank has measured."""
+"""Pattern of the measurements of all ranks."""
 
 
 class RankFiles(NamedTuple):
-    """The names of what a rank leaves but for its steps and windows."""
+    """Names of a rank's files, except those of its steps and windows."""
 
     notes: str
-    """The rows that are kept for good. Their writer holds the lock of this file as long as it lives."""
+    """The permanent notes. The process that writes them holds a lock on the file while it is alive."""
     snapshots: str
     """Pattern of the snapshots of its flight recorder."""
     fatal: str
@@ -71,14 +71,14 @@ class RankFiles(NamedTuple):
 
 
 def files_of(rank: int) -> RankFiles:
-    """The files of a rank that has ended a step."""
+    """Files of a rank that has ended a step."""
     return RankFiles(notes_of(rank), snapshots_of(rank), fatal(rank))
 
 
 def starting_prefix(rank: int, since_ns: int) -> str:
-    """What the names of the files begin with of a process that has not ended a step yet, and is to be this rank.
+    """Prefix of the files of a process with this rank that has ended no step yet.
 
-    They are gone when it has ended a step, or itself, in good order. Of several lives of a rank the latest counts.
+    The files are removed when the process ends a step or exits normally. If a rank was restarted, the latest process counts.
     """
     return f"starting-{rank:05d}.{since_ns}"
 
@@ -92,45 +92,44 @@ def starting_snapshot(prefix: str, number: int) -> str:
 
 
 def starting(name: str) -> tuple[str, int] | None:
-    """The prefix and the rank of the starting process whose notes or snapshot `name` is; None for any other file."""
+    """Prefix and rank in the name of the notes or a snapshot of a starting process; None for any other file."""
     found = _STARTING.fullmatch(name)
     return (found[1], int(found[2])) if found else None
 
 
 def rank_prefix(rank: int) -> str:
-    """What the names of a rank's notes, windows and rolling files begin with."""
+    """Prefix of a rank's notes, windows and rolling files."""
     return f"rank-{rank:05d}"
 
 
 def notes(prefix: str) -> str:
-    """The rows that are kept for good, of a rank by its prefix."""
+    """Permanent notes of the rank with this prefix."""
     return f"{prefix}.jsonl"
 
 
 def notes_of(rank: int) -> str:
-    """The rows of a rank that are kept for good. The rank holds the lock of this file as long as it lives."""
+    """Permanent notes of a rank, which holds a lock on the file while it is alive."""
     return notes(rank_prefix(rank))
 
 
 def rank_of_notes(name: str) -> int | None:
-    """The rank whose notes `name` is to hold; None for any other file."""
+    """Rank in the name of a file of notes; None for any other file."""
     return _number(_NOTES, name)
 
 
 def all_notes(raw: Path) -> dict[Path, int]:
-    """The notes in `raw`, each with the rank whose they are to be, by rank. Empty where `raw` is gone."""
+    """Map each file of notes in `raw` to its rank, ordered by rank. Empty if `raw` does not exist."""
     found = {file: rank for file in raw.glob("rank-*.jsonl") if (rank := rank_of_notes(file.name)) is not None}
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
 def rolling(prefix: str) -> tuple[str, str]:
-    """The two files of the newest rows, of a rank or of a loader worker by its prefix."""
+    """The two rolling files of the rank or loader worker with this prefix."""
     return f"{prefix}.roll.0.jsonl", f"{prefix}.roll.1.jsonl"
 
 
 def workers_prefix(owner: str) -> str:
-    """What the names of the files of loader workers begin with, whose rank process is called `owner`. The process id of the
-    worker ends its own prefix."""
+    """Common prefix of the files of the loader workers of the rank process `owner`; the worker's process id follows."""
     return f"fetch.{owner}"
 
 
@@ -140,17 +139,17 @@ def workers_of(owner: str) -> str:
 
 
 def pid_of_worker(name: str) -> int | None:
-    """The process id of the loader worker whose file `name` is; None for any other file."""
+    """Process id in the name of a loader worker's file; None for any other file."""
     return _number(_WORKER, name)
 
 
 def window(rank: int, phase: str, first: int) -> str:
-    """The Kineto trace of the window of a rank that begins with step `first`."""
+    """Kineto trace of the window of a rank that begins with step `first`."""
     return f"{rank_prefix(rank)}.{phase}.{first}.json"
 
 
 def calls(rank: int, first: int) -> str:
-    """What PyTorch's own flight recorder knew when that window was closed."""
+    """Dump of PyTorch's own flight recorder at the end of that window."""
     return window(rank, "calls", first)
 
 
@@ -174,37 +173,37 @@ def fatal(rank: int) -> str:
 
 
 def again(rank: int, process: str) -> str:
-    """The mark of a second `process` that is this rank."""
+    """Marker of a second `process` with this rank."""
     return f"again-{rank:05d}.{process}"
 
 
 def rank_claimed_again(name: str) -> int | None:
-    """The rank that the mark `name` tells of; None for any other file."""
+    """Rank in the name of such a marker; None for any other file."""
     return _number(_AGAIN, name)
 
 
 def joined(rank: int) -> str:
-    """The mark of a process that records itself as this rank."""
+    """Marker of a process that records itself as this rank."""
     return f"joined-{rank:05d}"
 
 
 def torch_of(pid: int) -> str:
-    """The mark of a process that has imported torch."""
+    """Marker of a process that imported torch."""
     return f"torch.{pid}"
 
 
 def opened(pid: int) -> str:
-    """The list of files that a process has opened for reading, a path a line."""
+    """List of the files that a process opened for reading, one path per line."""
     return f"opened.{pid}.txt"
 
 
 def probes_of(rank: int) -> str:
-    """What a rank has measured."""
+    """Measurements of a rank."""
     return f"probes-{rank:05d}.jsonl"
 
 
 def saved(rank: int) -> str:
-    """What a rank writes to measure the storage."""
+    """Temporary file by which a rank measures the storage."""
     return f"save-{rank:05d}.tmp"
 
 

@@ -1,4 +1,4 @@
-"""The recorder's files: for the user alone, never in place of what is there, and written whole or with an error."""
+"""Files of the recorder: private, never overwriting, and written completely or not at all."""
 
 import errno
 import os
@@ -9,17 +9,17 @@ _MODE = 0o600
 
 
 class NewFile:
-    """A file to append to. Raises FileExistsError where anything is there, if only a dead link.
+    """A new file to append to. Raises FileExistsError if the path exists, even as a dangling link.
 
-    A job may close this file's descriptor and open a file of its own under the same number. The methods leave such a file
-    alone, and raise OSError.
+    A job may close this file's descriptor and open its own file under the same number. The methods detect this, leave that
+    file unchanged and raise OSError.
     """
 
     def __init__(self, path: str) -> None:
         self.number = os.open(path, _NEW, _MODE)
         self._path = path
         self._identity = _identity(self.number)
-        # Reentrant, as a signal handler of the job may come here while its thread is here already.
+        # Reentrant: a signal handler of the job may interrupt an append and append, too.
         self._appending = threading.RLock()
 
     @property
@@ -30,7 +30,7 @@ class NewFile:
             return False
 
     def append(self, data: bytes) -> None:
-        """Write all of `data`, or none and raise OSError: a full disk may take a part of it without an error."""
+        """Write all of `data`, or raise OSError and write nothing: a full disk may accept a fraction without an error."""
         with self._appending:
             self._check()
             try:
@@ -41,7 +41,7 @@ class NewFile:
     def _append(self, data: bytes) -> None:
         before = os.fstat(self.number).st_size
         if os.write(self.number, data) < len(data):
-            os.ftruncate(self.number, before)  # Half a row would spoil the next one, which may still fit.
+            os.ftruncate(self.number, before)  # Half a row would corrupt the next one, which may still fit.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def empty(self) -> None:
@@ -58,7 +58,7 @@ class NewFile:
 
 
 def write_new(path: str, data: bytes) -> None:
-    """Make a new file that holds `data`. Raises OSError, and leaves no file, where that fails."""
+    """Create a file with the content `data`. Raises OSError, and leaves no file, on failure."""
     file = NewFile(path)
     try:
         file.append(data)
@@ -70,7 +70,7 @@ def write_new(path: str, data: bytes) -> None:
 
 
 def touch(path: str) -> None:
-    """Make an empty file, unless there is a file already."""
+    """Create an empty file unless it exists."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, _MODE))
 
 

@@ -1,19 +1,19 @@
-"""What ends the steps of a rank: noted by the job's processes, read by whoever reads the recording."""
+"""Events that end the steps of a rank. The job's processes record which one counts."""
 
 from enum import StrEnum
 
 
 class PacedBy(StrEnum):
-    """What ends a rank's steps, best first: where a better one shows itself later, steps are counted anew by that."""
+    """The event that ends a rank's steps, most reliable first. Counting restarts when a more reliable one occurs."""
 
     JOB = "job"
-    """The job says so, by `esprof.step`."""
+    """The job calls `esprof.step`."""
     OPTIMIZER = "optimizer"
-    """An optimizer has stepped."""
+    """An optimizer steps."""
     LOADER = "loader"
-    """A DataLoader is asked for its next batch."""
+    """The job requests the next batch of a DataLoader."""
     MODULE = "module"
-    """A module returns that was not called from inside another one."""
+    """An outermost module, called by no other one, returns."""
 
     def is_better_than(self, other: "PacedBy") -> bool:
         order = list(PacedBy)

@@ -1,4 +1,4 @@
-"""Why a rank did what it noted: written by the job's processes, read by whoever reads the recording."""
+"""Reasons for snapshots and for lost windows, which the job's processes record."""
 
 from enum import StrEnum
 
@@ -7,19 +7,19 @@ class SnapshotReason(StrEnum):
     """Why the flight recorder of a rank took a snapshot."""
 
     HANG = "hang"
-    """A step has lasted so long that it may never end, or a rank stands still before its first step is over."""
+    """A step is so long that it may never end, or a rank hangs before the end of its first step."""
     SLOW = "slow"
     """A step has lasted much longer than those before it."""
     ASKED = "asked"
-    """The launcher wanted to know where all ranks are."""
+    """The launcher requested snapshots of all ranks."""
     STARTING = "starting"
-    """A rank computes at the same place for long before its first step is over."""
+    """A rank computes at the same source location for long before the end of its first step."""
     ERROR = "error"
     """An exception ends the process."""
 
 
 class LossReason(StrEnum):
-    """Why a window was not kept, in the words that are said of it."""
+    """Why a window was lost, as warnings show it."""
 
     JOBS_PROFILER = "the job's own profiler was on"
     OTHER_THREAD = "the training went on in another thread"

@@ -1,4 +1,4 @@
-"""What is recorded, and within which bounds: written by the launcher, read by every process of the job."""
+"""Settings of a recording: the launcher writes them, every process of the job reads them."""
 
 import json
 import os
@@ -8,83 +8,83 @@ from .names import SETTINGS
 from .new_files import write_new
 
 _START_HANG_FACTOR = 12
-"""How many times longer than in a step a rank may stand still before its first step is over."""
+"""How many times longer than `hang_s` a rank may hang before the end of its first step."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The plan of one recording. Steps of the job are counted from 0.
+    """Windows and limits of one recording. Steps are counted from 0.
 
-    A step ends when the job's optimizer has stepped, so step 0 has no beginning to be seen: `skip` is at least 1.
+    A step ends when the optimizer has stepped. The start of step 0 is unknown, so `skip` is at least 1.
     """
 
     windows: bool = True
-    """Whether windows are planned at all; if not, they are taken on demand only."""
+    """Whether windows are scheduled; otherwise they are recorded on request only."""
     skip: int = 5
-    """Steps before the first window is prepared."""
+    """Steps before the warm-up of the first window."""
     warmup: int = 2
-    """Steps in which the profiler warms up; what it sees then is thrown away."""
+    """Warm-up steps of the profiler, whose events are discarded."""
     steps: int = 8
     """Timed steps of a window."""
     stack_steps: int = 2
-    """Steps recorded once more, with Python stacks; left out of all timing."""
+    """Further steps, recorded with Python stacks and excluded from all timing."""
     every: int = 0
-    """Steps from window to window; 0 takes one window only."""
+    """Steps from one window to the next; 0 for a single window."""
     skip_s: float = 0
     """Seconds before the first window, instead of `skip`."""
     every_s: float = 0
-    """Seconds from window to window, instead of `every`."""
+    """Seconds from one window to the next, instead of `every`."""
     shapes: bool = False
-    """Whether the shapes of operands are recorded: on a CPU they make half of the profiler's cost."""
+    """Whether the shapes of operands are recorded: on a CPU this doubles the profiler's cost."""
     flight_steps: int = 0
-    """Steps whose notes are kept; 0 keeps as many as fit into `max_log`."""
+    """Number of latest steps to retain; 0 for as many as fit into `max_log`."""
     hang_s: float = 5
     """Seconds after which a step may count as hung; 0 for never."""
     probe_s: float = 0
-    """Seconds for measuring what devices, links, codecs and storage can do, once the first window is closed; 0 for not."""
+    """Seconds to measure devices, links, codecs and storage after the first window; 0 to measure nothing."""
     ends_early: bool = False
-    """Whether the job is ended behind the first window, and what is measured there."""
+    """Whether to end the job after the first window and the measurements."""
     probed: tuple[str, ...] = ()
-    """What need not be measured again, by the names of its stages."""
+    """Names of the measurement stages to skip."""
     knobs: tuple[tuple[str, str | None], ...] = ()
-    """Name and value of what is set in the job, None for what is only read back (`esprof.recorder.knobs`)."""
+    """Name and value of each knob to set in the job; None as value only reads it (`esprof.recorder.knobs`)."""
     max_log: int = 64 << 20
-    """Bytes of notes that a process keeps on disk: the newest."""
+    """Size limit of a process's notes on disk, bytes; the oldest are dropped."""
     max_trace: int = 2 << 30
-    """Bytes of unread traces that a rank keeps on disk: the newest windows."""
+    """Size limit of a rank's traces on disk, bytes; the oldest windows are dropped."""
     max_memory: int = 4 << 30
-    """Bytes by which a window may make a process grow before it is closed early."""
+    """Memory that a window may take, bytes; a larger window is closed early."""
 
     def __post_init__(self) -> None:
         if self.skip < 1 or self.warmup < 0 or self.steps < 1 or self.stack_steps < 0:
             raise ValueError(f"skip and steps must be at least 1, warmup and stack_steps at least 0: {self}")
         if self.every and self.every < self.span:
-            raise ValueError(f"a window takes {self.span} steps with its warm-up: every must not be less")
+            raise ValueError(f"every must be at least {self.span}: the steps of a window and its warm-up")
 
     @property
     def first_timed(self) -> int:
-        """The first timed step of the first window, if it is planned by steps."""
+        """The first timed step of the first window, if windows are scheduled by step."""
         return self.skip + self.warmup
 
     @property
     def span(self) -> int:
-        """Steps from the warm-up of a window to the one in which the last of its traces is written."""
+        """Steps of a window, from its warm-up to the step in which its last trace is written."""
         stacks = self.stack_steps + 1 if self.stack_steps else 0
         return self.warmup + self.steps + 1 + stacks
 
     @property
     def probe_at(self) -> int:
-        """The step before which is measured, or the job is ended, on all ranks: the first behind the first window."""
+        """The first step after the first window: before it the ranks measure, or the job is ended."""
         return self.skip + self.span
 
     @property
     def start_s(self) -> float:
-        """Seconds without any progress after which a rank that has ended no step yet counts as hung; 0 for never."""
+        """Seconds without progress after which a rank in its first step counts as hung; 0 for never."""
         return _START_HANG_FACTOR * self.hang_s
 
     @property
     def by_steps(self) -> bool:
-        """Whether windows are planned by the number of the step alone."""
+        """Whether windows are scheduled by step number only."""
         return self.windows and not (self.skip_s or self.every_s)
 
     def write(self, raw: str) -> None:

@@ -1,4 +1,4 @@
-"""The names of stages that the recorder notes by itself."""
+"""Names of the stages that the recorder adds by itself."""
 
 GARBAGE_COLLECTION = "garbage collection"
 """Python's collector, on the training thread."""

@@ -13,13 +13,13 @@ from esprof.run.run import Run
 
 
 def _is_run(path: Path) -> bool:
-    return files.is_whole(path) or os.path.exists(path / files.RAW / names.SETTINGS)
+    return files.is_complete(path) or os.path.exists(path / files.RAW / names.SETTINGS)
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
     """Open one Run directory. While its job runs it is read as it stands; where its launcher was killed it is finished."""
     (path,) = paths
-    if files.is_whole(path):
+    if files.is_complete(path):
         return read_run(path)
     from esprof.run.collect.finalise import open_unfinished  # Only an unfinished Run needs the recorder.
 

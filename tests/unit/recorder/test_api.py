@@ -43,7 +43,7 @@ def test_the_other_ranks_join_with_the_settings_of_the_first(tmp_path, in_job):
 def test_a_rank_joins_once(tmp_path, in_job):
     in_job("a")
     enter(tmp_path / "run")
-    with pytest.raises(OutputError, match="another process records rank 0"):
+    with pytest.raises(OutputError, match="another process already records rank 0"):
         enter(tmp_path / "run")
 
 

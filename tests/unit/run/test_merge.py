@@ -127,8 +127,8 @@ def test_a_rank_in_two_runs_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        ({"world_size": 8}, "world sizes 4, 8"),
-        ({"start_ns": EPOCH_NS + 100 * NS_PER_S}, "begins 90.0 s after .*a has ended"),
+        ({"world_size": 8}, "world sizes are 4, 8"),
+        ({"start_ns": EPOCH_NS + 100 * NS_PER_S}, "starts 90.0 s after the end of .*a"),
     ],
 )
 def test_runs_of_two_jobs_are_refused(tmp_path, other, reason):
@@ -145,7 +145,7 @@ def test_hosts_with_clocks_some_seconds_apart_are_accepted(tmp_path):
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         merge([tmp_path / "none"], tmp_path / "whole")
-    with pytest.raises(InputError, match="is no Run"):
+    with pytest.raises(InputError, match="is not a Run"):
         merge([tmp_path], tmp_path / "whole")
 
 
@@ -163,7 +163,7 @@ def test_force_spares_what_is_no_run_and_what_is_read(tmp_path, parts):
     with pytest.raises(OutputError, match="is not a Run"):
         merge(parts, tmp_path / "mine", force=True)
     for out in (parts[0], tmp_path, parts[0] / "whole"):
-        with pytest.raises(OutputError, match="would mix with"):
+        with pytest.raises(OutputError, match="overlaps with the input"):
             merge(parts, out, force=True)
     assert (tmp_path / "mine" / "thesis").exists()
     assert msgspec.json.decode((parts[0] / "run.json").read_bytes())["world_size"] == 4

@@ -1,4 +1,4 @@
-"""The circuit breaker: the first fault turns a part of the recorder off, and the job goes on."""
+"""Circuit breaker: the first fault switches off one component of the recorder; the job continues."""
 
 import os
 import signal
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class CircuitBreaker:
-    """On until the first fault in work that it was asked to run.
+    """Runs work until its first fault.
 
-    `what` names the work in messages; `release` frees what the work may hold when a fault ends it. The fault is noted as a
-    row of the kind `note`: `stopped` where nothing of the process is recorded from then on.
+    `what` names the work in messages; `release` frees its resources after a fault. The fault is logged as a row of the kind
+    `note`: `stopped` if it ends the recording of the process.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class CircuitBreaker:
         try:
             return work(*arguments)
         except Exception as fault:
-            # The job is not ours: no fault of the recorder may reach it.
-            self._off(_told(fault))
+            # No fault of the recorder may reach the job.
+            self._off(_described(fault))
             if _is_the_jobs(fault):
                 raise
             return None
@@ -52,11 +52,11 @@ class CircuitBreaker:
         with suppress(Exception):  # Whatever failed before may fail again here.
             self._release()
         with suppress(OSError):  # The log itself may be what failed.
-            self._log.note(self._note, message=f"{self._what} ended: {fault}")
-        say(f"{self._what} ends in process {os.getpid()}, the job goes on: {fault}")
+            self._log.note(self._note, message=f"{self._what} failed: {fault}")
+        say(f"{self._what} failed in process {os.getpid()} and is switched off; the job continues: {fault}")
 
 
-def _told(fault: Exception) -> str:
+def _described(fault: Exception) -> str:
     if isinstance(fault, OSError) and fault.filename is not None:
         path = str(fault.filename)
         return f"{path}: {refusal(fault, path)}"
@@ -64,8 +64,8 @@ def _told(fault: Exception) -> str:
 
 
 def _is_the_jobs(fault: Exception) -> bool:
-    """Whether a signal handler raised the fault, which only happened to run in the midst of the recorder's work: because a
-    DataLoader's worker died, say, or a step took too long."""
+    """Whether a signal handler of the job raised the fault while the recorder was working: because a DataLoader worker died,
+    for example, or a step took too long."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(fault.__traceback__))

@@ -87,7 +87,7 @@ def test_what_is_no_partition_is_refused(parts):
 
 
 def test_an_assignment_to_other_processes_is_refused():
-    with pytest.raises(UsageError, match="the assignment is of 4 ESTs to 2 processes; here are 4 and 1"):
+    with pytest.raises(UsageError, match="the assignment has 4 ESTs on 2 processes, but the job has 4 and 1"):
         trainer(Job(), [[0, 1], [2, 3]])
 
 

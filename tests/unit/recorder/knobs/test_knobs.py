@@ -172,4 +172,4 @@ def test_a_knob_that_fails_leaves_the_job_as_it_was(monkeypatch, capsys):
     rows = noted(monkeypatch, (("threads", "no number"), ("loader.workers", None)))
     assert [row["value"] for kind, row in rows if kind == "knob"] == [None, None]
     assert [row["name"] for kind, row in rows if kind == "knob"] == ["threads", "loader.workers"]
-    assert "the job goes on" in capsys.readouterr().err
+    assert "the job continues" in capsys.readouterr().err

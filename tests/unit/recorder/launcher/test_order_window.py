@@ -151,7 +151,7 @@ def test_of_parts_the_one_of_rank_0_is_asked_and_all_answer(tmp_path):
 
 
 def test_a_job_that_ends_meanwhile_is_an_error(tmp_path, ranks):
-    with pytest.raises(InputError, match="ended before the window"):
+    with pytest.raises(InputError, match="ended before the end of the window"):
         attached(tmp_path / "run", lambda: [rank.end() for rank in ranks])
 
 
@@ -163,10 +163,10 @@ def test_a_job_that_stands_still_is_an_error(tmp_path, ranks):
 def test_a_window_that_does_not_close_in_time_is_an_error(tmp_path, ranks):
     def react():
         (tmp_path / "run" / "raw" / "rank-00000.roll.0.jsonl").write_text("{}\n")
-        ranks[1].note("stopped", message="recording ended: OSError")
+        ranks[1].note("stopped", message="recording failed: OSError")
         ranks[0].window(40, 47)
 
-    with pytest.raises(InputError, match="rank 1 waiting: recording ended: OSError"):
+    with pytest.raises(InputError, match="rank 1 waiting: recording failed: OSError"):
         attached(tmp_path / "run", react, timeout_s=0.5)
 
 
@@ -177,7 +177,7 @@ def test_a_job_that_has_not_stepped_yet_is_an_error_in_the_end(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("made", "reason"), [("", "does not exist"), ("run", "nothing is being recorded there"), ("run/raw", None)]
+    ("made", "reason"), [("", "does not exist"), ("run", "is not being recorded"), ("run/raw", None)]
 )
 def test_where_no_job_runs_there_is_nothing_to_attach_to(tmp_path, made, reason):
     (tmp_path / made).mkdir(parents=True, exist_ok=True)

@@ -167,7 +167,7 @@ def test_a_step_that_was_not_finished_is_cut_off(tmp_path):
     run = finished(raw)
     assert run.events(0).ints("step").max() == 4
     assert codes(run) == [("window-short", (0,))]
-    assert "2 of 3 timed steps" in run.warnings[0].message
+    assert "has 2 of 3 steps" in run.warnings[0].message
 
 
 def test_a_flight_recording_is_a_run_without_windows(tmp_path):
@@ -193,8 +193,8 @@ def test_a_killed_rank_and_its_last_window_are_named(tmp_path):
     run = finished(raw, exit_code=1)
     assert run.ranks == [0, 1]
     assert codes(run) == [("rank-killed", (1,)), ("windows-lost", (1,))]
-    assert "the last step it noted is 14" in run.warnings[0].message
-    assert "1 window of step 13 not kept" in run.warnings[1].message
+    assert "its last recorded step is 14" in run.warnings[0].message
+    assert "1 window at step 13 lost" in run.warnings[1].message
     assert (run.rank(1).ended, run.rank(1).windows_lost, run.flight(1).died) == (False, 1, True)
     assert not raw.exists()
 
@@ -227,7 +227,7 @@ def test_what_the_rank_could_not_keep_is_counted(tmp_path):
     run = finished(raw)
     assert run.rank(0).windows == (Window(first=13, last=15),)
     assert [code for code, _ in codes(run)] == ["recorder-fault", "profiler-taken", "order-missed", "windows-lost"]
-    assert run.warnings[-1].message == f"rank 0: 1 window of step 3 not kept: {reason}"
+    assert run.warnings[-1].message == f"rank 0: 1 window at step 3 lost: {reason}"
 
 
 def test_dropped_steps_are_counted_by_their_numbers(tmp_path):
@@ -307,7 +307,7 @@ def test_lines_that_are_no_rows_are_counted_and_the_others_read(tmp_path, name, 
         file.write(line)
     run = finished(raw)
     assert len(run.steps(0)) == 8
-    assert [warning.message for warning in run.warnings] == [f"rank 0: {name}: 1 line is no row"]
+    assert [warning.message for warning in run.warnings] == [f"rank 0: {name}: 1 line is corrupt"]
     assert not raw.exists()
 
 
@@ -355,7 +355,7 @@ def test_where_the_run_cannot_be_written_raw_stays_for_later(tmp_path):
 def test_a_job_that_ended_before_its_window_leaves_no_run(tmp_path):
     raw = make(tmp_path / "run")
     whole_rank(raw, steps=2)
-    with pytest.raises(InputError, match="timing begins with step 3, the job took 3 steps"):
+    with pytest.raises(InputError, match="the first timed step is 3, but the job ended after 3 steps"):
         finished(raw)
     assert not (tmp_path / "run").exists()
 

@@ -68,18 +68,18 @@ def test_every_lack_of_a_rank_is_named():
     notes = rank(
         1,
         window=(7, 9),
-        faults=["watch for hangs ended: OSError"],
+        faults=["watch for hangs failed: OSError"],
         profiler_taken=[ProfilerTaken(step=10)],
         missed=[Missed(at=17, step=19)],
-        unreadable=["rank-00001.jsonl: 1 line is no row"],
+        unreadable=["rank-00001.jsonl: 1 line is corrupt"],
     )
     assert said(notes, rows(first=3)) == [
-        ("recorder-fault", "watch for hangs ended: OSError"),
-        ("profiler-taken", "the job took the profiler for itself in step 10"),
-        ("rank-unreadable", "rank-00001.jsonl: 1 line is no row"),
-        ("steps-dropped", "the rows of 2 steps were dropped to save room; those left begin with step 3"),
-        ("order-missed", "heard in step 19 of the window ordered for step 17, too late"),
-        ("window-short", "3 of 8 timed steps from 7 on were finished"),
+        ("recorder-fault", "watch for hangs failed: OSError"),
+        ("profiler-taken", "the job started its own profiler in step 10"),
+        ("rank-unreadable", "rank-00001.jsonl: 1 line is corrupt"),
+        ("steps-dropped", "2 steps were dropped to limit the recording's size; the first retained step is 3"),
+        ("order-missed", "received the request for a window at step 17 too late, in step 19"),
+        ("window-short", "the timed window at step 7 has 3 of 8 steps"),
     ]
 
 
@@ -87,12 +87,12 @@ def test_a_flight_recorder_lacks_no_steps_but_those_it_was_asked_to_keep():
     taken = rows(last=30, first=11)
     assert said(rank(0, window=None), taken, Settings(windows=False, flight_steps=20)) == []
     ((code, message),) = said(rank(0, window=None), taken, Settings(windows=False, flight_steps=21))
-    assert (code, "the rows of 10 steps were dropped" in message) == ("steps-dropped", True)
+    assert (code, "10 steps were dropped" in message) == ("steps-dropped", True)
 
 
 def test_a_rank_without_a_timed_window_is_not_missing():
     assert said(rank(1, window=None), rows(last=5)) == [
-        ("no-timed-window", "has no timed window; its last whole step is 5")
+        ("no-timed-window", "has no timed window; its last complete step is 5")
     ]
 
 
@@ -103,9 +103,9 @@ def test_windows_that_were_lost_for_the_same_reason_are_told_together():
     assert found == [
         (
             "windows-lost",
-            "7 windows of steps 10, 20, 30, 40, 50, 60, 70 not kept: the traces exceeded the disk limit",
+            "7 windows at steps 10, 20, 30, 40, 50, 60, 70 lost: the traces exceeded the disk limit",
         ),
-        ("windows-lost", "1 window of step 7 not kept: the rest would exceed the memory limit"),
+        ("windows-lost", "1 window at step 7 lost: the rest would exceed the memory limit"),
     ]
 
 
@@ -116,43 +116,43 @@ def test_a_killed_rank_lost_the_window_that_was_open():
     assert lost_windows(killed, taken, alive=True) == lost_windows(rank(0), taken, alive=False) == []
     assert said(killed, taken)[0] == (
         "rank-killed",
-        "ended without a word, killed or by os._exit; the last step it noted is 19",
+        "was killed or called os._exit(); its last recorded step is 19",
     )
 
 
 def test_a_rank_whose_recorder_ended_itself_is_not_said_to_be_killed():
-    notes = rank(0, ended=False, stopped=True, faults=["recording ended: disk full"])
-    assert said(notes, rows()) == [("recorder-fault", "recording ended: disk full")]
+    notes = rank(0, ended=False, stopped=True, faults=["recording failed: disk full"])
+    assert said(notes, rows()) == [("recorder-fault", "recording failed: disk full")]
 
 
 @pytest.mark.parametrize(
     ("marks", "ranks", "reason", "remedy"),
     [
-        ([], [], "no Python process", "PYTHONPATH was reset"),
+        ([], [], "no Python process", "do not reset PYTHONPATH"),
         (
             ["python.1", "python.2"],
             [],
             "2 Python processes ran, but none imported torch",
             'pip install "esprof[torch]"',
         ),
-        (["python.1", "torch.1"], [], "1 process imported torch, but no step was seen", "esprof.step()"),
+        (["python.1", "torch.1"], [], "1 process imported torch, but no step was detected", "esprof.step()"),
         (
             ["python.1", "torch.1", "rank-00003.jsonl"],
             [],
-            "rank 3 trained, but could not write the recording",
-            "disk is full",
+            "rank 3 trained, but could not write to this folder",
+            "disk is probably full",
         ),
-        (["python.1", "torch.1"], [rank(0, None)], "the job took 10 steps", "--skip 1 --warmup 1 --steps 7"),
+        (["python.1", "torch.1"], [rank(0, None)], "the job ended after 10 steps", "--skip 1 --warmup 1 --steps 7"),
         (
             ["python.1", "torch.1"],
-            [rank(0, None, stopped=True, faults=["recording ended: disk full"])],
+            [rank(0, None, stopped=True, faults=["recording failed: disk full"])],
             "disk full",
             None,
         ),
         (
             ["python.1", "torch.1"],
             [rank(0, None, lost=[Lost(first=7, phase="timed", reason=LossReason.MEMORY_LIMIT)])],
-            "no window could be kept (the rest would exceed the memory limit)",
+            "all windows were lost (the rest would exceed the memory limit)",
             None,
         ),
     ],

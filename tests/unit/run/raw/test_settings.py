@@ -15,7 +15,7 @@ def test_windows_may_touch_but_not_overlap():
     assert Settings(warmup=2, steps=4, stack_steps=2).span == 10
     assert Settings(warmup=2, steps=4, stack_steps=0).span == 7
     Settings(warmup=2, steps=4, stack_steps=2, every=10)
-    with pytest.raises(ValueError, match="every must not be less"):
+    with pytest.raises(ValueError, match="every must be at least"):
         Settings(warmup=2, steps=4, stack_steps=2, every=9)
 
 

@@ -58,7 +58,7 @@ def test_a_fault_ends_its_part_alone_and_is_said_once(capsys):
     assert (broken.closed, sound.closed) == (0, 1)
     assert writer.fault is None
     talk = capsys.readouterr().err
-    assert talk.count("the broken part ends") == 1
+    assert talk.count("the broken part failed") == 1
     assert "planted" in talk
 
 

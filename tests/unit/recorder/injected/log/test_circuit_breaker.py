@@ -43,4 +43,4 @@ def test_the_kind_of_its_note_says_whether_all_recording_ended(tmp_path, options
     CircuitBreaker("recording", log, **options).run(int, "no number")
     row = json.loads((tmp_path / "rank-00000.jsonl").read_text())
     assert row["kind"] == kind
-    assert row["message"].startswith("recording ended: ValueError")
+    assert row["message"].startswith("recording failed: ValueError")

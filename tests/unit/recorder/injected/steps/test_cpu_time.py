@@ -102,4 +102,4 @@ def test_a_fault_costs_the_readings_and_nothing_else(meter, group, capfd):
     group.write_text("throttled_usec many\n")
     assert meter.at_border() == Ran()
     assert meter.at_border() == Ran()
-    assert "reading of CPU time ends" in capfd.readouterr().err
+    assert "reading of CPU time failed" in capfd.readouterr().err

@@ -149,7 +149,7 @@ def test_a_fault_ends_the_sampling_once_and_not_the_training(training, capfd):
         job.step()
     assert job.rows == []
     assert all(parameter.grad is not None for parameter in job.model.parameters())
-    assert capfd.readouterr().err.count("sampling of memory ends") == 1
+    assert capfd.readouterr().err.count("sampling of memory failed") == 1
 
 
 def test_the_limit_is_noted_once(training, tmp_path):
