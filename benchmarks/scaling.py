@@ -39,7 +39,7 @@ from benchmarks.jobs.scaled import N_EST
 from benchmarks.testbed import network
 from benchmarks.testbed.bed import Bed, hosts
 from esprof.core.output import write_bytes
-from esprof.elastic.launch.generation import WorkerPlace
+from esprof.elastic.launch.generation import WorkerSlot
 from esprof.elastic.launch.messages import want
 from esprof.elastic.launch.supervisor import Supervisor, SupervisorSettings
 from esprof.elastic.verify.diff import diff
@@ -126,7 +126,7 @@ def by_generations(folder: Path, changes: int, *, warm: bool) -> None:
     with two_hosts() as bed:
         supervised(
             folder,
-            [WorkerPlace(_namespace(bed, index), host.address) for index, host in bed.hosts.items()],
+            [WorkerSlot(_namespace(bed, index), host.address) for index, host in bed.hosts.items()],
             change,
             warm=warm,
         )
@@ -144,7 +144,7 @@ def kills(folder: Path, changes: int, seed: int) -> None:
         until(lambda: life_of(folder, 2 * changes, 2), "the last life")
         until_steps(folder, 2)
 
-    supervised(folder, [WorkerPlace(), WorkerPlace()], kill, world=2)
+    supervised(folder, [WorkerSlot(), WorkerSlot()], kill, world=2)
     events = HISTORY.read(folder / "run")
     crashes = [event for event in events if event.what == "scaled" and "signal 9" in event.reason]
     steps = [moment["step"] for moment in moments(folder) if moment["what"] == "step"]
@@ -169,7 +169,7 @@ def plans(folder: Path, changes: int, seed: int) -> None:
             worlds.append(ests)
         until_steps(folder, 2)
 
-    supervised(folder, [WorkerPlace(), WorkerPlace()], adopt, world=2)
+    supervised(folder, [WorkerSlot(), WorkerSlot()], adopt, world=2)
     events = [event.what for event in HISTORY.read(folder / "run") if event.what in ("adopted", "refused", "reverted")]
     context = {name: events.count(name) for name in ("adopted", "refused", "reverted")} | {"seed": seed} | machine()
     tell_equal("plans", folder, context)
@@ -238,7 +238,7 @@ def plan_bytes(
 
 
 def supervised(
-    folder: Path, places: Sequence[WorkerPlace], drive: Callable[[], None], *, world: int = 1, warm: bool = True
+    folder: Path, slots: Sequence[WorkerSlot], drive: Callable[[], None], *, world: int = 1, warm: bool = True
 ) -> None:
     """Run the job in these places while `drive` does to it what it likes, in a thread; then let it leave."""
     failures: list[BaseException] = []
@@ -250,10 +250,10 @@ def supervised(
             failures.append(error)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    env = {"GLOO_SOCKET_IFNAME": network.INTERFACE if places[0].command else "lo"}
+    env = {"GLOO_SOCKET_IFNAME": network.INTERFACE if slots[0].command else "lo"}
     # Here crashes follow each other faster than in any job that is worth to go on with.
     settings = SupervisorSettings(warm=warm, most_crashes=1_000)
-    supervisor = Supervisor(places, (*SCRIPT, str(folder)), folder / "launch", settings, env=env)
+    supervisor = Supervisor(slots, (*SCRIPT, str(folder)), folder / "launch", settings, env=env)
     thread = threading.Thread(target=driven)
     thread.start()
     code = supervisor.run(world)

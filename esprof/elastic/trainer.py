@@ -45,7 +45,7 @@ from esprof.elastic.runtime import support
 from esprof.elastic.runtime.agreement import JobAgreement, job_fields, set_threads, start_terms
 from esprof.elastic.runtime.est_steps import EstSteps
 from esprof.elastic.runtime.phases import LossFn, LossPhase, phases
-from esprof.elastic.runtime.places import EstPlaces
+from esprof.elastic.runtime.placement import EstPlacement
 from esprof.elastic.runtime.result import StepResult
 from esprof.elastic.runtime.rng import derived_seed, seed_all
 from esprof.elastic.runtime.step import StepRunner
@@ -117,7 +117,7 @@ class ElasticTrainer:
         self.state = TrainingState.started(
             model, optimizers, updates, gradients, data.seed, self.layout, self._transport, assignment
         )
-        self._places = EstPlaces(assignment, self.state, batches, self._transport)
+        self._placement = EstPlacement(assignment, self.state, batches, self._transport)
         asked = {"telemetry": telemetry is not None, "plan": plan is not None, "drain": drain is not None}
         with self._roll_call.call("ElasticTrainer()"):
             self._agree(data, updates, gradients, checkpoint, proof, asked)
@@ -161,9 +161,9 @@ class ElasticTrainer:
         self._agreement = JobAgreement.reach(proof.determinism, transport, self.state, assignment, job, start)
         self.state.share(transport)
         self._saving = JobCheckpoints(
-            checkpoint, self.state, self._places.mine, transport, self.fingerprint, self._roll_call, record
+            checkpoint, self.state, self._placement.mine, transport, self.fingerprint, self._roll_call, record
         )
-        self._places.begin()
+        self._placement.begin()
         self._hashes = StepHashes(proof, self.fingerprint, self.state, transport)
 
     def _open_plans(self, plan: str | Path | PlanSource | None, level: Level) -> PlanApplier:
@@ -171,7 +171,7 @@ class ElasticTrainer:
         check_world = partial(self._launched.check_world, saves=self.checkpoints is not None)
         fits = Fits.of(self.state, self.layout, self.order.n_est, level, check_world)
         adoption = Adoption(source_of(plan), fits, self._transport, self._reporter.record)
-        applier = PlanApplier(adoption, self.state, self._places, self._departure)
+        applier = PlanApplier(adoption, self.state, self._placement, self._departure)
         if plan is not None:
             with self._roll_call.call("ElasticTrainer()"):
                 applier.apply_at_start()
@@ -182,7 +182,7 @@ class ElasticTrainer:
             self._est_steps,
             update,
             loss_phases,
-            self._places,
+            self._placement,
             self._agreement,
             self._roll_call.number,
             self._telemetry,
@@ -208,7 +208,7 @@ class ElasticTrainer:
     @property
     def assignment(self) -> Assignment:
         """Which ESTs run on which rank now."""
-        return self._places.assignment
+        return self._placement.assignment
 
     @property
     def checkpoints(self) -> Checkpoints | None:
@@ -296,7 +296,7 @@ class ElasticTrainer:
             if self.fingerprint.determinism == "D0":
                 raise UsageError("at level D0 the ESTs stay where they are", remedy="Pass Proof(determinism='D1').")
             self._agreement.check_alike(self.next_step, {"assignment": json.dumps(assignment.ests)})
-            self._places.move(assignment)
+            self._placement.move(assignment)
 
     def set_codec(self, spec: str, from_step: int) -> None:
         """Encode gradients with the codec `spec` from that step on; the old one's state is dropped. Every rank calls this.

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from esprof.core.errors import EXIT_ERROR, EXIT_OK, EXIT_REGRESSION, EsprofError, UsageError
-from esprof.elastic.launch.generation import WorkerPlace
+from esprof.elastic.launch.generation import WorkerSlot
 from esprof.elastic.launch.hosts import HostsMeeting, run
 from esprof.elastic.launch.messages import LaunchState, read_state, want
 from esprof.elastic.launch.supervisor import Supervisor, SupervisorSettings
@@ -128,10 +128,10 @@ def launch_command(
     if rendezvous is not None:
         raise UsageError("--rendezvous needs --hosts")
     assert procs is not None, "checked above"
-    places = [WorkerPlace()] * max(procs, most or os.cpu_count() or 1)
+    slots = [WorkerSlot()] * max(procs, most or os.cpu_count() or 1)
     say = partial(click.echo, err=True)
     supervisor = Supervisor(
-        places, script, folder, SupervisorSettings(warm=not cold), say=lambda line: say(f"esprof: {line}")
+        slots, script, folder, SupervisorSettings(warm=not cold), say=lambda line: say(f"esprof: {line}")
     )
     return supervisor.run(procs)
 

@@ -78,9 +78,9 @@ class TuningSettings:
 class Tuner:
     """Tunes the job whose Run directory is `run`, until `stop` is set."""
 
-    def __init__(self, run: Path, settings: TuningSettings, stop: Flag, tell: Callable[[Round], None]) -> None:
-        """`tell` gets each round when it is over; it also stands in the Run then."""
-        self._run, self._settings, self._stop, self._tell = run, settings, stop, tell
+    def __init__(self, run: Path, settings: TuningSettings, stop: Flag, report: Callable[[Round], None]) -> None:
+        """`report` gets each round when it is over; it also stands in the Run then."""
+        self._run, self._settings, self._stop, self._report = run, settings, stop, report
         self._plans = PlanFile(run / files.PLAN)
         self._tail, self._shift = Tail(run), Shift()
         self._last_step = -1
@@ -110,7 +110,7 @@ class Tuner:
                 continue
             ROUNDS.append(self._run, made)
             self.rounds.append(made)
-            self._tell(made)
+            self._report(made)
             if self._settings.most_rounds and len(self.rounds) - started >= self._settings.most_rounds:
                 return
             if made.outcome == "unknown" and made.plan is None and failed < _MAX_FAILED_ROUNDS:
@@ -259,7 +259,7 @@ class Tuner:
         until = time.monotonic() + _MAX_WAIT_FOR_ANSWER_S
         status = None
         while not self._is_over() and (status is not None or time.monotonic() < until):
-            now = status_of(self._plans.told())
+            now = status_of(self._plans.status())
             if now is not None and (now.plan, now.version) == (given.id, given.version):
                 status = now
             elif now is not None and now.version is not None and now.version > given.version:

@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import Dataset, default_collate
 
 from esprof.elastic import Assignment, Data, ElasticTrainer, Gradients, Placement, Proof, Updates
-from esprof.elastic.runtime.rng import RngState, derived_seed, kept, seed_all, seeded
+from esprof.elastic.runtime.rng import RngState, derived_seed, preserved, seed_all, seeded
 from esprof.elastic.runtime.transport import Transport, Work
 
 T = TypeVar("T")
@@ -386,7 +386,7 @@ class _Pending:
     number: int
 
     def wait(self) -> None:
-        with kept():  # Other threads draw meanwhile.
+        with preserved():  # Other threads draw meanwhile.
             self.meeting.wait(self.number)
 
 

@@ -53,10 +53,10 @@ class Place:
     def poll(self):
         return self.given.pop(0) if self.given else None
 
-    def tell(self, status):
+    def report_status(self, status):
         self.statuses.append(json.loads(status))
 
-    def told(self):
+    def status(self):
         return json.dumps(self.statuses[-1]).encode() if self.statuses else None
 
     @property

@@ -25,7 +25,7 @@ from esprof.core.output import write_bytes
 from esprof.core.types import Bytes
 from esprof.elastic.checkpoint import dcp
 from esprof.elastic.checkpoint.snapshot import NamedTensors
-from esprof.elastic.runtime.agree import tell_all, together
+from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.steplog import Fingerprint
 
@@ -81,7 +81,7 @@ def write(
         with together(transport), _refusals(temporary):
             dcp.write(temporary, tensors, group)
             mine = {path.name: _hash(path) for path in _files_of(temporary, transport.rank)}
-        files = {name: FileHash(*found) for part in tell_all(transport, mine) for name, found in part.items()}
+        files = {name: FileHash(*found) for part in gather_values(transport, mine) for name, found in part.items()}
         with together(transport), _refusals(temporary):
             if transport.rank == 0:
                 _seal(temporary, whole, Manifest(step, fingerprint, files))

@@ -12,7 +12,7 @@ from esprof.core.errors import EsprofError, InputError, UsageError
 from esprof.elastic.checkpoint import checkpoint
 from esprof.elastic.checkpoint.snapshot import NamedTensors, extra_digests, wanted
 from esprof.elastic.options import Checkpoint
-from esprof.elastic.runtime.agree import reading_together, tell_all, together
+from esprof.elastic.runtime.agree import gather_values, reading_together, together
 from esprof.elastic.runtime.transport import GroupTransport, Transport
 from esprof.elastic.verify.fingerprint import check_same_job, require_alike
 from esprof.elastic.verify.rollcall import RollCall
@@ -60,7 +60,7 @@ class Checkpoints:
         with together(self._transport):
             found = checkpoint.in_folder(self.folder) if self._transport.rank == 0 else []
         damaged: list[InputError] = []
-        for name in tell_all(self._transport, [path.name for path in reversed(found)])[0]:
+        for name in gather_values(self._transport, [path.name for path in reversed(found)])[0]:
             try:
                 tensors = self._read(self.folder / name, ests)
             except InputError as error:

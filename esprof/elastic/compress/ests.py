@@ -16,7 +16,7 @@ from torch import Tensor
 from esprof.core.assignment import Est
 from esprof.core.plan import GuardSettings
 from esprof.elastic.compress.codecs.codec import State
-from esprof.elastic.compress.guard import BucketWatch, Look, Losses
+from esprof.elastic.compress.guard import BucketWatch, Inspection, Losses
 from esprof.elastic.runtime.transport import Transport
 
 
@@ -31,7 +31,7 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 class _Saved(msgspec.Struct, frozen=True, kw_only=True):
     of: Guarded
     from_step: int
-    looks: list[Look]
+    inspections: list[Inspection] = msgspec.field(name="looks")
     losses: Losses
 
 
@@ -51,18 +51,18 @@ class EstGuard:
     def settings(self) -> GuardSettings:
         return self.of.settings
 
-    def looks_at(self, step: int, optimizers: int) -> bool:
+    def inspects(self, step: int, optimizers: int) -> bool:
         """Whether a step's gradients are to be brought to their exact mean, too. Of `optimizers` that take turns, step by
         step, each is looked at in its turn, as far as there are steps enough between two looks."""
         every = self.settings.every
-        looks, since = divmod(step - self.from_step, every)
-        return since == looks * (1 - every) % optimizers % every
+        inspections, since = divmod(step - self.from_step, every)
+        return since == inspections * (1 - every) % optimizers % every
 
     def note(self, loss: float) -> None:
         """Take in a step's loss."""
         self._losses.add(loss)
 
-    def look(
+    def inspect(
         self,
         step: int,
         lost: float,
@@ -83,20 +83,20 @@ class EstGuard:
         *squares, lost = told.tolist()
         sent, left = sum(squares[:n_est]), sum(squares[n_est:])
         found = self._watch.judge(step, lost, math.sqrt(left / sent) if sent else 0.0, spiked=self._losses.spiked)
-        self._watch.looks = self._watch.looks[-self.settings.windows - 1 :]
+        self._watch.inspections = self._watch.inspections[-self.settings.windows - 1 :]
         self._losses.spiked = False
         return found.alarm
 
     def saved(self) -> Any:
         """What a checkpoint keeps of it, for JSON."""
-        looks, losses = self._watch.looks, self._losses
-        return msgspec.to_builtins(_Saved(of=self.of, from_step=self.from_step, looks=looks, losses=losses))
+        inspections, losses = self._watch.inspections, self._losses
+        return msgspec.to_builtins(_Saved(of=self.of, from_step=self.from_step, inspections=inspections, losses=losses))
 
     @classmethod
     def of_saved(cls, saved: Any) -> "EstGuard":
         kept = msgspec.convert(saved, _Saved)
         guard = cls(kept.of, kept.from_step)
-        guard._watch.looks, guard._losses = kept.looks, kept.losses
+        guard._watch.inspections, guard._losses = kept.inspections, kept.losses
         return guard
 
 

@@ -123,9 +123,8 @@ def _by_parts(codec: Codec, gradient: Tensor, state: State, links: Links) -> Ste
     part = part_size(len(gradient), world)
     whole = gradient.new_zeros(world * part)
     whole[: len(gradient)] = gradient
-    wires = [
-        codec.encode(one, kept) for one, kept in zip(whole.split(part), _kept(codec, state, whole, part), strict=True)
-    ]
+    states = _residuals_of_parts(codec, state, whole, part)
+    wires = [codec.encode(one, residuals) for one, residuals in zip(whole.split(part), states, strict=True)]
     received, transfer = links.first.swap(torch.cat(wires))
     yield transfer
     mean = whole[rank * part : (rank + 1) * part]
@@ -145,7 +144,7 @@ def part_size(numel: int, world: int) -> int:
     return -(-numel // (world * BLOCK)) * BLOCK
 
 
-def _kept(codec: Codec, state: State, whole: Tensor, part: int) -> list[State]:
+def _residuals_of_parts(codec: Codec, state: State, whole: Tensor, part: int) -> list[State]:
     """What the codec keeps for each part: views of one residual, so that another exchange can go on with it."""
     if not codec.has_state:
         return [{} for _ in range(len(whole) // part)]

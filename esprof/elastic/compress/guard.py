@@ -22,7 +22,7 @@ _MIN_LOSSES_FOR_SPIKE = 20
 
 
 @dataclass
-class Look:
+class Inspection:
     """What was seen of one bucket at one step; the same on all ranks."""
 
     step: int
@@ -39,9 +39,9 @@ class BucketWatch:
     """The looks at one bucket."""
 
     settings: GuardSettings
-    looks: list[Look] = field(default_factory=list)
+    inspections: list[Inspection] = field(default_factory=list)
 
-    def look(
+    def inspect(
         self, step: int, exact: Tensor, mean: Tensor, state: State, spiked: bool, link: Counted, everyone: Counted
     ) -> Iterator[Work]:
         """Look at `mean`, which the ranks of `link` came to, beside `exact`, what this rank had to send, which is used up.
@@ -56,14 +56,14 @@ class BucketWatch:
         left, sent, spikes, lost, whole = told.tolist()
         self.judge(step, lost / whole if whole else 0.0, math.sqrt(left / sent) if sent else 0.0, spiked=spikes > 0)
 
-    def judge(self, step: int, vnmse: float, unsent: float, *, spiked: bool) -> Look:
+    def judge(self, step: int, vnmse: float, unsent: float, *, spiked: bool) -> Inspection:
         """Take in a look."""
-        found = Look(step, vnmse, unsent)
-        self.looks.append(found)
+        found = Inspection(step, vnmse, unsent)
+        self.inspections.append(found)
         found.alarm = self._alarm(found, spiked)
         return found
 
-    def _alarm(self, found: Look, spiked: bool) -> str | None:
+    def _alarm(self, found: Inspection, spiked: bool) -> str | None:
         settings = self.settings
         if not (math.isfinite(found.vnmse) and math.isfinite(found.unsent)):
             return "a gradient is not finite"
@@ -71,7 +71,7 @@ class BucketWatch:
             return f"the loss rose by more than {settings.spike:g} standard deviations"
         if found.vnmse > settings.max_vnmse:
             return f"the mean gradient is off by {found.vnmse:.2g} of its square, more than {settings.max_vnmse:g}"
-        last = [look.unsent for look in self.looks[-settings.windows - 1 :]]
+        last = [one.unsent for one in self.inspections[-settings.windows - 1 :]]
         grows = len(last) > settings.windows and all(after > before for before, after in pairwise(last))
         if grows and found.unsent > settings.most_unsent:
             return f"what is not sent grows, and is {found.unsent:.3g} times the gradient"

@@ -15,7 +15,7 @@ from esprof.core.errors import MismatchError, UsageError
 from esprof.core.plan import CodecChoice, CompressionBody
 from esprof.elastic.compress.codecs.registry import codec
 from esprof.elastic.compress.exchanges import Counted, Links, Steps, exchange_for, reduced
-from esprof.elastic.compress.guard import Look, Losses
+from esprof.elastic.compress.guard import Inspection, Losses
 from esprof.elastic.compress.hook_buckets import HookBucket, HookBuckets, Names
 from esprof.elastic.compress.hook_state import SavedCompression
 from esprof.elastic.compress.hosts import SharedHosts, by_hosts
@@ -101,9 +101,9 @@ class Compression:
         """Those of them that hierarchical exchanges have sent to other hosts; of flat ones it is not known which are."""
         return 0 if self._hosts.found is None else self._hosts.found.between.sent
 
-    def looks(self) -> dict[Names, list[Look]]:
+    def inspections(self) -> dict[Names, list[Inspection]]:
         """What the guard has seen, by bucket."""
-        return {names: list(bucket.watch.looks) for names, bucket in self.buckets.known.items()}
+        return {names: list(bucket.watch.inspections) for names, bucket in self.buckets.known.items()}
 
     def adopt(self, how: How, at_step: int) -> None:
         """Compress as `how` says from step `at_step` on (`step` counts them). All ranks call it between the same two steps.
@@ -240,8 +240,8 @@ class Compression:
             known.state["step"] = state["step"]
         if exact is not None:
             spiked = self._losses.spiked
-            yield from known.watch.look(step, exact, flat, known.state, spiked, links.later, self._later)
-            alarm = known.watch.looks[-1].alarm
+            yield from known.watch.inspect(step, exact, flat, known.state, spiked, links.later, self._later)
+            alarm = known.watch.inspections[-1].alarm
             if alarm is not None:
                 fallback = CodecChoice(codec=guard.fallback, topology=known.choice.topology)
                 self.events.append(

@@ -90,7 +90,7 @@ class HookBuckets:
             known.choice = choice
             return
         made = _made(known.index, choice, known.sizes, body)
-        made.watch.looks = known.watch.looks
+        made.watch.inspections = known.watch.inspections
         made.carried = self._unsent(known)
         self.known[names] = made
 

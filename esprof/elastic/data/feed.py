@@ -11,7 +11,7 @@ from esprof.elastic.data.loaders import EstLoader, Loaders, batches_per_epoch
 from esprof.elastic.data.order import Batches, SampleOrder
 from esprof.elastic.data.sampled import SampledOrder
 from esprof.elastic.options import Data
-from esprof.elastic.runtime.agree import tell_all, together
+from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.content import content
 
@@ -134,7 +134,7 @@ def check_sample(index: int, make: Callable[[int], object], transport: Transport
             ) from error
         if first != again:
             raise UsageError(f"sample {index} was another one when it was made a second time", remedy=_OWN_STATE_REMEDY)
-    everyone = tell_all(transport, first)
+    everyone = gather_values(transport, first)
     for rank, other in enumerate(everyone):
         if other != everyone[0]:
             raise MismatchError(

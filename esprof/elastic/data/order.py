@@ -15,7 +15,7 @@ from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
 from esprof.elastic.data.sampled import SampledOrder
 from esprof.elastic.leaving.termination import held_back, outlive_sigterm
-from esprof.elastic.runtime.rng import derived_seed, kept, seed_cpu, seeded
+from esprof.elastic.runtime.rng import derived_seed, preserved, seed_cpu, seeded
 from esprof.elastic.verify.steplog import Value
 
 _Collate = Callable[[list[Any]], Any]
@@ -147,7 +147,7 @@ class Batches:
 
     def sample(self, epoch: int, index: int) -> Any:
         """One sample, made here and now."""
-        with one_thread(), kept():
+        with one_thread(), preserved():
             return self._made.sample(index, epoch, index)
 
 
@@ -195,7 +195,7 @@ class _MadeBatches(Dataset[Any]):
         self._collate = collate
 
     def __getitem__(self, key: _Key) -> Any:
-        with one_thread(), kept():
+        with one_thread(), preserved():
             samples = []
             for place, index in enumerate(key.indices):
                 # A sampler may give a sample several times in an epoch, which is to be augmented in several ways.

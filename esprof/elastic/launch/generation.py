@@ -25,7 +25,7 @@ _MAX_WAIT_FOR_END_S = 10.0
 
 
 @dataclass(frozen=True)
-class WorkerPlace:
+class WorkerSlot:
     """Where a worker runs: on this machine as it is, or where a command such as `ip netns exec NAME` takes it. The command
     has to become the worker, whose signals it gets, and to see the launcher's folder."""
 
@@ -37,35 +37,35 @@ class WorkerPlace:
 
 
 class Generation:
-    """Workers that are started, and wait to begin; each has its rank by the place that it is in."""
+    """Workers that are started, and wait to begin; the number of its slot is its rank."""
 
     def __init__(
-        self, number: int, places: Sequence[WorkerPlace], script: Sequence[str], folder: Path, env: Mapping[str, str]
+        self, number: int, slots: Sequence[WorkerSlot], script: Sequence[str], folder: Path, env: Mapping[str, str]
     ) -> None:
-        """Raises UsageError where a place's command cannot be run."""
-        self.number, self._places, self._folder = number, places, folder
+        """Raises UsageError where the command of a slot cannot be run."""
+        self.number, self._slots, self._folder = number, slots, folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self.has_started = False
-        for rank, place in enumerate(places):
+        for rank, slot in enumerate(slots):
             ready = ready_path(folder, number, rank)
             ready.unlink(missing_ok=True)
-            # By `env`, since a place may not pass variables on.
+            # By `env`: the command of a slot may not pass variables on.
             variables = [f"{name}={value}" for name, value in {**env, READY: str(ready)}.items()]
-            worker = module_line("esprof.elastic.launch.bootstrap", *script, python=place.python)
+            worker = module_line("esprof.elastic.launch.bootstrap", *script, python=slot.python)
             try:
                 self._processes.append(
                     # A session of its own: Ctrl-C is the launcher's, which lets workers save.
                     subprocess.Popen(
-                        [*place.command, "env", *variables, *worker], stdin=subprocess.PIPE, start_new_session=True
+                        [*slot.command, "env", *variables, *worker], stdin=subprocess.PIPE, start_new_session=True
                     )
                 )
             except OSError as error:
                 self.kill()
-                raise UsageError(f"cannot run {(*place.command, 'env')[0]!r}: {error.strerror}") from error
+                raise UsageError(f"cannot run {(*slot.command, 'env')[0]!r}: {error.strerror}") from error
 
     @property
     def world(self) -> int:
-        return len(self._places)
+        return len(self._slots)
 
     @property
     def is_ready(self) -> bool:
@@ -75,7 +75,7 @@ class Generation:
     def begin(self, launch: Launch) -> None:
         """Let all workers run the script, once each is ready."""
         self.has_started = True
-        hosts = [place.command for place in self._places]
+        hosts = [slot.command for slot in self._slots]
         port = _free_port()
         for rank, process in enumerate(self._processes):
             alike = [one for one, host in enumerate(hosts) if host == hosts[rank]]
@@ -85,7 +85,7 @@ class Generation:
                 "WORLD_SIZE": str(self.world),
                 "LOCAL_RANK": str(alike.index(rank)),
                 "LOCAL_WORLD_SIZE": str(len(alike)),
-                "MASTER_ADDR": self._places[0].address,
+                "MASTER_ADDR": self._slots[0].address,
                 "MASTER_PORT": str(port),
             }
             assert process.stdin is not None
@@ -131,5 +131,5 @@ def _free_port() -> int:
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """What workers get besides what their place gives them: one thread for numerical libraries, as torchrun has it."""
+    """Variables of the workers: `extra`, and one thread for numerical libraries, as torchrun sets it."""
     return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **extra}

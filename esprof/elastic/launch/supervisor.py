@@ -15,7 +15,7 @@ from types import FrameType
 
 from esprof.core.errors import EsprofError, UsageError
 from esprof.core.types import Ns
-from esprof.elastic.launch.generation import Generation, WorkerPlace, environment
+from esprof.elastic.launch.generation import Generation, WorkerSlot, environment
 from esprof.elastic.launch.messages import (
     LAUNCH_LOG,
     Launch,
@@ -54,11 +54,11 @@ class _Next:
 
 
 class Supervisor:
-    """Runs `script` (a file or `-m MODULE`, with its arguments) on the first so many of `places`, until it has ended."""
+    """Runs `script` (a file or `-m MODULE`, with its arguments) on the first so many of `slots`, until it has ended."""
 
     def __init__(
         self,
-        places: Sequence[WorkerPlace],
+        slots: Sequence[WorkerSlot],
         script: Sequence[str],
         folder: Path,
         settings: SupervisorSettings = SupervisorSettings(),
@@ -69,9 +69,9 @@ class Supervisor:
         """`say` gets a line for people when something happens. Raises UsageError where there is nothing to run."""
         if not script or script == ["-m"]:
             raise UsageError("there is no script to run")
-        if not places:
-            raise UsageError("there is no place to run it in")
-        self._places, self._script, self._folder = tuple(places), tuple(script), folder
+        if not slots:
+            raise UsageError("the launcher has no slot for a worker")
+        self._slots, self._script, self._folder = tuple(slots), tuple(script), folder
         self._settings, self._env, self._say = settings, environment(env or {}), say
         self._number = 0
         self._crashes = 0
@@ -87,10 +87,10 @@ class Supervisor:
         """Start with so many workers. Returns the exit code of the job: that of its last generation, 128 + N for signal N.
 
         SIGTERM and SIGINT make the job save and leave, with exit code 0; a second one ends it at once. Raises UsageError
-        for a world that there are no places for, OutputError where the folder cannot be written.
+        for a world without enough slots, OutputError where the folder cannot be written.
         """
-        if not 1 <= world <= len(self._places):
-            raise UsageError(f"there are places for 1 to {len(self._places)} processes, not for {world}")
+        if not 1 <= world <= len(self._slots):
+            raise UsageError(f"the launcher allows 1 to {len(self._slots)} processes, not {world}")
         with self._hearing(), taken(self._folder):
             running, launch, before = self._start(0, world), self._launch(), None
             try:
@@ -107,10 +107,10 @@ class Supervisor:
                 self._drop_standby()
 
     def _launch(self, **more: object) -> Launch:
-        return Launch(folder=str(self._folder.absolute()), generation=self._number, most=len(self._places), **more)  # type: ignore[arg-type]
+        return Launch(folder=str(self._folder.absolute()), generation=self._number, most=len(self._slots), **more)  # type: ignore[arg-type]
 
     def _start(self, number: int, world: int) -> Generation:
-        return Generation(number, self._places[:world], self._script, self._folder, self._env)
+        return Generation(number, self._slots[:world], self._script, self._folder, self._env)
 
     def _wait(self, generation: Generation) -> None:
         """Until its workers only wait to begin; or one is dead, which is seen when it has started."""
@@ -126,7 +126,7 @@ class Supervisor:
         try:
             write_state(
                 self._folder,
-                LaunchState(pid=os.getpid(), generation=self._number, world=running.world, most=len(self._places)),
+                LaunchState(pid=os.getpid(), generation=self._number, world=running.world, most=len(self._slots)),
             )
         except EsprofError:
             if before is None:
@@ -136,12 +136,12 @@ class Supervisor:
 
     def _watched(self, running: Generation) -> int | _Next:
         """See a generation to its end: the exit code of the job, or what comes next."""
-        began_s, told_stops, self._asked = time.monotonic(), 0, None
+        began_s, sent_stops, self._asked = time.monotonic(), 0, None
         while True:
             if self._stops > 1:
                 running.kill()
-            elif self._stops > told_stops:
-                told_stops = self._stops
+            elif self._stops > sent_stops:
+                sent_stops = self._stops
                 running.send(signal.SIGTERM)
             codes = running.codes()  # Before what they may have left, which they tell first.
             if (left := read_left(self._folder, self._number)) is not None and not self._stops:
@@ -157,7 +157,7 @@ class Supervisor:
     def _change(self, running: Generation) -> None:
         """Where another number of workers is wanted: start them, and ask those that run to leave once they are ready."""
         world = wanted(self._folder)
-        if self._asked is not None or world is None or world == running.world or not 1 <= world <= len(self._places):
+        if self._asked is not None or world is None or world == running.world or not 1 <= world <= len(self._slots):
             if self._asked is None:  # Nobody wants them any more.
                 self._drop_standby()
             return

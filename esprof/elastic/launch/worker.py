@@ -35,7 +35,7 @@ class Launched:
         if launch.most is None:
             raise UsageError(f"{said}: hosts join and leave this job by themselves")
         if not 1 <= wanted <= launch.most:
-            raise UsageError(f"{said}: its launcher has places for 1 to {launch.most}")
+            raise UsageError(f"{said}: its launcher allows 1 to {launch.most}")
         if not saves:
             raise UsageError(f"{said}: the job has no folder for checkpoints, and would begin anew")
 

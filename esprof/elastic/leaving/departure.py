@@ -9,7 +9,7 @@ from esprof.elastic.launch.messages import Left
 from esprof.elastic.launch.worker import Launched
 from esprof.elastic.leaving.drain import Drained, Leaver
 from esprof.elastic.options import Drain
-from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.agree import gather_values
 from esprof.elastic.runtime.transport import Transport
 from esprof.run.logs import JobEvent
 
@@ -65,7 +65,7 @@ class Departure:
         """Why each rank was asked; None for one that was not. All ranks call this."""
         assert self.leaver is not None, "who leaves was heard"
         self.leaver.look_for_notice()
-        return tell_all(self._transport, self.leaver.reason)
+        return gather_values(self._transport, self.leaver.reason)
 
     def saved(self, step: int, reasons: Sequence[str | None], stopped_ns: Ns) -> Drained:
         """Tell history and launcher that all is saved, and the job goes on with `step`. Returns what ends the process."""

@@ -98,7 +98,7 @@ class Leaver:
             self._end(self.code, "was asked to leave a second time, after it had saved")
         self._end(EXIT_ASKED_AGAIN, f"was asked to leave a second time; {self._last()}")
 
-    def look(self) -> float | None:
+    def poll(self) -> float | None:
         self.look_for_notice()
         if self._asked_s is None:
             return _NOTICE_POLL_INTERVAL_S if self._notice is not None else None

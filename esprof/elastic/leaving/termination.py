@@ -32,7 +32,7 @@ class Listener(Protocol):
     def insist(self) -> None:
         """It is asked a second time."""
 
-    def look(self) -> float | None:
+    def poll(self) -> float | None:
         """Do what is due. Returns the seconds until something will be, None where nothing is in sight."""
 
 
@@ -141,7 +141,7 @@ class Termination:
         poll, first_s = select.poll(), None
         poll.register(pipe[0], select.POLLIN)
         while self._pipe == pipe:
-            waits = [wait for listener in self._listeners if (wait := listener.look()) is not None]
+            waits = [wait for listener in self._listeners if (wait := listener.poll()) is not None]
             if not poll.poll(max(0.0, min(waits)) * 1000 if waits else None):
                 continue
             heard = os.read(pipe[0], 4096).replace(_AWAKE, b"")

@@ -24,7 +24,7 @@ from esprof.elastic.plans.judgement import Judge, LatestSteps, TrialJudge, Verdi
 from esprof.elastic.plans.memory import check_room
 from esprof.elastic.plans.source import PlanSource
 from esprof.elastic.plans.trial import TrialSchedule
-from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.agree import gather_values
 from esprof.elastic.runtime.transport import Transport
 from esprof.run.logs import JobEvent, Setting
 
@@ -72,14 +72,14 @@ class Adoption:
         """Assignment, codec and its guard before the plan that is judged."""
         self._settling: Change | None = None
         """What is to become of that plan, which the others do not know of yet."""
-        self._kept: int | None = None
+        self._accepted: int | None = None
         """Version of the plan that holds, but for a trial."""
-        self._kept_before: int | None = None
+        self._accepted_before: int | None = None
 
     def version_at(self, step: int) -> int | None:
         """That of the plan that held in a step just ended, on rank 0; None before the first plan."""
         trial = self._trial
-        return trial.change.version if trial is not None and trial.schedule.has_plan(step) else self._kept
+        return trial.change.version if trial is not None and trial.schedule.has_plan(step) else self._accepted
 
     def has_news(self) -> bool:
         """Whether the ranks have to settle something at the next border, as far as this one knows."""
@@ -115,14 +115,14 @@ class Adoption:
     def _settled(self, plan: Plan, verdict: Verdict) -> Change | None:
         """What has still to be changed by a verdict. A trial ends without the plan."""
         goes_back = verdict.outcome == "reverted"
-        told = Change(
+        change = Change(
             plan=plan.id, version=plan.version, at_step=0, ests=None, codec=None, settles=True, goes_back=goes_back
         )
         if self._trial is not None:
-            return msgspec.structs.replace(told, ests=self._trial.before if goes_back else self._trial.change.ests)
+            return msgspec.structs.replace(change, ests=self._trial.before if goes_back else self._trial.change.ests)
         if goes_back and self._before is not None:
             ests, codec, guard = self._before
-            return msgspec.structs.replace(told, ests=ests, codec=codec, guard=guard)
+            return msgspec.structs.replace(change, ests=ests, codec=codec, guard=guard)
         return None
 
     def codec_given_up(self, step: int, guarded: Guarded, reason: str) -> None:
@@ -136,7 +136,7 @@ class Adoption:
             )
             return
         self._judge = None
-        self._kept = self._kept_before
+        self._accepted = self._accepted_before
         self._tell("reverted", newest, step, reason)
 
     def at_start(self, now: Now) -> Change | None:
@@ -153,7 +153,7 @@ class Adoption:
                 outcome: State = "reverted" if plan.parts.compression is None else "kept"
                 self._tell(outcome, plan, now.step, f"the job goes on with {now.assignment.world} processes")
         news = self._raw is not None
-        return self.at_border(now, news=any(tell_all(self._transport, news)))
+        return self.at_border(now, news=any(gather_values(self._transport, news)))
 
     def is_due(self, step: int) -> bool:
         """Whether something that was agreed on changes before this step."""
@@ -181,11 +181,11 @@ class Adoption:
     def _settle(self, now: Now) -> None:
         """Agree on what rank 0 proposes, or refuse it."""
         plan, change = self._proposed(now)
-        told = tell_all(self._transport, None if change is None else msgspec.to_builtins(change))[0]
-        if told is None:
+        proposal = gather_values(self._transport, None if change is None else msgspec.to_builtins(change))[0]
+        if proposal is None:
             return
-        change = msgspec.convert(told, Change)
-        objections = tell_all(self._transport, self._objection(change, now))
+        change = msgspec.convert(proposal, Change)
+        objections = gather_values(self._transport, self._objection(change, now))
         reason = next((f"{why} (rank {rank})" for rank, why in enumerate(objections) if why is not None), None)
         if reason is None and change.settles:
             self._at_once = change
@@ -249,7 +249,7 @@ class Adoption:
         if self._source is None:
             return
         if change.settles:
-            self._kept = self._kept_before if change.goes_back else change.version
+            self._accepted = self._accepted_before if change.goes_back else change.version
         else:
             plan = self._newest
             assert plan is not None, "a change is of a plan"
@@ -260,9 +260,9 @@ class Adoption:
                     self._settling = None
             self._before = (now.assignment.ests, now.codec, now.guard)
             self._judge = TrialJudge(plan, schedule, before) if is_tried else WindowJudge(plan, before)
-            self._kept_before = self._kept
+            self._accepted_before = self._accepted
             if not is_tried:
-                self._kept = change.version
+                self._accepted = change.version
             codec = None if change.codec in (None, now.codec) else now.codec
             was = Setting(ests=now.assignment.ests, codec=codec)
             before_us = median(before) if before else None
@@ -287,13 +287,13 @@ class Adoption:
             self._record(JobEvent(what=state, was=was, **about))
         assert self._source is not None, "rank 0 tells"
         try:
-            self._source.tell(msgspec.json.encode(PlanStatus(state=state, **about)))
+            self._source.report_status(msgspec.json.encode(PlanStatus(state=state, **about)))
         except EsprofError as error:
             warnings.warn(f"nobody learns what became of a plan: {error}", stacklevel=4)
 
     def _known(self) -> tuple[Plan, State] | None:
         """The plan that has come, and what the job made of it before it started anew; None where it has not seen it."""
-        status = status_of(self._source.told()) if self._source is not None else None
+        status = status_of(self._source.status()) if self._source is not None else None
         try:
             plan = read_plan_bytes(self._raw or b"")
         except UsageError:

@@ -5,18 +5,18 @@ from esprof.core.assignment import Assignment
 from esprof.elastic.leaving.departure import Departure
 from esprof.elastic.plans.adoption import Adoption
 from esprof.elastic.plans.change import Change, Now
-from esprof.elastic.runtime.places import EstPlaces
+from esprof.elastic.runtime.placement import EstPlacement
 from esprof.elastic.runtime.training import TrainingState
 
 
 class PlanApplier:
     """Carries out what all ranks have agreed on in `adoption`. All ranks make the same calls."""
 
-    def __init__(self, adoption: Adoption, state: TrainingState, places: EstPlaces, departure: Departure) -> None:
+    def __init__(self, adoption: Adoption, state: TrainingState, placement: EstPlacement, departure: Departure) -> None:
         self.adoption = adoption
         self.has_news = False
         """Whether the ranks have to settle something before the next step, as all of them know."""
-        self._state, self._places, self._departure = state, places, departure
+        self._state, self._placement, self._departure = state, placement, departure
 
     def apply_at_start(self) -> None:
         """Apply a plan that is there before the first step."""
@@ -31,10 +31,10 @@ class PlanApplier:
         guard, step = self._state.guarding, self._state.next_step
         return Now(
             step,
-            self._places.assignment,
+            self._placement.assignment,
             self._state.codec_spec(step),
             guard.of if guard is not None else None,
-            self._places.largest_context,
+            self._placement.largest_context,
         )
 
     def _apply(self, change: Change | None) -> None:
@@ -42,7 +42,7 @@ class PlanApplier:
             return
         if change.world is not None:
             self._departure.leave_for(change.world)
-        if change.ests is not None and change.ests != self._places.assignment.ests:
-            self._places.move(Assignment.of(change.ests))
+        if change.ests is not None and change.ests != self._placement.assignment.ests:
+            self._placement.move(Assignment.of(change.ests))
         if change.codec is not None and change.codec != self._state.codec_spec(self._state.next_step):
             self._state.set_codec(change.codec, change.guard)

@@ -17,7 +17,7 @@ def deliver(plan: Plan, target: PlanSource, wait_s: float) -> tuple[Plan, PlanSt
     Its version becomes one above that of the plan that the job was given before. Raises OutputError where it cannot be put
     there.
     """
-    present, status = _plan_of(target.poll()), status_of(target.told())
+    present, status = _plan_of(target.poll()), status_of(target.status())
     known = [one.version for one in (present, status) if one is not None and one.version is not None]
     if known and max(known) >= plan.version:
         parent = present.id if present is not None else plan.parent
@@ -25,7 +25,7 @@ def deliver(plan: Plan, target: PlanSource, wait_s: float) -> tuple[Plan, PlanSt
     target.put(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
     until = time.monotonic() + wait_s
     while time.monotonic() < until:
-        status = status_of(target.told())
+        status = status_of(target.status())
         if status is not None and (status.plan, status.version) == (plan.id, plan.version):
             return plan, status
         time.sleep(_POLL_INTERVAL_S)

@@ -82,9 +82,9 @@ class WindowJudge:
         after = median(self._steps.took_us)
         if not self.before_us:
             reason = "there were too few steps before it to compare with"
-            return Verdict(_kept(self.plan, after), None, after, reason=reason)
+            return Verdict(_accepted(self.plan, after), None, after, reason=reason)
         before = median(self.before_us)
-        outcome = "reverted" if after > before * (1 + fallback.margin) else _kept(self.plan, after)
+        outcome = "reverted" if after > before * (1 + fallback.margin) else _accepted(self.plan, after)
         return Verdict(outcome, before, after)
 
 
@@ -109,8 +109,8 @@ class TrialJudge:
         figures = (gain.before_us, gain.after_us, gain.low_us, gain.high_us)
         if gain.low_us <= 0:
             return Verdict("reverted", *figures, reason="its gain is not surely above zero")
-        return Verdict(_kept(self.plan, gain.after_us), *figures)
+        return Verdict(_accepted(self.plan, gain.after_us), *figures)
 
 
-def _kept(plan: Plan, after_us: float) -> Outcome:
+def _accepted(plan: Plan, after_us: float) -> Outcome:
     return "missed" if after_us > promise_of(plan).high_us else "kept"

@@ -18,10 +18,10 @@ class PlanSource(Protocol):
     def put(self, plan: bytes) -> None:
         """Hand a plan to the job. Raises OutputError."""
 
-    def tell(self, status: bytes) -> None:
+    def report_status(self, status: bytes) -> None:
         """What became of a plan. Raises OutputError."""
 
-    def told(self) -> bytes | None:
+    def status(self) -> bytes | None:
         """What was told last, by this process or one before it; None where that was nothing."""
 
 
@@ -48,10 +48,10 @@ class PlanFile:
     def put(self, plan: bytes) -> None:
         write_bytes(self._path, plan)
 
-    def tell(self, status: bytes) -> None:
+    def report_status(self, status: bytes) -> None:
         write_bytes(self._status, status)
 
-    def told(self) -> bytes | None:
+    def status(self) -> bytes | None:
         try:
             return self._status.read_bytes()
         except OSError:

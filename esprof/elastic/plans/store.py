@@ -34,10 +34,10 @@ class PlanKey:
     def put(self, plan: bytes) -> None:
         self._set(self._key, plan)
 
-    def tell(self, status: bytes) -> None:
+    def report_status(self, status: bytes) -> None:
         self._set(f"{self._key}/status", status)
 
-    def told(self) -> bytes | None:
+    def status(self) -> bytes | None:
         return self._get(f"{self._key}/status")
 
     def _get(self, key: str) -> bytes | None:

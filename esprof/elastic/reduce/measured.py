@@ -17,7 +17,7 @@ from esprof.elastic.plans.memory import available
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
-from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.agree import gather_values
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
 from esprof.run.request import TelemetryRequest
@@ -74,7 +74,7 @@ def measured(
     if not (request.ests or request.max_vnmse) or not _has_room(layout, transport, _FLAT_TENSORS_NEEDED):
         return ()
     gradient = _last_mean(layout)
-    norm = tell_all(transport, float(torch.linalg.vector_norm(gradient, dtype=torch.float64)))[0]
+    norm = gather_values(transport, float(torch.linalg.vector_norm(gradient, dtype=torch.float64)))[0]
     if not math.isfinite(norm):
         gradient.zero_()  # What an exchange takes does not depend on it.
 
@@ -112,7 +112,7 @@ def _in_time(
     """The measurements, until they have taken so long that the job should not wait for more, or a rank is to leave."""
     started = time.monotonic()
     for one, most_lost in wanted:
-        told = tell_all(transport, [time.monotonic() - started > _MAX_TOTAL_S, leaves()])
+        told = gather_values(transport, [time.monotonic() - started > _MAX_TOTAL_S, leaves()])
         if told[0][0] or any(is_leaving for _, is_leaving in told):
             return
         if (measurement := one.measure(most_lost)) is not None:
@@ -126,7 +126,7 @@ def _has_room(layout: Layout, transport: Transport, tensors: int) -> bool:
         unused = torch.cuda.memory_reserved(layout.device) - torch.cuda.memory_allocated(layout.device)
         there.append(torch.cuda.mem_get_info(layout.device)[0] + unused)
     needed = tensors * layout.numel * layout.dtype.itemsize
-    return all(tell_all(transport, all(free is None or free > needed for free in there)))
+    return all(gather_values(transport, all(free is None or free > needed for free in there)))
 
 
 def _fitting(request: TelemetryRequest, now: Assignment) -> Iterator[Assignment]:
@@ -139,7 +139,7 @@ def _fitting(request: TelemetryRequest, now: Assignment) -> Iterator[Assignment]
 def _codecs(transport: Transport, *, scaled: bool) -> Iterator[Codec]:
     """The codecs that all ranks know, and that could be the job's."""
     mine = {spec: made for spec in examples() if (made := _made(spec)) is not None and not (scaled and made.has_state)}
-    told = tell_all(transport, list(mine))
+    told = gather_values(transport, list(mine))
     return (mine[spec] for spec in told[0] if all(spec in known for known in told))
 
 
@@ -185,11 +185,11 @@ class _PlacedExchange:
         # differ in the last bit: rank 0's figure counts.
         if most_lost is not None and not lost <= most_lost:
             repeats = 0
-        repeats = tell_all(self._transport, repeats)[0]
+        repeats = gather_values(self._transport, repeats)[0]
         if not repeats:
             return None
         took = [self._once()[0] for _ in range(repeats)]
-        told = tell_all(self._transport, [took, self._reducer.bytes_sent])
+        told = gather_values(self._transport, [took, self._reducer.bytes_sent])
         return Exchange(
             ests=self._assignment.ests,
             codec="none" if self._codec is None else self._codec.spec,

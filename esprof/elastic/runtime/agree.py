@@ -12,7 +12,7 @@ from esprof.core.errors import EsprofError, InputError
 from esprof.elastic.runtime.transport import Transport
 
 
-def tell_all(transport: Transport, value: object) -> list[Any]:
+def gather_values(transport: Transport, value: object) -> list[Any]:
     """The `value` of every rank, in the ranks' order; JSON must be able to hold it. All ranks call this."""
     text = json.dumps(value).encode()
     lengths = torch.zeros(transport.world, dtype=torch.int64)
@@ -61,7 +61,7 @@ def _faults(transport: Transport, error: EsprofError | None) -> list[dict[str, A
     """What the error of each rank that has one is made of."""
     path = None if error is None or error.path is None else str(error.path)
     told = None if error is None else {"reason": error.reason, "path": path, "remedy": error.remedy}
-    found = [(rank, fault) for rank, fault in enumerate(tell_all(transport, told)) if fault is not None]
+    found = [(rank, fault) for rank, fault in enumerate(gather_values(transport, told)) if fault is not None]
     if transport.world == 1:
         return [fault for _, fault in found]
     return [fault | {"reason": f"{fault['reason']} (rank {rank})"} for rank, fault in found]

@@ -16,7 +16,7 @@ from esprof.elastic.checkpoint import extra
 from esprof.elastic.data.loaders import Loaders
 from esprof.elastic.data.order import SampleOrder
 from esprof.elastic.options import Checkpoint, Data, Gradients, Proof, Updates
-from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.agree import gather_values
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.fingerprint import (
@@ -129,7 +129,7 @@ def set_threads(asked: int | None, saved: Checkpoint | None, transport: Transpor
     """Let this process compute with `asked` threads, or as the job did that it goes on with; rank 0 says so where that is a
     change. All ranks call this."""
     found = _of_checkpoint(Path(saved.folder)) if saved is not None and transport.rank == 0 else None
-    before, now = torch.get_num_threads(), asked or tell_all(transport, found)[0] or _THREADS_OF_A_NEW_JOB
+    before, now = torch.get_num_threads(), asked or gather_values(transport, found)[0] or _THREADS_OF_A_NEW_JOB
     if now == before:
         return
     torch.set_num_threads(now)

@@ -20,24 +20,24 @@ class Buffers:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._modules: list[dict[str, Tensor | None]] = []
-        self._places: list[_BufferPlace] = []
+        self._entries: list[_BufferEntry] = []
         self._own: list[Tensor] = []
         self._before: list[Tensor] = []
-        self._kept: list[Tensor] = []
+        self._values_of_est_0: list[Tensor] = []
 
     def begin(self) -> None:
         """Keep the values that the buffers have when a step begins."""
         # To walk through the model takes longer than to copy small buffers: once a step is enough.
         named = [(name, module._buffers) for name, module in self._model.named_modules()]
         self._modules = [buffers for _, buffers in named]
-        self._places = [
-            _BufferPlace(".".join(filter(None, (name, key))), buffers, key, tensor)
+        self._entries = [
+            _BufferEntry(".".join(filter(None, (name, key))), buffers, key, tensor)
             for name, buffers in named
             for key, tensor in buffers.items()
         ]
-        self._own = [place.tensor for place in self._places if place.tensor is not None]
+        self._own = [entry.tensor for entry in self._entries if entry.tensor is not None]
         self._before = self._copy()
-        self._kept = self._before
+        self._values_of_est_0 = self._before
 
     def enter(self) -> None:
         """Give the buffers the values of the step's begin, as an EST's turn begins."""
@@ -48,17 +48,17 @@ class Buffers:
 
         Raises UsageError where a buffer has come, gone, or changed its shape or type.
         """
-        if sum(map(len, self._modules)) != len(self._places):
+        if sum(map(len, self._modules)) != len(self._entries):
             raise UsageError("a buffer was registered, or deleted, in a step", remedy="Register buffers in __init__.")
-        for place in self._places:
-            place.reclaim()
+        for entry in self._entries:
+            entry.reclaim()
         if est == 0:
-            self._kept = self._copy()
+            self._values_of_est_0 = self._copy()
 
     @torch.no_grad()
     def finish(self, transport: Transport, owner: int) -> None:
         """Give the buffers on all ranks the values of EST 0, which the rank `owner` runs, as the step ends."""
-        self._write(self._kept)
+        self._write(self._values_of_est_0)
         if transport.world > 1:
             for dtype in dict.fromkeys(buffer.dtype for buffer in self._own):
                 _share([buffer for buffer in self._own if buffer.dtype == dtype], transport, owner)
@@ -74,7 +74,7 @@ class Buffers:
 
 
 @dataclass(frozen=True)
-class _BufferPlace:
+class _BufferEntry:
     """Where a module keeps a buffer, and what was there when the step began."""
 
     name: str

@@ -17,7 +17,7 @@ from esprof.elastic.options import Gradients
 from esprof.elastic.reduce.layout import Layout, Slot
 from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
-from esprof.elastic.runtime.agree import tell_all, together
+from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.buffers import Buffers
 from esprof.elastic.runtime.phases import LossPhase
 from esprof.elastic.runtime.rng import RngState
@@ -38,8 +38,8 @@ class EstStepsOutcome:
 
     losses: Tensor
     """Loss of each EST, float64, shape (n_est,)."""
-    told: Tensor
-    """What each rank has told, float64, shape (world,)."""
+    terms: Tensor
+    """Digest of the terms of each rank, float64, shape (world,)."""
     news: Tensor
     """How many ranks have something that all have to settle before the next step, float64, shape (1,)."""
     asked: Tensor
@@ -52,12 +52,12 @@ class EstStepsOutcome:
     """What the update before this step took on each rank, us, float64, shape (world,)."""
     used: Tensor
     """By how many ESTs' losses each parameter was reached, float64, shape (parameters,); empty where all must be."""
-    looked: "CodecLook | None" = None
-    """What the guard of a codec wants to know, where it has a look."""
+    inspection: "CodecInspection | None" = None
+    """Figures for the guard of a codec; None in a step that it does not inspect."""
 
 
 @dataclass(frozen=True)
-class CodecLook:
+class CodecInspection:
     """A step's gradients beside what a codec has made of them."""
 
     lost: float
@@ -67,7 +67,7 @@ class CodecLook:
 
 
 @dataclass(frozen=True)
-class Telling:
+class RankReport:
     """What this rank has to tell the others in a step."""
 
     terms: float
@@ -103,9 +103,9 @@ class _Beside:
         else:
             self.reducer.fold(est, own)
 
-    def held_against(self, mean: Tensor) -> CodecLook:
+    def held_against(self, mean: Tensor) -> CodecInspection:
         """All ranks call this."""
-        return CodecLook(self.layout.lost(mean, self.reducer.finish()), self.squares)
+        return CodecInspection(self.layout.lost(mean, self.reducer.finish()), self.squares)
 
 
 @dataclass
@@ -136,10 +136,11 @@ class EstSteps:
         self._hooks = self.layout.watch(self._on_gradient)
 
     def run(
-        self, assignment: Assignment, phase: LossPhase, telling: Telling, *, twice: bool, looks: bool = False
+        self, assignment: Assignment, phase: LossPhase, report: RankReport, *, twice: bool, inspects: bool = False
     ) -> EstStepsOutcome:
-        """Compute the next step's gradient, and attach it to the parameters; where the guard of a codec `looks`, with what
-        that has lost.
+        """Compute the next step's gradient, and attach it to the parameters.
+
+        Where the guard of a codec `inspects` the step, the result has the error of the codec, too.
 
         With `twice` the turns are run a second time, in another order, and must come to the same. Raises UsageError where
         they do not; where a gradient is missing, comes twice or was replaced; and for what a turn must not do.
@@ -147,14 +148,14 @@ class EstSteps:
         state, rank, started_ns = self.state, self.transport.rank, time.perf_counter_ns()
         mine = assignment.ests[rank]
         found, shared = self._outcome(assignment)
-        found.told[rank] = telling.terms
-        found.news.fill_(float(telling.has_news))
-        found.write.fill_(float(telling.is_wanted))
-        found.updated[rank] = telling.updated_us
+        found.terms[rank] = report.terms
+        found.news.fill_(float(report.has_news))
+        found.write.fill_(float(report.is_wanted))
+        found.updated[rank] = report.updated_us
         state.reducer.begin(
             assignment, state.begin_codec(), {est: context.codec for est, context in state.contexts.items()}
         )
-        self._beside = _Beside.started(self.layout, self.transport, assignment) if looks else None
+        self._beside = _Beside.started(self.layout, self.transport, assignment) if inspects else None
         self._buffers.begin()
         before = attributes(state.model) if twice else {}
         first_runs = [FirstRun(est, state.contexts[est].rng) for est in mine] if twice else []
@@ -175,7 +176,7 @@ class EstSteps:
             if self.leaver is not None and self.leaver.reason is not None:
                 found.asked.fill_(1)  # Told with the losses, so that no step waits for it.
             self.transport.add(shared).wait()
-        return found if self._beside is None else replace(found, looked=self._beside.held_against(mean))
+        return found if self._beside is None else replace(found, inspection=self._beside.held_against(mean))
 
     def _outcome(self, assignment: Assignment) -> tuple[EstStepsOutcome, Tensor]:
         """What the ranks will tell each other, all 0 still, and the one tensor that they add up for that."""
@@ -184,7 +185,7 @@ class EstSteps:
             assignment.world,
             len(self.layout.slots) if self.gradients.find_unused else 0,
         )
-        sizes = {"losses": n_est, "told": world, "news": 1, "asked": 1, "write": 1, "busy": world}
+        sizes = {"losses": n_est, "terms": world, "news": 1, "asked": 1, "write": 1, "busy": world}
         sizes |= {"updated": world, "used": unused}
         shared = torch.zeros(sum(sizes.values()), dtype=torch.float64, device=self.state.device)
         parts = shared.split(list(sizes.values()))
@@ -236,9 +237,9 @@ class EstSteps:
                 first_run.compare(f"when step {step} was run a second time", found, changed)
         if world == 1 or not self.across_ranks or not self.feed.can_repeat:
             return
-        told = tell_all(self.transport, [first_run.told() for first_run in first_runs[:1]])
+        description = gather_values(self.transport, [first_run.description() for first_run in first_runs[:1]])
         with together(self.transport):
-            for guest in map(FirstRun.of_told, told[(rank + 1) % world]):
+            for guest in map(FirstRun.of_description, description[(rank + 1) % world]):
                 where = f"when rank {rank} ran it in step {step} than when rank {(rank + 1) % world} did"
                 guest.compare(where, self._run_again(guest, phase), [])
 

@@ -85,7 +85,7 @@ def derived_seed(seed: int, *what: int | str) -> int:
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def preserved() -> Iterator[None]:
     """Leave the generators of the CPU as they were before the block, whatever it does with them."""
     before = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()
     try:
@@ -99,7 +99,7 @@ def kept() -> Iterator[None]:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed the generators of the CPU for the length of the block."""
-    with kept():
+    with preserved():
         seed_cpu(seed)
         yield
 

@@ -10,9 +10,9 @@ from esprof.elastic.leaving.departure import Departure
 from esprof.elastic.plans.apply import PlanApplier
 from esprof.elastic.runtime.agree import digest
 from esprof.elastic.runtime.agreement import JobAgreement, step_terms
-from esprof.elastic.runtime.est_steps import CodecLook, EstSteps, EstStepsOutcome, Telling
+from esprof.elastic.runtime.est_steps import CodecInspection, EstSteps, EstStepsOutcome, RankReport
 from esprof.elastic.runtime.phases import LossPhase
-from esprof.elastic.runtime.places import EstPlaces
+from esprof.elastic.runtime.placement import EstPlacement
 from esprof.elastic.runtime.result import StepResult
 from esprof.elastic.runtime.update import Update
 from esprof.elastic.telemetry.recorder import NoTelemetry, Telemetry
@@ -28,7 +28,7 @@ class StepRunner:
     update: Update
     phases: tuple[LossPhase, ...]
     """They take turns, step by step."""
-    places: EstPlaces
+    placement: EstPlacement
     agreement: JobAgreement
     trainer: int
     """Number of this trainer among those of the process: of several, all ranks have to take the steps in the same order."""
@@ -44,16 +44,18 @@ class StepRunner:
         """Make the next step; where it is `verified`, its turns are run twice."""
         state, number = self.est_steps.state, self.est_steps.state.next_step
         guard, phase = state.guarding, self.phases[number % len(self.phases)]
-        looks = guard is not None and guard.looks_at(number, len(self.phases))
-        self.telemetry.begin_step(verified=verified or looks)
+        inspects = guard is not None and guard.inspects(number, len(self.phases))
+        self.telemetry.begin_step(verified=verified or inspects)
         terms = self._terms(number, verified=verified)
-        telling = Telling(
+        report = RankReport(
             digest(terms), self.plans.adoption.has_news(), self.reporter.is_asked(number), self._updated_us
         )
-        found = self.est_steps.run(self.places.assignment, phase, telling, twice=verified, looks=looks)
-        alarm = self._look(number, guard, found.looked) if guard is not None and found.looked is not None else None
+        found = self.est_steps.run(self.placement.assignment, phase, report, twice=verified, inspects=inspects)
+        alarm = None
+        if guard is not None and found.inspection is not None:
+            alarm = self._inspect(number, guard, found.inspection)
         skipped = self._update(number, phase, found)
-        self._hear(number, terms, found, is_measure=not (verified or looks or self.reporter.has_paused))
+        self._hear(number, terms, found, is_measure=not (verified or inspects or self.reporter.has_paused))
         result = self._result(number, found, skipped=skipped)
         if guard is not None:
             guard.note(result.loss)
@@ -66,7 +68,9 @@ class StepRunner:
         """What has to be alike on all ranks. Of a step that is `verified` they are compared before it."""
         edits, feed = self.est_steps.edits, self.est_steps.feed
         terms = (
-            step_terms(self.est_steps.state, self.places.assignment) | edits.of_the_script() | {"trainer": self.trainer}
+            step_terms(self.est_steps.state, self.placement.assignment)
+            | edits.of_the_script()
+            | {"trainer": self.trainer}
         )
         if verified:
             is_d1 = self.agreement.fingerprint.determinism == "D1"
@@ -74,13 +78,14 @@ class StepRunner:
             feed.check_sample(number, self.est_steps.transport)
         return terms
 
-    def _look(self, number: int, guard: EstGuard, looked: CodecLook) -> str | None:
+    def _inspect(self, number: int, guard: EstGuard, inspection: CodecInspection) -> str | None:
         """Why the codec is to be given up; None where it is not, or the loss scale was too large to tell."""
         state, n_est = self.est_steps.state, self.est_steps.feed.order.n_est
-        if state.scaler.is_enabled() and not math.isfinite(looked.lost):
+        if state.scaler.is_enabled() and not math.isfinite(inspection.lost):
             return None
         states = {est: context.codec for est, context in state.contexts.items()}
-        return guard.look(number, looked.lost, looked.squares, states, n_est, self.est_steps.transport, state.device)
+        transport = self.est_steps.transport
+        return guard.inspect(number, inspection.lost, inspection.squares, states, n_est, transport, state.device)
 
     def _update(self, number: int, phase: LossPhase, found: EstStepsOutcome) -> bool:
         """Update the parameters. Returns whether fp16's scaler held the optimizers back."""
@@ -91,17 +96,17 @@ class StepRunner:
         with self.telemetry.spans("optimizer"):
             skipped = self.update.run(phase.optimizers, unused, epoch_ends=epoch_ends)
         self._updated_us = (time.perf_counter_ns() - started_ns) / 1e3
-        self.telemetry.end_step(number, sum(order.share(number, est) for est in self.places.mine))
+        self.telemetry.end_step(number, sum(order.share(number, est) for est in self.placement.mine))
         return skipped
 
     def _hear(self, number: int, terms: Mapping[str, object], found: EstStepsOutcome, *, is_measure: bool) -> None:
         """Take in what the ranks have told each other with the losses, so that no step waits for it."""
         if found.asked.item():
             self.departure.agree()
-        if len(set(found.told.tolist())) > 1:
+        if len(set(found.terms.tolist())) > 1:
             self.agreement.check_alike(number, terms)
         self.plans.has_news = bool(found.news)
-        assignment, busy_us, adoption = self.places.assignment, found.busy.tolist(), self.plans.adoption
+        assignment, busy_us, adoption = self.placement.assignment, found.busy.tolist(), self.plans.adoption
         version, updated_us = adoption.version_at(number), found.updated.tolist()
         took_us = self.clock.step_ended(number, busy_us, updated_us, assignment, version, is_measure=is_measure)
         if is_measure and took_us is not None:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from esprof.core.assignment import Est
 from esprof.core.errors import EsprofError
 from esprof.core.types import Ns
-from esprof.elastic.runtime.agree import tell_all, together
+from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.telemetry.spans import Span, StepSpans
 from esprof.elastic.telemetry.transfers import TimedCollective, WatchedTransport
@@ -150,7 +150,7 @@ class Telemetry:
         with together(self.unwatched):
             write_table(self._path, "events", rank, events)
             write_table(self._path, "steps", rank, _steps_table(steps))
-        told = tell_all(self.unwatched, msgspec.to_builtins(self._meta(len(events), steps)))
+        told = gather_values(self.unwatched, msgspec.to_builtins(self._meta(len(events), steps)))
         metas = [msgspec.convert(meta, RankMeta) for meta in told]
         if rank == 0:
             write_meta(self._path, msgspec.structs.replace(self._run_meta(metas), exchanges=tuple(exchanges)))

@@ -10,7 +10,7 @@ import msgspec
 
 from esprof.core.assignment import Assignment
 from esprof.core.errors import EsprofError
-from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.agree import gather_values
 from esprof.elastic.telemetry.recorder import NoTelemetry, Telemetry
 from esprof.elastic.telemetry.viewers import RunViewers
 from esprof.run.logs import HISTORY, JobEvent, LiveStep
@@ -71,7 +71,7 @@ class JobReporter:
         if not self._is_asked:
             return
         self._is_asked, self.has_paused = False, True
-        told = tell_all(self._telemetry.unwatched, msgspec.to_builtins(self._request))[0]
+        told = gather_values(self._telemetry.unwatched, msgspec.to_builtins(self._request))[0]
         request = msgspec.convert(told, TelemetryRequest)
         self._telemetry.write(max(0, request.since), measure(request, self._est_s()))
         self._viewers.served(request)

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from esprof.core.errors import MismatchError, UsageError
-from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.agree import gather_values
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.steplog import Difference, Fingerprint, Scalar, Value, different
 from esprof.recorder.shared.identity import cpu_model
@@ -73,7 +73,7 @@ def agree(
     """
     require_alike(transport, "job", job, _SAME_SCRIPT_REMEDY)
     require_alike(transport, "terms", terms, _SAME_SCRIPT_REMEDY)
-    machines = tell_all(transport, machine)
+    machines = gather_values(transport, machine)
     if level == "D1":
         _check_alike("machine", machines, f"Make them equal, {_RELAXED_REMEDY}")
     processes: dict[str, Value] = {"assignment": assignment} if level == "D0" else {}
@@ -92,7 +92,7 @@ def check_unchanged(settings: Mapping[str, Scalar], level: str) -> None:
 
 def require_alike(transport: Transport, where: str, fields: Mapping[str, object], remedy: str) -> None:
     """Raise MismatchError on all ranks for the first of the fields that is not the same on all of them."""
-    _check_alike(where, tell_all(transport, fields), remedy)
+    _check_alike(where, gather_values(transport, fields), remedy)
 
 
 def check_same_job(saved: Fingerprint, now: Fingerprint, path: Path) -> None:

@@ -15,7 +15,7 @@ from esprof.core.errors import MismatchError, OutputError
 from esprof.core.output import atomic_file
 from esprof.elastic.checkpoint.snapshot import NamedTensors, training_tensors
 from esprof.elastic.options import Proof
-from esprof.elastic.runtime.agree import tell_all, together
+from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.result import StepResult
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
@@ -47,7 +47,7 @@ class HashLog:
         if transport.rank == 0:
             with atomic_file(path) as file:
                 file.write(_line(Header(fingerprint)))
-                file.writelines(map(_line, _kept(path, fingerprint, next_step)))
+                file.writelines(map(_line, _retained(path, fingerprint, next_step)))
             self._file = path.open("ab")
 
     def write(
@@ -92,9 +92,9 @@ class HashLog:
             self._file.close()
 
     def _compare(self, step: int, whole: str, digests: dict[str, Digest]) -> None:
-        if not self._alike or len(set(tell_all(self._transport, whole))) == 1:
+        if not self._alike or len(set(gather_values(self._transport, whole))) == 1:
             return  # Ranks that compute on different machines drift apart, and no level promises otherwise.
-        ranks = tell_all(self._transport, {name: digest.sha256 for name, digest in digests.items()})
+        ranks = gather_values(self._transport, {name: digest.sha256 for name, digest in digests.items()})
         for rank, other in enumerate(ranks):
             found = different("", ranks[0], other)
             if found:
@@ -145,7 +145,7 @@ class StepHashes:
             self._log.close()
 
 
-def _kept(path: Path, fingerprint: Fingerprint, next_step: int) -> Iterator[StepLine]:
+def _retained(path: Path, fingerprint: Fingerprint, next_step: int) -> Iterator[StepLine]:
     if next_step == 0 or not path.exists():
         return
     log = StepLog.open(path)

@@ -28,10 +28,10 @@ from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.recorder.shared.torch_features import own_client
 
-_TELL_INTERVAL_S = 0.5
+_REPORT_INTERVAL_S = 0.5
 """How often a rank tells where it is and, if it waits, looks where others are."""
 
-_MIN_WAIT_BEFORE_LOOK_S = 2.0
+_MIN_WAIT_BEFORE_CHECK_S = 2.0
 """How long a rank is in a call before it looks where the others are."""
 
 _MAX_FOREIGN_CALL_S = 6.0
@@ -40,7 +40,7 @@ _MAX_FOREIGN_CALL_S = 6.0
 _MAX_WAIT_BEFORE_EXIT_S = 3.0
 """How long a rank has to come out of what waits for others once it is known that nobody will come; then the process ends."""
 
-_MAX_RANKS_LOOKED_AT = 16
+_MAX_RANKS_CHECKED = 16
 """How many ranks each rank looks at, those after it: together they look at all, whatever the world's size."""
 
 _MAX_CPU_WHILE_WAITING_S = 0.001
@@ -65,7 +65,7 @@ class _CallPosition:
     """Number of its last call of the trainer."""
     call: str
     state: State
-    told: str = ""
+    detail: str = ""
     """Of a failed rank what failed; of one outside of the trainer the call of torch.distributed that it is in."""
     beats: int = field(default=0, compare=False)
     """How often it has found itself in that call of torch.distributed. A rank that has left it, and lets no other thread of
@@ -112,7 +112,7 @@ class StoreRollCall:
 
     def __init__(self, store: Any, rank: Rank, world: int) -> None:
         self._rank, self._world = rank, world
-        self._others = [(rank + by) % world for by in range(1, min(world, _MAX_RANKS_LOOKED_AT + 1))]
+        self._others = [(rank + by) % world for by in range(1, min(world, _MAX_RANKS_CHECKED + 1))]
         self.number = next(_numbers)
         self._store = _Board(_client(store), f"esprof/elastic/calls/{self.number}")
         self._position = _CallPosition(0, "nothing", "out")
@@ -124,8 +124,8 @@ class StoreRollCall:
         """How long the training thread has run, and since when it has done no more than that."""
         self._seen: dict[Rank, tuple[_CallPosition, float]] = {}
         """Where another rank was when last looked at, and since when."""
-        self._told: _CallPosition | None = None
-        self._kept: list[Any] = []
+        self._reported: _CallPosition | None = None
+        self._retained: list[Any] = []
         """Groups that must not go: what deletes one of gloo waits for its transfers, and no frame of Python shows it."""
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -142,13 +142,13 @@ class StoreRollCall:
         try:
             yield
         except BaseException as error:
-            told = printable(f"{type(error).__name__}: {error}".partition("\n")[0], _MAX_ERROR_CHARACTERS)
-            self._move(_CallPosition(self._position.number, name, "failed", told))
-            self._tell()
+            detail = printable(f"{type(error).__name__}: {error}".partition("\n")[0], _MAX_ERROR_CHARACTERS)
+            self._move(_CallPosition(self._position.number, name, "failed", detail))
+            self._report()
             raise
         if self._verdict is not None:  # It was wrong: the others have come after all.
             self._verdict = None
-            self._kept.clear()
+            self._retained.clear()
             faulthandler.cancel_dump_traceback_later()
         self._move(_CallPosition(self._position.number, name, "out"))
 
@@ -157,10 +157,10 @@ class StoreRollCall:
             raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.")
 
     def explain(self, error: Exception) -> None:
-        until = time.monotonic() + _MIN_WAIT_BEFORE_LOOK_S
+        until = time.monotonic() + _MIN_WAIT_BEFORE_CHECK_S
         while self._verdict is None and time.monotonic() < until and not self._over.is_set():
-            time.sleep(_TELL_INTERVAL_S / 5)
-            self._look(transfer_failed=True)
+            time.sleep(_REPORT_INTERVAL_S / 5)
+            self._check_others(transfer_failed=True)
         if self._verdict is not None:
             raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.") from error
 
@@ -169,7 +169,7 @@ class StoreRollCall:
             return
         if self._position.state != "failed":
             self._move(_CallPosition(self._position.number, self._position.call, "ended"))
-        self._tell()
+        self._report()
         self._over.set()
         if self._verdict is not None:
             faulthandler.cancel_dump_traceback_later()
@@ -191,11 +191,11 @@ class StoreRollCall:
         Once it is known that nobody will come, the training thread may clean up for as long as it likes. Where it waits for
         other ranks itself, nothing but the end of the process ends that.
         """
-        self._tell()
+        self._report()
         position, now = self._position, time.monotonic()
-        waits = position.state == "in" or (self._told is not None and self._told.told)
-        if self._verdict is None and waits and now - self._since > _MIN_WAIT_BEFORE_LOOK_S:
-            self._look()
+        waits = position.state == "in" or (self._reported is not None and self._reported.detail)
+        if self._verdict is None and waits and now - self._since > _MIN_WAIT_BEFORE_CHECK_S:
+            self._check_others()
         if self._verdict is None:
             return
         if self._main not in sys._current_frames() or not (position.state == "in" or _collective_of(self._main)):
@@ -212,26 +212,26 @@ class StoreRollCall:
     def _set_alarm(self) -> None:
         """End the process after a while unless this is called again, even where no thread of Python can run."""
         faulthandler.dump_traceback_later(
-            _MAX_WAIT_BEFORE_EXIT_S + _MIN_WAIT_BEFORE_LOOK_S, exit=True, file=self._nowhere
+            _MAX_WAIT_BEFORE_EXIT_S + _MIN_WAIT_BEFORE_CHECK_S, exit=True, file=self._nowhere
         )
 
     def _move(self, position: _CallPosition) -> None:
         self._position, self._since = position, time.monotonic()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         position = self._position
         if position.state == "out" and (collective := _collective_of(self._main)):
-            goes_on = self._told is not None and self._told.told == collective
-            beats = self._told.beats + 1 if goes_on and self._told is not None else 0
+            goes_on = self._reported is not None and self._reported.detail == collective
+            beats = self._reported.beats + 1 if goes_on and self._reported is not None else 0
             position = _CallPosition(position.number, position.call, "out", collective, beats)
-        if position != self._told or position.beats:
-            self._told = position
+        if position != self._reported or position.beats:
+            self._reported = position
             self._store.set(
                 f"{self._rank}",
-                json.dumps([position.number, position.call, position.state, position.told, position.beats]),
+                json.dumps([position.number, position.call, position.state, position.detail, position.beats]),
             )
 
-    def _look(self, *, transfer_failed: bool = False) -> None:
+    def _check_others(self, *, transfer_failed: bool = False) -> None:
         """Find a rank that will not come, or hear of one that another has found."""
         with self._lock:
             if self._verdict is not None:
@@ -249,7 +249,7 @@ class StoreRollCall:
             sys.stderr.write(f"esprof: error: {verdict}\n")
             sys.stderr.flush()
             self._set_alarm()
-            self._kept += dist.distributed_c10d._world.pg_map
+            self._retained += dist.distributed_c10d._world.pg_map
             self._verdict = verdict
 
     def _found(self) -> str | None:
@@ -264,14 +264,14 @@ class StoreRollCall:
 
     def _position_of(self, rank: Rank) -> _CallPosition | None:
         """Where `rank` has told that it is; None where it has told nothing."""
-        told = self._store.get(f"{rank}")
-        return None if told is None else _CallPosition(*json.loads(told))
+        position = self._store.get(f"{rank}")
+        return None if position is None else _CallPosition(*json.loads(position))
 
     def _fault(self, mine: _CallPosition, rank: Rank, other: _CallPosition) -> str | None:
         """Why `rank`, which is at `other`, will not come to this rank's call; None where it may."""
         waiting = f"rank {self._rank} is in {mine.call}"
         if other.number == mine.number and other.state == "failed":
-            return f"rank {rank} failed in {other.call}: {other.told}"
+            return f"rank {rank} failed in {other.call}: {other.detail}"
         # Two steps of one number: a rank has made a call by itself, so that numbers are out of step, and not the ranks.
         if other.number == mine.number and other.call != mine.call and not _are_steps(other.call, mine.call):
             return f"rank {rank} called {other.call} where rank {self._rank} called {mine.call}"
@@ -279,7 +279,7 @@ class StoreRollCall:
         if other.number < mine.number and other.state == "ended":
             return f"rank {rank} has ended after {other.call}, and {waiting}"
         if other.number < mine.number and self._stays(rank, other) and self._nobody_comes_to(rank):
-            return f"rank {rank} is in {other.told} of torch.distributed after {other.call}, and {waiting}"
+            return f"rank {rank} is in {other.detail} of torch.distributed after {other.call}, and {waiting}"
         return None
 
     def _stays(self, rank: Rank, position: _CallPosition) -> bool:
@@ -287,9 +287,9 @@ class StoreRollCall:
         before, since = self._seen.get(rank, (None, 0.0))
         if before is None or before != position:
             before, since = self._seen[rank] = position, time.monotonic()
-        found_for_s = (position.beats - before.beats) * _TELL_INTERVAL_S
+        found_for_s = (position.beats - before.beats) * _REPORT_INTERVAL_S
         return (
-            bool(position.told)
+            bool(position.detail)
             and time.monotonic() - since > _MAX_FOREIGN_CALL_S
             and found_for_s > _MAX_FOREIGN_CALL_S / 2
         )
@@ -355,7 +355,7 @@ def _start(roll: StoreRollCall) -> None:
 
 
 def _run(roll: "weakref.ref[StoreRollCall]", over: threading.Event) -> None:
-    while not over.wait(_TELL_INTERVAL_S):
+    while not over.wait(_REPORT_INTERVAL_S):
         there = roll()
         if there is None:
             return

@@ -53,15 +53,18 @@ class FirstRun:
         if keep:
             self.batches.append(deepcopy(batch))
 
-    def told(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """What another rank needs to run this turn, as JSON can hold it."""
         rng = {name: [str(tensor.dtype)[6:], tensor.tolist()] for name, tensor in self.rng.tensors().items()}
         return {"est": self.est, "rng": rng, "found": self.found}
 
     @classmethod
-    def of_told(cls, told: dict[str, Any]) -> "FirstRun":
-        rng = {name: torch.tensor(values, dtype=getattr(torch, dtype)) for name, (dtype, values) in told["rng"].items()}
-        return cls(told["est"], RngState.of_tensors(rng), found=told["found"])
+    def of_description(cls, description: dict[str, Any]) -> "FirstRun":
+        rng = {
+            name: torch.tensor(values, dtype=getattr(torch, dtype))
+            for name, (dtype, values) in description["rng"].items()
+        }
+        return cls(description["est"], RngState.of_tensors(rng), found=description["found"])
 
     def compare(self, where: str, found: Mapping[str, str], changed: Sequence[str]) -> None:
         """Raise UsageError where the second run has found something else. `changed` are attributes that have changed."""

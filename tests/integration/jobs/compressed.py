@@ -202,7 +202,7 @@ def guarded(topology="flat"):
         told[f"{name} choices"] = [
             [one.choice.codec, one.choice.topology] for one in compression.buckets.known.values()
         ]
-        told[f"{name} looks"] = [[look.step, look.vnmse] for looks in compression.looks().values() for look in looks]
+        told[f"{name} looks"] = [[one.step, one.vnmse] for found in compression.inspections().values() for one in found]
         compression.close()
     return told
 

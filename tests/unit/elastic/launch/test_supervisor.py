@@ -11,7 +11,7 @@ import time
 import pytest
 
 from esprof.core.errors import UsageError
-from esprof.elastic.launch.generation import WorkerPlace
+from esprof.elastic.launch.generation import WorkerSlot
 from esprof.elastic.launch.messages import LAUNCH_LOG, Left, launch_of_environment, taken, want
 from esprof.elastic.launch.supervisor import Supervisor, SupervisorSettings
 from esprof.elastic.launch.worker import Launched
@@ -53,7 +53,7 @@ def supervised(folder, body, places=3, world=1, drive=None, broken=None, **setti
     launch = folder / "launch"
     pythons = [str(python) if place != broken else "no-python" for place in range(places)]
     supervisor = Supervisor(
-        [WorkerPlace(python=one) for one in pythons], ["script.py"], launch, SupervisorSettings(**settings)
+        [WorkerSlot(python=one) for one in pythons], ["script.py"], launch, SupervisorSettings(**settings)
     )
     thread = threading.Thread(target=drive, args=(launch,)) if drive else None
     if thread:
@@ -130,14 +130,14 @@ def test_a_worker_that_a_signal_ended_gives_128_and_its_number(tmp_path):
 
 
 @pytest.mark.parametrize("world", [0, 4])
-def test_a_world_without_places_is_refused(tmp_path, world):
-    with pytest.raises(UsageError, match="places for 1 to 3"):
+def test_a_world_without_enough_slots_is_refused(tmp_path, world):
+    with pytest.raises(UsageError, match="allows 1 to 3"):
         supervised(tmp_path, "", world=world)
 
 
 def test_a_place_that_cannot_be_entered_is_named(tmp_path):
     with pytest.raises(UsageError, match="no-such-command"):
-        Supervisor([WorkerPlace(("no-such-command",))], ["script.py"], tmp_path).run(1)
+        Supervisor([WorkerSlot(("no-such-command",))], ["script.py"], tmp_path).run(1)
 
 
 def test_only_who_was_launched_can_have_another_number(monkeypatch):
@@ -145,7 +145,7 @@ def test_only_who_was_launched_can_have_another_number(monkeypatch):
         Launched().check_world(3, 2, saves=True)
     monkeypatch.setenv("ESPROF_LAUNCH", '{"folder": "f", "most": 4}')
     Launched().check_world(3, 2, saves=True)
-    with pytest.raises(UsageError, match="places for 1 to 4"):
+    with pytest.raises(UsageError, match="allows 1 to 4"):
         Launched().check_world(5, 2, saves=True)
     with pytest.raises(UsageError, match="would begin anew"):
         Launched().check_world(3, 2, saves=False)

@@ -248,7 +248,7 @@ def test_without_steps_before_it_a_plan_is_not_judged():
 
 def test_a_place_that_takes_no_status_does_not_stop_training(static):
     class Full(Place):
-        def tell(self, status):
+        def report_status(self, status):
             raise OutputError("no room")
 
     with pytest.warns(UserWarning, match="no room"):
@@ -294,7 +294,7 @@ def known(state, plan, **job):
     """What a job that starts anew makes of a plan that it has told this of before."""
     place = Place(plan)
     status = {"state": state, "plan": plan.id, "version": plan.version, "step": 3}
-    place.told = lambda: json.dumps(status).encode()
+    place.status = lambda: json.dumps(status).encode()
     return places(place, steps=6, **job), place
 
 

@@ -89,11 +89,11 @@ def test_a_plan_whose_guard_would_fall_back_to_what_is_no_codec_is_refused():
 @pytest.mark.parametrize("every", [1, 2, 3, 100])
 def test_each_of_several_optimizers_is_looked_at(every):
     guard = EstGuard(Guarded(plan="it", version=1, settings=GuardSettings(every=every)), from_step=7)
-    looks = [step for step in range(7, 7 + 20 * every) if guard.looks_at(step, 2)]
-    assert looks[0] == 7
-    assert {step % 2 for step in looks} == {0, 1}
-    assert len(looks) >= 19
-    assert [step for step in range(7, 7 + 3 * every) if guard.looks_at(step, 1)] == [7, 7 + every, 7 + 2 * every]
+    inspected = [step for step in range(7, 7 + 20 * every) if guard.inspects(step, 2)]
+    assert inspected[0] == 7
+    assert {step % 2 for step in inspected} == {0, 1}
+    assert len(inspected) >= 19
+    assert [step for step in range(7, 7 + 3 * every) if guard.inspects(step, 1)] == [7, 7 + every, 7 + 2 * every]
 
 
 def test_a_codec_that_is_given_up_after_the_job_began_anew_is_in_its_history(tmp_path):

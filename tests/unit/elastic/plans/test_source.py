@@ -28,8 +28,8 @@ def test_a_file_is_read_once_each_time_it_changes(tmp_path):
     assert (place.poll(), place.poll()) == (b"two", None)
     path.unlink()
     assert place.poll() is None
-    place.tell(b"{}")
-    assert (tmp_path / "plan.status.json").read_bytes() == PlanFile(path).told() == b"{}"
+    place.report_status(b"{}")
+    assert (tmp_path / "plan.status.json").read_bytes() == PlanFile(path).status() == b"{}"
 
 
 def test_a_file_that_cannot_be_read_or_is_huge_gives_nothing(tmp_path):
@@ -49,14 +49,14 @@ def store():
 def test_a_key_of_a_store_from_another_connection(store, monkeypatch):
     monkeypatch.setattr("esprof.elastic.plans.store.POLL_INTERVAL_S", 0.1)
     place, ours = PlanKey(store, "plan"), connect(f"127.0.0.1:{store.port}/plan", 10)
-    assert (place.poll(), ours.told()) == (None, None)
+    assert (place.poll(), ours.status()) == (None, None)
     ours.put(b"one")
     time.sleep(0.15)
     assert (place.poll(), place.poll()) == (b"one", None)
     time.sleep(0.15)
     assert place.poll() is None  # It is still the same.
-    place.tell(b"{}")
-    assert ours.told() == b"{}"
+    place.report_status(b"{}")
+    assert ours.status() == b"{}"
 
 
 def test_a_store_that_is_gone_gives_nothing(store):
@@ -73,7 +73,7 @@ def test_a_store_that_is_gone_gives_nothing(store):
     place = PlanKey(Gone(), "plan")
     assert place.poll() is None
     with pytest.raises(OutputError, match="connection reset"):
-        place.tell(b"")
+        place.report_status(b"")
     del ours
 
 
@@ -89,7 +89,7 @@ def test_a_plan_gets_a_version_above_the_last_one(tmp_path):
     assert (first.version, status) == (1, None)
     second, _ = deliver(plan_of(EVEN), place, 0)
     assert (second.version, second.parent) == (2, "plan-1")
-    place.tell(msgspec.json.encode(PlanStatus(state="refused", plan="x", version=7, step=1)))
+    place.report_status(msgspec.json.encode(PlanStatus(state="refused", plan="x", version=7, step=1)))
     third, _ = deliver(plan_of(EVEN), place, 0)
     assert third.version == 8
     (tmp_path / "plan.json").write_bytes(b"spoilt")
@@ -104,8 +104,8 @@ def test_it_waits_for_what_the_job_says_of_this_very_plan(tmp_path):
         while (raw := mine.poll()) is None:
             time.sleep(0.01)
         version = msgspec.json.decode(raw)["version"]
-        mine.tell(msgspec.json.encode(PlanStatus(state="adopted", plan="other", version=1, step=1)))
-        mine.tell(msgspec.json.encode(PlanStatus(state="adopted", plan="plan-1", version=version, step=4)))
+        mine.report_status(msgspec.json.encode(PlanStatus(state="adopted", plan="other", version=1, step=1)))
+        mine.report_status(msgspec.json.encode(PlanStatus(state="adopted", plan="plan-1", version=version, step=4)))
 
     thread = threading.Thread(target=job)
     thread.start()

@@ -5,7 +5,7 @@ import torch
 
 from esprof.core.errors import EsprofError, InputError, MismatchError
 from esprof.elastic import Assignment
-from esprof.elastic.runtime.agree import reading_together, tell_all, together
+from esprof.elastic.runtime.agree import gather_values, reading_together, together
 from esprof.elastic.verify.fingerprint import agree, machine_fields
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import adamw, small_trainer
@@ -16,7 +16,7 @@ MACHINE = {"device_name": "V100", "threads": 1}
 
 def test_all_hear_what_each_says():
     said = ["", {"größe": [1, None]}, "long" * 100]
-    assert on_threads(3, lambda transport: tell_all(transport, said[transport.rank])) == [said] * 3
+    assert on_threads(3, lambda transport: gather_values(transport, said[transport.rank])) == [said] * 3
 
 
 def test_all_fail_where_one_does():
@@ -102,7 +102,7 @@ def test_d0_is_for_one_assignment():
 
 def test_a_machine_s_fields_can_be_told():
     machine = machine_fields(torch.device("cpu"))
-    assert on_threads(1, lambda transport: tell_all(transport, machine)) == [[machine]]
+    assert on_threads(1, lambda transport: gather_values(transport, machine)) == [[machine]]
 
 
 def test_terms_must_be_alike_but_are_not_what_the_job_is():

@@ -14,7 +14,7 @@ from esprof.core.plan import read_plan
 from esprof.elastic.plans.adoption import Adoption
 from esprof.elastic.plans.change import Fits, Now
 from esprof.elastic.plans.source import PlanFile
-from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.agree import gather_values
 from esprof.reports.live import tuning
 from esprof.reports.live.tuning import Tuner, TuningSettings
 from esprof.run.logs import HISTORY, ROUNDS, JobEvent, Live, LiveStep, Round
@@ -59,8 +59,8 @@ class MadeUpJob:
         )
         adoption = Adoption(PlanFile(self.run / "plan.json"), fits, transport, partial(HISTORY.append, self.run))
         live, draw, assignment, step = Live(self.run), random.Random(0), self.assignment, 0
-        while not any(tell_all(transport, self.is_over and is_first)):
-            news = any(tell_all(transport, adoption.has_news()))
+        while not any(gather_values(transport, self.is_over and is_first)):
+            news = any(gather_values(transport, adoption.has_news()))
             if is_first:
                 time.sleep(0.001)
                 busy = [us * len(ests) for us, ests in zip(self._est_us(step), assignment.ests, strict=True)]

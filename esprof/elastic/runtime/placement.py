@@ -8,7 +8,7 @@ from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
 
 
-class EstPlaces:
+class EstPlacement:
     """The job's assignment as it is now. All ranks make the same calls."""
 
     def __init__(self, assignment: Assignment, state: TrainingState, feed: Feed, transport: Transport) -> None:
