@@ -93,15 +93,16 @@ def _page(page: Page) -> str:
 def what_ifs() -> str:
     """Every kind of what-if term, in the order in which the terms of a scenario are applied."""
     intro = (
-        "A scenario is one term or several, joined by commas: all hold at once. Commas within brackets belong to the term. "
-        "Before a term that may be limited to some ranks stands `rank3.`, `rank0-3+6.` or `device[NAME].`, where "
-        "NAME is a part of the "
-        "device's name."
+        "A scenario is one or more terms, separated by commas; all of them apply at once. A comma inside brackets belongs "
+        "to the term. Some terms take a scope before their name, which limits them to some ranks: `rank3.`, "
+        "`rank0-3+6.`, or `device[NAME].`, where NAME is part of the device's name.\n\n"
+        "A term is declined, with the reason, if the run lacks the evidence for it."
     )
     parts = [NOTE, "# What-ifs\n", intro]
     for kind in TERMS.values():
         written = ", ".join(f"`{example}`" for example in kind.examples)
-        points = [f"- **Written.** {written}", f"- **Needs.** {kind.needs}"]
+        points = [f"- **Syntax.** {written}", f"- **Needs.** {kind.needs}"]
+        points += [f"- **Assumes.** {kind.assumes}"] if kind.assumes else []
         parts += [f"\n## {kind.name}\n\n{kind.meaning}\n", *points]
     return "\n".join([*parts, ""])
 

@@ -173,7 +173,7 @@ def _noted(replayed: Replayed, scenario: WhatIf) -> WhatIf:
     missing = replayed.run.missing_ranks
     if not (scenario.answered and missing and replayed.built.counts.collectives_partial):
         return scenario
-    note = f"waiting for {readable.ranks(missing)} cannot be told from transfer"
+    note = f"waiting for {readable.ranks(missing)} cannot be separated from communication"
     return msgspec.structs.replace(scenario, note="; ".join(filter(None, (scenario.note, note))))
 
 
@@ -219,7 +219,8 @@ def _step_warnings(steps: RecordedSteps) -> tuple[RunWarning, ...]:
     found = []
     if len(steps.windows) > 1:
         text = (
-            f"one of {len(steps.windows)} windows, steps {steps.all[0]} to {steps.all[-1]}; --window STEP takes another"
+            f"analysed one of {len(steps.windows)} windows, steps {steps.all[0]} to {steps.all[-1]}; "
+            "--window STEP selects another"
         )
         found.append(RunWarning("one-window", text))
     lost = steps.lost
@@ -254,13 +255,13 @@ def _clock_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
     # Ranks whose host is unknown are most likely of one host, with one clock.
     loose = [clock.host for clock in built.clocks.untied if clock.host in hosts]
     if loose:
-        text = f"the clock of {', '.join(loose)} could not be aligned: no collective that ties it to the others"
+        text = f"clock of {', '.join(loose)} not aligned: no collective connects it to the other hosts"
         found.append(RunWarning("clocks-unaligned", text))
     for clock in built.clocks.hosts:
         if clock.moved:
             drift = f" and {clock.drift_ppm:+.1f} ppm" if clock.drift_ppm else ""
-            shift = f"{-clock.offset_ns / NS_PER_US:.0f} µs{drift}"
-            text = f"{clock.host}: clock shifted by {shift} to match the ends of its collectives"
+            correction = f"{-clock.offset_ns / NS_PER_US:.0f} µs{drift}"
+            text = f"{clock.host}: clock corrected by {correction} to match the ends of its collectives"
             found.append(RunWarning("clock-shifted", text, clock.ranks))
     return tuple(found)
 
@@ -275,11 +276,11 @@ def _count_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
     missing = run.missing_ranks
     if counts.collectives_partial and missing:
         which = f"{counts.collectives_partial} of {seen} collective and point-to-point calls"
-        text = f"{which} were matched without {readable.ranks(missing)}: waiting for them cannot be told from transfer"
+        text = f"{which} were matched without {readable.ranks(missing)}: waiting for them counts as communication"
         found.append(RunWarning("collectives-partial", text, missing))
     # That a guess was wrong says nothing of the traces.
     recorded = counts.edges_dropped - counts.guesses_dropped
     if recorded:
-        text = f"dependencies formed a cycle, and {recorded} were dropped: events may be missing"
+        text = f"{recorded} dependencies dropped because they formed a cycle: events may be missing"
         found.append(RunWarning("cycle-broken", text))
     return tuple(found)

@@ -58,7 +58,7 @@ class Reason:
             return f"rank {self.rank} did not record it"
         if self.cause is LeftOutFor.AFTER_LOST:
             return f"rank {self.rank} did not record the step before"
-        return f"{100 * (self.share or 0):.0f} % of it are allocator calls on rank {self.rank}"
+        return f"allocator calls take {100 * (self.share or 0):.0f} % of it on rank {self.rank}"
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def steps_of(run: Run) -> RecordedSteps:
         raise InputError(
             "its ranks have no recorded step in common",
             path=run.path,
-            remedy="Record the same steps on all ranks, or name the trace of one rank.",
+            remedy="Record the same steps on all ranks, or pass the trace of one rank.",
         )
     longest = max(map(len, windows))
     steps = tuple([window for window in windows if len(window) == longest][-1])
@@ -163,7 +163,9 @@ def _works(events: Table, span: tuple[Ns, Ns] | None = None) -> bool:
 
 
 def _without(run: Run, idle: Sequence[Rank]) -> Run:
-    text = f"{readable.ranks(idle)} left out: no CPU operation in these steps; record with ProfilerActivity.CPU"
+    text = (
+        f"{readable.ranks(idle)} left out: no CPU operation recorded in these steps (record with ProfilerActivity.CPU)"
+    )
     return run.without(idle, RunWarning("no-operations", text, tuple(idle)))
 
 
@@ -233,8 +235,8 @@ def at_window(run: Run, step: int) -> Run:
     window = next((window for window in windows if step in window), None)
     if window is None:
         known = readable.runs(step for window in windows for step in window)
-        remedy = f"The windows of this run hold steps {known}." if known else "This run holds no window of steps."
-        raise UsageError(f"no window holds step {step}", remedy=remedy)
+        remedy = f"The windows of this run have steps {known}." if known else "This run has no window of steps."
+        raise UsageError(f"step {step} is in no window", remedy=remedy)
 
     def read(name: str, rank: Rank) -> Table | None:
         if name == "steps":

@@ -96,7 +96,7 @@ class Pricer:
         if 100 * self.error.of_run <= self.max_error_pct:
             return None
         found, allowed = f"{100 * self.error.of_run:.1f} %", f"{self.max_error_pct:g} %"
-        return f"replay is {found} off on this very run, more than the {allowed} allowed"
+        return f"replay is off by {found} on this run; the limit is {allowed}"
 
     def answers(self, specs: Sequence[str]) -> list[WhatIf]:
         """Each scenario's price with its interval, or the reason why it has none. Raises UsageError for a spec that is no
@@ -176,12 +176,12 @@ class Pricer:
         if self._is_border_effect(scenario, steps):
             if abs(steps.mean() - self.step_ns) > _MIN_NOTED_SHARE * self.step_ns:
                 scenario = scenario.noted(
-                    "what changes lies before the steady steps: in the long run they stay as they are"
+                    "the change affects only work before the steady-state steps, so they keep their duration"
                 )
             steps = self.measured_ns.astype(np.float64)
         if scenario.only_mends and steps.mean() > self.step_ns:
             steps = self.measured_ns.astype(np.float64)
-            scenario = scenario.noted("the steps would take no less")
+            scenario = scenario.noted("steps would not get shorter")
         return Price(steps, self.step_ns - float(steps.mean()), scenario.notes)
 
     def _is_border_effect(self, scenario: Scenario, steps: np.ndarray) -> bool:

@@ -67,7 +67,7 @@ def ranks_with(run: Run, device: str) -> list[Rank]:
     """The ranks whose device has `device` in its name. Raises Declined where none has."""
     found = [meta.rank for meta in run.meta.ranks if device in (meta.device or "")]
     if not found:
-        raise Declined(f"no rank of this run has a device {device!r}")
+        raise Declined(f"no rank of this run has a device named {device!r}")
     return found
 
 

@@ -83,6 +83,8 @@ class Kind:
     """What the term means, in one or two sentences for the documentation."""
     needs: str
     """The evidence without which the term is declined, for the documentation."""
+    assumes: str = ""
+    """What the prediction takes for granted, for the documentation."""
     effect: Speed | Edit
     value: Callable[[str], Any]
     """Reads what stands behind the equal sign. Raises UsageError with the reason."""
@@ -166,7 +168,7 @@ def word(only: str) -> Callable[[str], float]:
 
     def read(value: str) -> float:
         if value != only:
-            raise UsageError(f"its value can only be {only!r}", remedy=f"Write {only!r} behind the equal sign.")
+            raise UsageError(f"its value can only be {only!r}", remedy=f"Write {only!r} after the equals sign.")
         return 1.0
 
     return read
@@ -175,14 +177,14 @@ def word(only: str) -> Callable[[str], float]:
 def zero(value: str) -> float:
     """Read `0`, which stands for work that takes no time. Raises UsageError for all else."""
     if value not in ("0", "0.0"):
-        raise UsageError("its value can only be 0: work that takes no time", remedy="Write 0 behind the equal sign.")
+        raise UsageError("its value can only be 0 (the work takes no time)", remedy="Write 0 after the equals sign.")
     return 0.0
 
 
 def text(value: str) -> str:
     """The value itself. Raises UsageError where there is none."""
     if not value:
-        raise UsageError("its value is missing", remedy="Write one behind the equal sign.")
+        raise UsageError("its value is missing", remedy="Write one after the equals sign.")
     return value
 
 

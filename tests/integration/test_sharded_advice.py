@@ -54,7 +54,7 @@ def test_what_it_sends_was_counted(run):
 
 
 def test_none_comes_where_they_are_narrow_already(tmp_path):
-    with pytest.raises(EsprofError, match="16-bit floats already: there is nothing to gain"):
+    with pytest.raises(EsprofError, match="already send 16-bit floats, so nothing can be saved"):
         advised(recorded(tmp_path / "run", "bf16"))
 
 

@@ -177,7 +177,7 @@ def test_a_graph_too_large_for_networkx_is_refused_with_what_to_ask_instead(anal
         (lambda a: a.what_if(None), "not None"),
         (lambda a: a.answer(["gpu=2x", 5]), "not 5"),
         (lambda a: a.plot.steps(), "without the profiler"),
-        (lambda a: a.run.analyze(window=7), "no window holds step 7"),
+        (lambda a: a.run.analyze(window=7), "step 7 is in no window"),
     ],
 )
 def test_what_cannot_be_answered_says_why(analysis, ask, said):

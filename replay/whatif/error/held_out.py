@@ -32,7 +32,7 @@ def predict(dfg: Dfg, steady_at: np.ndarray, measured_ns: np.ndarray) -> Predict
     half = len(steps) // 2
     fit = steps[:half]
     if not half:
-        return Prediction(fit_steps=(), held_out=(), reason="needs at least two steady steps")
+        return Prediction(fit_steps=(), held_out=(), reason="needs at least two steady-state steps")
     fitted, wanted = np.isin(dfg.step, fit), np.isin(dfg.step, steps)
     dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
     # One number for rank and key; nodes of a collective have numbers of their own, beyond all of these.

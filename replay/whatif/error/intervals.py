@@ -115,11 +115,11 @@ class KnownError:
     def caveats(self, predicted_ns: Ns | float) -> Iterator[str]:
         """What the interval of a scenario that predicts steps of `predicted_ns` (mean, ns) cannot hold."""
         if len(self.steady_at) == 1:
-            yield "one step: its spread is unknown"
+            yield "one step only: scatter unknown"
         elif mean_error(self.prediction) is None:
-            yield "too few steps: the error of unseen ones is unknown"
+            yield "too few steps for a held-out test: error on other steps unknown"
         if self._has_unseen_workers and predicted_ns < self.measured_ns.mean():
-            yield "the loader's workers were not recorded: they are taken to keep up"
+            yield "loader workers were not recorded: assumes that they keep up"
 
     @cached_property
     def _has_unseen_workers(self) -> bool:

@@ -18,7 +18,7 @@ EVALUATE = f"autograd::engine::evaluate_function: {GRADIENT}"
 
 
 class NotBuckets(Exception):
-    """The run's collectives are not DDP's buckets, or its gradients cannot be told; the text says why."""
+    """The run's collectives are not DDP's buckets, or its gradients are unknown; the text is the reason."""
 
 
 class Tie(NamedTuple):
@@ -85,7 +85,7 @@ def gradient_elements(run: Run, rank: Rank) -> dict[int, list[int]]:
     events = run.events(rank)
     codes, names = events.codes("name")
     if GRADIENT not in names:
-        raise NotBuckets("its backward pass accumulates no gradient that was recorded")
+        raise NotBuckets("its backward pass has no recorded gradient")
     rows = events.where(np.flatnonzero(codes == names.index(GRADIENT)))
     order = np.argsort(rows.ints("start_ns"), kind="stable")
     steps, shapes = rows.ints("step"), rows.texts("shapes")
@@ -104,4 +104,6 @@ def _first_shape(shapes: str | None) -> list[int]:
         first, *_ = msgspec.json.decode(shapes or "", type=list[msgspec.Raw])
         return msgspec.json.decode(first, type=list[int])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise NotBuckets("the sizes of its gradients were not recorded (record_shapes)") from error
+        raise NotBuckets(
+            "the sizes of its gradients were not recorded (record with --shapes, or record_shapes=True)"
+        ) from error

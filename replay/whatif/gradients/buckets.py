@@ -34,7 +34,7 @@ class Rebucketed(NamedTuple):
 def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Rebucketed:
     """The graph as `bucket_cap_mb=bucket_mb` would make it. Raises NotBuckets where that cannot be told."""
     if run.missing_ranks:
-        raise NotBuckets("ranks are missing, and when they would come to other buckets is not known")
+        raise NotBuckets("ranks are missing, so their arrival at other buckets is unknown")
     find = nccl_buckets.backward_passes if dfg.has_gpu() else gloo_buckets.backward_passes
     # Backward passes of different ranks belong together if they share their all-reduces.
     meeting: dict[tuple[int, ...], list[BackwardPass]] = defaultdict(list)
@@ -43,7 +43,7 @@ def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Rebucketed:
     counts, dur = {}, dfg.dur_ns.copy()
     for old, together in meeting.items():
         if len({one.sizes for one in together}) > 1:
-            raise NotBuckets("the ranks' gradients differ in size or order")
+            raise NotBuckets("gradients differ between ranks in size or order")
         counts[old] = _filled(together[0], bucket_mb * MIB)
         for one in together:
             _issue(dur, one, counts[old])
@@ -76,8 +76,8 @@ def _filled(one: BackwardPass, cap: float) -> list[int]:
     full = min(one.sizes[1:-1], default=max(one.sizes))
     if not one.are_gradients and cap < full:
         raise NotBuckets(
-            f"buckets below {full / MIB:.4g} MiB would cut those that were recorded, and the sizes of single gradients were "
-            "not (record with --shapes)"
+            f"buckets below {full / MIB:.4g} MiB would split recorded buckets, and the sizes of single gradients were not "
+            "recorded (record with --shapes)"
         )
     return fill(one.sizes, cap)
 
@@ -97,7 +97,7 @@ def _parts(dfg: Dfg, old: tuple[int, ...], together: list[BackwardPass]) -> np.n
     """Mask of the nodes of these collectives, bool[N]. Raises NotBuckets where other passes take part in them, too."""
     parts: np.ndarray = np.isin(dfg.collective, old)
     if np.count_nonzero(parts & dfg.of(Cls.COMMUNICATION)) != sum(len(one.transfers) for one in together):
-        raise NotBuckets("the ranks do not share the same all-reduces")
+        raise NotBuckets("ranks do not share the same all-reduces")
     return parts
 
 

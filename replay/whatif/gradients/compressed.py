@@ -66,11 +66,11 @@ class Compressible:
     def of(cls, run: Run, dfg: Dfg) -> "Compressible":
         """Raises NotBuckets where the run does not tell its buckets, or they differ from step to step."""
         if dfg.has_gpu():
-            raise NotBuckets("what compression takes between GPUs is not predicted yet")
+            raise NotBuckets("the cost of compression between GPUs is not modelled yet")
         passes = list(gloo_buckets.backward_passes(run, dfg))
         known = {_filled(dfg, one) for one in passes}
         if len(known) != 1:
-            raise NotBuckets("its buckets differ from step to step, or from rank to rank")
+            raise NotBuckets("its buckets differ between steps or ranks")
         (buckets,) = known
         threads = {rank: len(dfg.lanes) + at for at, rank in enumerate(dfg.marks.ranks)}
         lanes = tuple(Lane(rank, LaneKind.COMM, "decode") for rank in threads)
@@ -131,7 +131,7 @@ class ExchangeCosts:
     @cached_property
     def _probes(self) -> Probes:
         if self.run.probes is None:
-            raise NotBuckets("what codecs and exchanges take was not measured (a probe: esprof probe, record --probe)")
+            raise NotBuckets("codecs and exchanges were not measured (run esprof probe, or record with --probe)")
         return self.run.probes
 
     @cached_property
@@ -139,13 +139,13 @@ class ExchangeCosts:
         """The codecs whose exchanges were measured with all ranks. Raises NotBuckets where there are none."""
         named = [one.name for one in self._probes.sweeps if one.kind == "exchange" and one.ranks == self.ranks]
         if not named:
-            raise NotBuckets("no exchange by a codec was measured with these ranks (a longer --budget measures more)")
+            raise NotBuckets("no codec was measured with these ranks (probe with a larger --budget)")
         return tuple(dict.fromkeys(named))
 
     def cost(self, codec: str, nbytes: Bytes) -> Cost:
         """What a bucket of so many bytes takes. Raises NotBuckets where that was not measured."""
         if codec not in self.codecs:
-            raise NotBuckets(f"exchanges by {codec} were not measured, but by {', '.join(self.codecs)}")
+            raise NotBuckets(f"{codec} was not measured; measured codecs: {', '.join(self.codecs)}")
         return self._cost(("exchange", "begin", "coding"), codec, nbytes)
 
     def of_shards(self, nbytes: Bytes) -> Cost:

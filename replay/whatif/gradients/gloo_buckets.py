@@ -33,7 +33,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
             gradients = np.sort(nodes[np.unique(dfg.event[nodes], return_index=True)[1]])
             arrivals = [node for node in launched if mine[node]]
             if not arrivals or len(gradients) != len(sizes):
-                raise NotBuckets("no all-reduce of theirs is launched by the gradients whose sizes were recorded")
+                raise NotBuckets("no all-reduce is launched by gradients whose sizes were recorded")
             arrivals = _as_filled(dfg, arrivals, sizes)
             copies, latency = np.flatnonzero(copied & mine), _latency(dfg, arrivals)
             readers = copies.tolist() if len(copies) == len(gradients) else _after(dfg, gradients)
@@ -86,9 +86,7 @@ def _as_filled(dfg: Dfg, arrivals: list[int], sizes: list[Bytes]) -> list[int]:
         held += waiting.pop(node)
         order.append(node)
     if waiting or held != sum(sizes):
-        raise NotBuckets(
-            "its all-reduces do not hold the gradients in the order in which they came, in single precision"
-        )
+        raise NotBuckets("its all-reduces do not hold the gradients in order of arrival, in single precision")
     return order
 
 
@@ -100,7 +98,7 @@ def _after(dfg: Dfg, gradients: np.ndarray) -> tuple[int, ...]:
     on_lane = np.flatnonzero(dfg.lane == dfg.lane[gradients[0]])
     follower = on_lane[on_lane > gradients.max()]
     if not len(follower):
-        raise NotBuckets("nothing follows its backward pass")
+        raise NotBuckets("no work follows its backward pass")
     return (int(follower[0]),) * len(gradients)
 
 

@@ -107,7 +107,7 @@ class _SentGradients:
             or bucket[-1] >= len(self._sizes)
             or not np.array_equal(np.bincount(bucket, sizes, len(self._sizes)), self._sizes)
         ):
-            raise NotBuckets("its all-reduces do not hold the gradients in the order in which they came")
+            raise NotBuckets("its all-reduces do not hold the gradients in order of arrival")
         moved = sizes * (self._moved_ns / self._sizes)[bucket]
         return _Pieces(tuple(sizes.tolist()), tuple(self.ready), tuple(moved.tolist()))
 

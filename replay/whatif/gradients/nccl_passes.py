@@ -86,7 +86,7 @@ class Passes:
         crosses_step = (dfg.pred_kind[edges] == Edge.LANE) & (dfg.step[target] != dfg.step[source])
         found: np.ndarray = edges[(target > one.transfers.max()) & ~crosses_step]
         if not len(found):
-            raise NotBuckets("nothing is known to wait for them")
+            raise NotBuckets("no recorded work waits for its all-reduces")
         return found
 
     def _handled(self, rank: Rank, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -94,7 +94,7 @@ class Passes:
         dfg, mine = self.dfg, self._evaluated
         mine = mine[(dfg.rank[mine] == rank) & (dfg.step[mine] == step)]
         if not len(mine):
-            raise NotBuckets("its backward pass accumulates no gradient that was recorded")
+            raise NotBuckets("its backward pass has no recorded gradient")
         # An operation that launches work goes on behind it, as another node of the same event.
         _, first, number = np.unique(dfg.event[mine], return_index=True, return_inverse=True)
         last = np.zeros(len(first), np.int64)
@@ -112,11 +112,11 @@ class Passes:
         """Raises NotBuckets unless these are arrivals at matched all-reduces."""
         dfg = self.dfg
         if not len(arrivals):
-            raise NotBuckets("no transfer between GPUs is launched by its gradients")
+            raise NotBuckets("its gradients launch no collective between GPUs")
         if {collective_word(dfg.label(node)) for node in arrivals.tolist()} != {"all_reduce"}:
-            raise NotBuckets("its gradients issue other transfers than all-reduces (FSDP, ZeRO)")
+            raise NotBuckets("its gradients launch collectives other than all-reduces (FSDP, ZeRO)")
         if (dfg.collective[arrivals] < 0).any():
-            raise NotBuckets("not all of its all-reduces could be matched across ranks")
+            raise NotBuckets("some of its all-reduces are not matched across ranks")
 
     def _between_hand_overs(self, thread: int, step: int, begin: np.ndarray, closing: np.ndarray) -> np.ndarray:
         """Mask of the gradients that came in the pass whose gradients `closing` launched all-reduces, bool[len(begin)].
@@ -130,7 +130,7 @@ class Passes:
         number = np.searchsorted(handed, begin)
         own: np.ndarray = number == number[closing[0]]
         if not own[closing].all():
-            raise NotBuckets("several backward passes of a step issue all-reduces")
+            raise NotBuckets("several backward passes of a step launch all-reduces")
         return own
 
     def _transfers(self, arrivals: np.ndarray) -> np.ndarray:

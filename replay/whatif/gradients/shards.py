@@ -47,7 +47,7 @@ class Shards:
         passes = [tuple(mine) for _, mine in groupby(order.tolist(), key=lambda node: (dfg.rank[node], dfg.step[node]))]
         known = {tuple(int(dfg.bytes[node]) for node in one) for one in passes}
         if len(known) != 1 or len(passes) != len(dfg.marks.ranks) * len(dfg.marks.steps):
-            raise NotBuckets("its reduce-scatters differ from step to step, or from rank to rank")
+            raise NotBuckets("its reduce-scatters differ between steps or ranks")
         (sizes,) = known
         return cls(run, dfg, sizes, tuple(map(np.array, zip(*passes, strict=True))))
 
@@ -98,20 +98,20 @@ def _scattered(run: Run, dfg: Dfg, rank: Rank) -> np.ndarray:
 def _check(run: Run, dfg: Dfg, scattered: np.ndarray) -> None:
     """Raises NotBuckets where these reduce-scatters cannot travel otherwise, or gradients travel by all-reduces, too."""
     if dfg.has_gpu():
-        raise NotBuckets("what compression takes between GPUs is not predicted yet")
+        raise NotBuckets("the cost of compression between GPUs is not modelled yet")
     types = {kind for rank in dfg.marks.ranks for kind in _types(run, dfg, scattered[dfg.rank[scattered] == rank])}
     if "" in types or (dfg.bytes[scattered] <= 0).any():
-        raise NotBuckets("what its reduce-scatters carry was not recorded (--shapes)")
+        raise NotBuckets("the data type of its reduce-scatters was not recorded (record with --shapes)")
     if all(ITEM_BYTES.get(kind) == 2 for kind in types):
-        raise NotBuckets("its reduce-scatters carry 16-bit floats already: there is nothing to gain")
+        raise NotBuckets("its reduce-scatters already send 16-bit floats, so nothing can be saved")
     if not types <= set(_SINGLE):
-        raise NotBuckets(f"its reduce-scatters do not carry 32-bit floats alone, but {', '.join(sorted(types))}")
+        raise NotBuckets(f"its reduce-scatters send other types than 32-bit floats: {', '.join(sorted(types))}")
     for collective in np.unique(dfg.collective[scattered]).tolist():
         if set(dfg.rank[scattered[dfg.collective[scattered] == collective]].tolist()) != set(dfg.marks.ranks):
-            raise NotBuckets("its reduce-scatters are not among all ranks")
+            raise NotBuckets("its reduce-scatters do not include all ranks")
     arrivals = gloo_buckets.issued_by_gradients(dfg)
     if set(dfg.collective[arrivals].tolist()) - set(dfg.collective[scattered].tolist()):
-        raise NotBuckets("its gradients travel by reduce-scatters and by all-reduces")
+        raise NotBuckets("its gradients use both reduce-scatters and all-reduces")
 
 
 def _types(run: Run, dfg: Dfg, nodes: np.ndarray) -> set[str]:

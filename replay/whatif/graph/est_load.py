@@ -83,15 +83,15 @@ class EstLoad:
                 tuple(np.unique(est[nodes][(dfg.step[nodes] == step) & (est[nodes] >= 0)]).tolist()) for step in steps
             }
             if len(each) > 1:
-                raise Declined("ESTs moved from rank to rank in these steps")
+                raise Declined("ESTs moved between ranks in these steps")
             ran.append(tuple(np.unique(mine[mine >= 0]).tolist()))
         if not any(ran):
             raise Declined(
-                "this run does not tell which EST ran where: it is of no elastic job, or was not written by one "
+                "this run does not show which rank ran which EST: only an elastic job records that "
                 "(ElasticTrainer(telemetry=RUN))"
             )
         if run.missing_ranks:
-            raise Declined("the run lacks ranks of the job")
+            raise Declined("ranks of the job are missing from the run")
         return cls(dfg, tuple(steps), Assignment(tuple(ran)), est, ProbedCollectives.of(run))
 
     @cached_property
@@ -114,7 +114,7 @@ class EstLoad:
         for rank, cost in known.items():
             last = cost.last_ns or cost.update_ns * pace
             if not last:
-                raise Declined(f"rank {rank} ran no EST: what one takes there is not known")
+                raise Declined(f"rank {rank} ran no EST, so the cost of one there is unknown")
             found[rank] = cost if cost.is_measured else replace(cost, last_ns=last, est_ns=last * relation)
         return found
 
@@ -141,8 +141,8 @@ class EstLoad:
         where that was measured. Raises Declined where it does not fit the job."""
         if (to.n_est, to.world) != (self.assignment.n_est, self.assignment.world):
             raise Declined(
-                f"the plan is of {to.n_est} ESTs on {to.world} ranks, the run of {self.assignment.n_est} on "
-                f"{self.assignment.world}"
+                f"the plan has {to.n_est} ESTs on {to.world} ranks; the run has {self.assignment.n_est} ESTs on "
+                f"{self.assignment.world} ranks"
             )
         dfg = self.dfg
         dur, residual = dfg.dur_ns.astype(float), dfg.residual_ns.copy()

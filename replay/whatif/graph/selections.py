@@ -70,5 +70,5 @@ def required(mask: np.ndarray, reason: str) -> np.ndarray:
 
 def not_recorded(dfg: Dfg, what: str) -> str:
     """The reason why there is none of `what`."""
-    matched = " whose ranks are all here" if dfg.of(Cls.RESIDUAL).any() else ""
+    matched = " with all its ranks" if dfg.of(Cls.RESIDUAL).any() else ""
     return f"no {what}{matched} was recorded in these steps"

@@ -35,9 +35,10 @@ def _waiting(dfg: Dfg, calls: np.ndarray) -> np.ndarray:
 TERM = Kind(
     name="allocator",
     examples=("allocator=0", "rank3.allocator=0"),
-    meaning="Calls by which PyTorch's caching allocator asks the driver for memory or gives it back (cudaMalloc, cudaFree) "
-    "take no time, and do not wait for the device.",
-    needs="Such calls in the trace.",
+    meaning="Calls of PyTorch's caching allocator to the driver (cudaMalloc, cudaFree) take no time and do not wait "
+    "for the device.",
+    needs="Allocator calls in the trace.",
+    assumes="The peak of reserved memory stays as it was.",
     effect=Edit(TermPhase.REMOVE, _without_allocator),
     value=zero,
     scoped=True,

@@ -14,7 +14,7 @@ def _assigned(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     """Raises InputError where there is no plan in a file."""
     paths = {term.value for term in terms}
     if len(paths) > 1:
-        raise Declined("ESTs cannot be assigned in two ways at once")
+        raise Declined("a scenario can have only one assignment of ESTs")
     turns = EstLoad.of(now.run, now.dfg, now.steps)
     assumed = [rank for rank, cost in turns.costs.items() if not cost.is_measured]
     (path,) = paths
@@ -24,17 +24,18 @@ def _assigned(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     assignment = Assignment(part.body.ests)
     moved = turns.moved(assignment)
     if any(len(assignment.ests[turns.dfg.marks.ranks.index(rank)]) > 1 for rank in assumed):
-        now = now.noted("of a rank that ran one EST, what a second one takes is assumed from the other ranks")
+        now = now.noted("the cost of a second EST on ranks that ran one is estimated from the other ranks")
     return replace(now, dfg=moved)
 
 
 TERM = Kind(
     name="assign",
     examples=("assign=plan.json",),
-    meaning="The ESTs of an elastic job placed as this plan says (`esprof recommend`): each rank takes its own measured "
-    "time for each EST, and transfers carry what the new ranges need.",
-    needs="A run that the elastic runtime wrote (`ElasticTrainer(telemetry=RUN)`), in whose steady steps every rank ran an "
-    "EST, and none moved.",
+    meaning="The ESTs (logical workers) of an elastic job run on the ranks that a plan assigns (`esprof recommend`). "
+    "Each rank takes the time that it took for an EST in this run. Collectives carry the bytes of the new assignment.",
+    needs="A run recorded by the elastic runtime (`ElasticTrainer(telemetry=RUN)`). Every rank ran an EST in the "
+    "steady-state steps, and no EST moved.",
+    assumes="On a rank that ran one EST, further ESTs cost what they cost on the other ranks, relative to the first.",
     effect=Edit(TermPhase.REBUILD, _assigned),
     value=text,
 )

@@ -14,9 +14,7 @@ STAGES = "stages"
 
 def _argument(text: str) -> str:
     if text != STAGES:
-        raise UsageError(
-            f"{text!r} is nothing that can be balanced", remedy=f"Write balance=fix or balance[{STAGES}]=fix."
-        )
+        raise UsageError(f"{text!r} cannot be balanced", remedy=f"Write balance=fix or balance[{STAGES}]=fix.")
     return text
 
 
@@ -40,7 +38,7 @@ def _alike(now: Scenario) -> Scenario:
         raise Declined("no two ranks do the same work")
     dur = blame.work_ns.copy()
     dur[known] = np.rint(mean[known]).astype(np.int64)
-    return replace(now, dfg=replace(dfg, dur_ns=dur)).noted("a bound: no rank is ever late for work of its own")
+    return replace(now, dfg=replace(dfg, dur_ns=dur)).noted("an upper bound: no rank has more work than another")
 
 
 def _even_stages(now: Scenario) -> Scenario:
@@ -50,14 +48,14 @@ def _even_stages(now: Scenario) -> Scenario:
     """
     dfg, roles = now.dfg, now.blame.roles
     if not roles.any():
-        raise Declined("the ranks are no stages of a pipeline: all do the same work, or none passes messages on")
+        raise Declined("the ranks are not stages of a pipeline: they all do the same work, or exchange no messages")
     of_stage = stage_ns(dfg, roles, now.steps)
     share = np.divide(of_stage.mean(), of_stage, out=np.ones(len(of_stage)), where=of_stage > 0)
     computing = np.flatnonzero(_computing(dfg))
     dur = dfg.dur_ns.copy()
     of_node = share[roles[np.searchsorted(dfg.marks.ranks, dfg.rank[computing])]]
     dur[computing] = np.rint(dur[computing] * of_node).astype(np.int64)
-    return replace(now, dfg=replace(dfg, dur_ns=dur)).noted("a bound: layers cannot be shared out so evenly")
+    return replace(now, dfg=replace(dfg, dur_ns=dur)).noted("an upper bound: layers cannot be divided so evenly")
 
 
 def stage_ns(dfg: Dfg, roles: np.ndarray, steps: tuple[int, ...]) -> np.ndarray:
@@ -85,11 +83,11 @@ def _computing(dfg: Dfg) -> np.ndarray:
 TERM = Kind(
     name="balance",
     examples=("balance=fix", "balance[stages]=fix"),
-    meaning="In each step the same work takes all ranks as long, on average no less and no more than it took: nobody waits "
-    "for a rank that has more to do, whoever it is. With `[stages]`, all stages of a pipeline compute as long. A bound: "
-    "ranks never are all alike, and layers cannot be cut.",
-    needs="Two ranks or more that do the same work; with `[stages]`, ranks that pass messages on and compute unlike "
-    "things.",
+    meaning="In each step, the same work takes the same time on all ranks: the mean over the ranks. No rank waits for "
+    "another that has more work. `[stages]` gives all stages of a pipeline the same compute time.",
+    needs="Two or more ranks that do the same work. `[stages]` needs ranks that exchange messages and compute "
+    "different layers.",
+    assumes="Work can be divided perfectly, so the saving is an upper bound.",
     effect=Edit(TermPhase.MEND, _balanced),
     value=word("fix"),
     argument=_argument,

@@ -12,29 +12,29 @@ from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, number
 
 MORE, MANY = 2, 8
-"""How many times as many transfers as recorded give a note (MORE), or are declined (MANY): what a transfer costs beside its
-bytes is known between CPUs where it was probed, told from few sizes between GPUs, and may turn a gain into a loss."""
+"""Ratio of collectives to recorded ones from which a note is added (MORE) or the term is declined (MANY). The fixed cost of
+a collective may turn a gain into a loss. A probe measures it between CPUs; between GPUs it is estimated from few sizes."""
 
 
 def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     sizes = {term.value for term in terms}
     if len(sizes) > 1:
-        raise Declined("buckets cannot have two sizes at once")
+        raise Declined("a scenario can have only one bucket size")
     (size,) = sizes
     try:
         changed, are_whole = rebucket(now.run, now.dfg, size)
     except NotBuckets as reason:
-        raise Declined(f"these are no gradient buckets that can be told apart: {reason}") from reason
+        raise Declined(f"gradient buckets were not identified: {reason}") from reason
     more, is_measured = _transfers(changed) / _transfers(now.dfg), ProbedCollectives.of(now.run) is not None
     if more > MANY and not is_measured:
         raise Declined(
-            f"{more:.0f} times as many transfers: what each costs beside its bytes is not known (esprof probe measures it)"
+            f"{more:.0f} times as many all-reduces, whose fixed cost is unknown (measure it with esprof probe)"
         )
     now = replace(now, dfg=changed)
     if are_whole:
-        now = now.noted("recorded buckets are put together whole: the sizes of gradients were not recorded (--shapes)")
+        now = now.noted("only whole buckets are merged: the sizes of gradients were not recorded (--shapes)")
     if more > MORE and not is_measured and not changed.has_gpu():
-        now = now.noted("what a transfer costs beside its bytes is not counted")
+        now = now.noted("the fixed cost of each all-reduce is not counted")
     return now
 
 
@@ -45,9 +45,11 @@ def _transfers(dfg: Dfg) -> int:
 TERM = Kind(
     name="bucket_mb",
     examples=("bucket_mb=50",),
-    meaning="DistributedDataParallel with gradient buckets of another size (`bucket_cap_mb`, in MiB).",
-    needs="A run of all ranks, recorded with `--shapes`, whose all-reduces are DDP's gradient buckets. Between GPUs, larger "
-    "buckets need no shapes. Many more transfers need a probe (`esprof probe`).",
+    meaning="DistributedDataParallel uses gradient buckets of this size (`bucket_cap_mb`, in MiB).",
+    needs="A run of all ranks, recorded with `--shapes`, whose all-reduces are gradient buckets of DDP. Larger "
+    "buckets between GPUs need no shapes. More than eight times as many all-reduces need a probe "
+    "(`esprof probe`).",
+    assumes="Without a probe, an all-reduce between CPUs has no fixed cost.",
     effect=Edit(TermPhase.REBUILD, _rebucketed),
     value=number,
 )

@@ -16,8 +16,8 @@ def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
 TERM = Kind(
     name="collective",
     examples=("collective[REGEX]=2x",),
-    meaning="Transfers whose name the regular expression finds take so much less.",
-    needs="Collectives of that name that are matched on all their ranks.",
+    meaning="Collectives whose name matches the regular expression run faster by this factor.",
+    needs="Collectives of that name, matched on all their ranks.",
     effect=Speed(Resource.WORK, _nodes),
     value=speed_up,
     argument=regex,

@@ -13,9 +13,9 @@ def _without_transfers(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
 TERM = Kind(
     name="communication",
     examples=("communication=0",),
-    meaning="Transfers take no time: the bound of what a faster link or compression can give. Ranks still wait for those "
-    "that come late.",
+    meaning="Collectives, sends and receives take no time. Ranks still wait for ranks that arrive late.",
     needs="Collectives that are matched on all their ranks.",
+    assumes="The saving is an upper bound for a faster link or for compression.",
     effect=Edit(TermPhase.REMOVE, _without_transfers),
     value=zero,
 )

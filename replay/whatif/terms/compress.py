@@ -19,7 +19,7 @@ def _compressed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     """Raises InputError where a plan is none."""
     values = {term.value for term in terms}
     if len(values) > 1:
-        raise Declined("gradients cannot be compressed in two ways at once")
+        raise Declined("a scenario can have only one compression")
     (value,) = values
     plan = _body(Path(value)) if value.endswith(".json") else None
     try:
@@ -41,16 +41,16 @@ def _shards(shards: Shards, how: str | CompressionBody) -> tuple[Dfg, np.ndarray
     """As `Shards.compressed`."""
     codec = how if isinstance(how, str) else how.sharded
     if isinstance(how, CompressionBody) and codec == "none":
-        raise Declined("the plan is for gradients in buckets, and those of this run are sharded")
+        raise Declined("the plan compresses gradient buckets, but the gradients of this run are sharded")
     if codec not in ("none", "bf16"):
-        raise Declined(f"sharded gradients travel as bf16 or as they are, not by {codec}")
+        raise Declined(f"sharded gradients can be sent as bf16 or uncompressed, not by {codec}")
     return shards.compressed(shards.costs if codec == "bf16" else [None] * len(shards.sizes))
 
 
 def _buckets(now: Scenario, how: str | CompressionBody) -> tuple[Dfg, np.ndarray]:
     """As `Compressible.compressed`."""
     if isinstance(how, CompressionBody) and how.sharded != "none":
-        raise Declined("the plan is for sharded gradients, and those of this run are not")
+        raise Declined("the plan compresses sharded gradients, but the gradients of this run are not sharded")
     buckets = Compressible.of(now.run, now.dfg)
     codecs = how if isinstance(how, str) else _planned(how, buckets)
     return buckets.compressed(costs_of(buckets, codecs))
@@ -61,18 +61,21 @@ def _planned(body: CompressionBody, buckets: Compressible) -> dict[int, str]:
     ones, or in a way that was not measured."""
     choices: Sequence[CodecChoice] = body.buckets or [body.default] * len(buckets.buckets)
     if any((one.exchange, one.encoded_by, one.topology) != (None, "backward", "flat") for one in choices):
-        raise Declined("only each codec's usual exchange between all ranks was measured, encoded by the backward pass")
+        raise Declined(
+            "only the default exchange of each codec was measured: between all ranks, encoded in the backward pass"
+        )
     if body.buckets and [one.elements for one in body.buckets] != [one.elements for one in buckets.buckets]:
-        raise Declined("the plan is of other buckets than those of this run")
+        raise Declined("the plan has other buckets than this run")
     return {number: choice.codec for number, choice in enumerate(choices)}
 
 
 TERM = Kind(
     name="compress",
     examples=("compress=powersgd:4",),
-    meaning="Gradients compressed by this codec, or as a plan says (`compress=plan.json`), by the communication hook of "
-    "`esprof.elastic.compress`. Those that FSDP2 reduces and scatters travel as they are or as `bf16`.",
-    needs="A run of all ranks of DDP or FSDP2 over gloo, recorded with `--shapes` and probed (`record --probe`).",
+    meaning="The communication hook of `esprof.elastic.compress` compresses the gradients, with this codec or as a "
+    "plan says (`compress=plan.json`). Gradients that FSDP2 reduces and scatters can be sent as `bf16` only.",
+    needs="A run of all ranks of DDP or FSDP2 over gloo, recorded with `--shapes` and a probe (`record --probe`).",
+    assumes="Encoding, exchange and decoding cost what the probe measured on this job.",
     effect=Edit(TermPhase.REBUILD, _compressed),
     value=text,
 )

@@ -18,7 +18,7 @@ READY = "ready"
 
 def _argument(text: str) -> str:
     if text != READY:
-        raise UsageError(f"{text!r} is no kind of input data", remedy=f"Write data=0 or data[{READY}]=0.")
+        raise UsageError(f"{text!r} is not a kind of input data", remedy=f"Write data=0 or data[{READY}]=0.")
     return text
 
 
@@ -27,7 +27,7 @@ def _without_input_stall(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     they need for it."""
     mended = taking_no_time(now, terms, Cls.DATA, "no data loader was recorded in these steps")
     if all(term.argument == READY for term in terms):
-        return mended.noted("a bound: batches that are ready before the training begins")
+        return mended.noted("an upper bound: all batches are ready before training starts")
     # What the CPUs took was recorded as fast as they were.
     least = least_ns(now.run, now.dfg.marks.steps) if _are_cpus_as_recorded(now) else None
     if least is not None:
@@ -35,10 +35,10 @@ def _without_input_stall(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         # No step gets longer than it was.
         bound = np.minimum(least, before)
         if (bound > replay(mended.dfg).step_ns()).any():
-            mended = mended.noted("the host's CPUs still have to make the batches, and are the limit")
+            mended = mended.noted("limited by the host's CPUs, which still make the batches")
         mended = replace(mended, least_ns=bound if mended.least_ns is None else np.maximum(bound, mended.least_ns))
     elif any(IN_THE_RANK in now.dfg.names[name] for name in np.unique(now.dfg.name[now.dfg.of(Cls.DATA)]).tolist()):
-        mended = mended.noted("a bound: in workers, the batches would compete with the ranks for the host's CPUs")
+        mended = mended.noted("an upper bound: loader workers would compete with the ranks for the host's CPUs")
     return mended
 
 
@@ -53,10 +53,11 @@ def _are_cpus_as_recorded(now: Scenario) -> bool:
 TERM = Kind(
     name="data",
     examples=("data=0", "rank3.data=0", "data[ready]=0"),
-    meaning="Batches take no time to make: no rank waits for its input data. Others must make them nonetheless: where a "
-    "recording tells the CPU time of ranks and batches, no step is shorter than the CPUs that they may use need for both. "
-    "With `[ready]` nobody makes them, as where samples are decoded once, before the training.",
+    meaning="Batches take no time, so no rank waits for input data. No step gets shorter than the host's CPUs need to "
+    "compute the step and make its batches, where their CPU time was recorded. `[ready]` drops that limit: nobody "
+    "makes the batches, as if all samples were decoded before training.",
     needs="A DataLoader in the trace.",
+    assumes="Loader workers can use every CPU of the host. `[ready]` is an upper bound.",
     effect=Edit(TermPhase.REMOVE, _without_input_stall),
     value=zero,
     argument=_argument,

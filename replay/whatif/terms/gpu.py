@@ -9,17 +9,19 @@ from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
 
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
     if not scenario.dfg.has_gpu():
-        reason = "no GPU work was recorded: the device of this job is its CPU (ask cpu=)"
+        reason = "no GPU work was recorded: this job computes on CPUs (use cpu=)"
     else:
-        reason = "no GPU work was recorded there"
+        reason = "no GPU work was recorded on these ranks"
     return required(gpu_work(scenario.dfg) & of_ranks(scenario, term), reason)
 
 
 TERM = Kind(
     name="gpu",
     examples=("gpu=2x", "rank3.gpu=1.5x", "device[NAME].gpu=2x"),
-    meaning="Work on GPU streams runs so many times as fast; copies between host and device do not.",
+    meaning="Kernels and other work on GPU streams run faster by this factor. Copies between host and device keep "
+    "their time.",
     needs="GPU kernels in the trace.",
+    assumes="All kernels speed up equally.",
     effect=Speed(Resource.WORK, _nodes),
     value=speed_up,
     scoped=True,

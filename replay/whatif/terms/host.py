@@ -12,17 +12,18 @@ from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
     dfg = scenario.dfg
     if not dfg.has_gpu():
-        raise Declined("no GPU work was recorded: the device of this job is its CPU (ask cpu=)")
+        raise Declined("no GPU work was recorded: this job computes on CPUs (use cpu=)")
     work = dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~long_gaps(dfg)
-    return required(work & of_ranks(scenario, term), "no CPU work was recorded there")
+    return required(work & of_ranks(scenario, term), "no CPU work was recorded on these ranks")
 
 
 TERM = Kind(
     name="host",
     examples=("host=2x", "rank3.host=2x"),
-    meaning="What CPU threads do to keep their device busy (operations, launches, gaps of up to 1 ms) runs so many times as "
-    "fast. Longer gaps, which are sleeps or I/O, and transfers stay.",
+    meaning="CPU work that feeds the GPU runs faster by this factor: operations, launches, and gaps of up to 1 ms. "
+    "Longer gaps (sleep, I/O) and communication keep their time.",
     needs="CPU operations and GPU kernels in the trace.",
+    assumes="Gaps of up to 1 ms are CPU work that was not recorded.",
     effect=Speed(Resource.WORK, _nodes),
     value=speed_up,
     scoped=True,

@@ -19,8 +19,8 @@ def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
 TERM = Kind(
     name="kernel",
     examples=("kernel[REGEX]=2x",),
-    meaning="GPU kernels, and operations of jobs that compute on CPUs, take so much less where the regular expression finds "
-    "their name. Of an operation that calls others, only its own time does.",
+    meaning="GPU kernels whose name matches the regular expression run faster by this factor. In jobs that compute on "
+    "CPUs, so do matching operations; of an operation that calls others, only its own time shrinks.",
     needs="Kernels or operations of that name.",
     effect=Speed(Resource.WORK, _nodes),
     value=speed_up,

@@ -5,8 +5,8 @@ from esprof.replay.whatif.term import Kind, number, refused
 TERM = Kind(
     name="loader.workers",
     examples=("loader.workers=4",),
-    meaning="DataLoaders with so many workers.",
-    needs="Stages of the loader, which no run holds yet: always declined.",
-    effect=refused("needs the loader's reads apart from its decoding (stages), which no run holds yet"),
+    meaning="DataLoaders use this number of workers.",
+    needs="Reads and decoding timed separately. No run records this yet, so the term is always declined.",
+    effect=refused("needs reads and decoding of the loader timed separately, which no run records yet"),
     value=number,
 )

@@ -16,9 +16,11 @@ def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
 TERM = Kind(
     name="network",
     examples=("network=2x",),
-    meaning="Links carry so many times as much: of a transfer between GPUs the latency stays, of one between CPUs all but "
-    "the part that the link takes: by the curve of a probe, or else by the fastest transfers.",
+    meaning="Links carry this many times the bytes per second. Between GPUs, the latency of a collective stays. "
+    "Between CPUs, only the link's share of its time shrinks: as the probe measured it, or else as the fastest "
+    "collectives show it.",
     needs="Collectives that are matched on all their ranks.",
+    assumes="Latency and CPU work of a collective do not depend on the link.",
     effect=Speed(Resource.LINK, _nodes),
     value=speed_up,
 )

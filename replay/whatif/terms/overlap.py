@@ -23,15 +23,16 @@ def _overlapped(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     # Transfers may reach into the next step, but no step gets longer than it was.
     least_ns = np.minimum(before.communication_ns(), before.step_ns())
     hidden = replace(now, dfg=edits.shorten(now.dfg, transfers, 0), least_ns=least_ns)
-    return hidden.noted("a bound: no transfer is waited for")
+    return hidden.noted("an upper bound: no rank waits for communication")
 
 
 TERM = Kind(
     name="overlap",
     examples=("overlap=perfect",),
-    meaning="Transfers are hidden perfectly: nobody waits for one, only for ranks that come late to it. A bound; no step is "
-    "shorter than the time in which its busiest rank transfers.",
+    meaning="All communication overlaps with compute. Ranks wait only for ranks that arrive late. No step gets "
+    "shorter than the time in which its busiest rank communicates.",
     needs="Collectives in the trace.",
+    assumes="Overlap is perfect and slows no compute, so the saving is an upper bound.",
     effect=Edit(TermPhase.BOUND, _overlapped),
     value=word("perfect"),
 )

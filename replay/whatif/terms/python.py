@@ -24,7 +24,7 @@ def _without(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         )
         required(
             share > 0,
-            "no Python code of that name was seen in these steps between operations (record with --stack-steps)",
+            "no sampled Python code of that name ran between operations in these steps (record with --stack-steps)",
         )
         left *= 1 - share
     nodes = np.flatnonzero(left < 1)
@@ -34,9 +34,10 @@ def _without(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
 TERM = Kind(
     name="python",
     examples=("python[REGEX]=0", "rank3.python[REGEX]=0"),
-    meaning="What Python code takes between operations, and what a backward pass calls, takes no time where the regular "
-    "expression finds its line (`train.py(57): log_hook`) or the one that this led to.",
-    needs="A window with stacks in which such code was seen on the training thread.",
+    meaning="Python code whose line matches the regular expression (`train.py(57): log_hook`) takes no time between "
+    "operations. So does code that the line called, including hooks of the backward pass.",
+    needs="A window with stacks (`--stack-steps`) that shows such code on the training thread.",
+    assumes="Sampled stacks are representative of all steps.",
     effect=Edit(TermPhase.REMOVE, _without),
     value=zero,
     argument=regex,

@@ -25,7 +25,7 @@ def _never_waiting(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         steps = now.run.steps(rank)
         steps = steps.where((steps.ints("ready_ns") >= 0) & np.isin(steps.ints("step"), dfg.marks.steps))
         if not len(steps):
-            raise Declined(f"how long rank {rank} waited for a CPU was not recorded")
+            raise Declined(f"the CPU wait of rank {rank} was not recorded")
         nodes = np.flatnonzero(mine & np.isin(dfg.step, steps.ints("step")))
         at = np.searchsorted(np.array(dfg.marks.steps), dfg.step[nodes])
         work = np.bincount(at, dfg.dur_ns[nodes], len(dfg.marks.steps))
@@ -40,21 +40,21 @@ def _never_stalling(now: Scenario, ranks: Sequence[Rank]) -> Scenario:
     """Where the kernel's count was not recorded, stalls that all ranks have again and again tell (`starved_ns`)."""
     stalls = starved_ns(now.blame_now)
     if stalls is None:
-        raise Declined("how long threads waited for a CPU was not recorded, and no stalls of all ranks tell it")
+        raise Declined("the CPU wait of threads was not recorded, and not all ranks stall repeatedly")
     left = now.dfg.dur_ns - np.where(np.isin(now.dfg.rank, ranks), stalls, 0)
     return replace(now, dfg=edits.replace(now.dfg, np.arange(now.dfg.nodes), left)).noted(
-        "threads are taken to have waited for a CPU where the same work takes a tenth of the time on other ranks"
+        "assumes that a thread waited for a CPU where the same work takes a tenth of the time on other ranks"
     )
 
 
 TERM = Kind(
     name="runqueue",
     examples=("runqueue=0", "rank3.runqueue=0"),
-    meaning="Training threads always have a CPU: what each waited for one in a step, as the kernel counts it, is taken "
-    "from its work there in equal shares. Where no rank's was recorded, and all stall again and again, each at other "
-    "places, what goes beyond the same work on the other ranks there is taken away.",
-    needs="Steps of which it was recorded how long the training thread waited for a CPU, or stalls of all of three ranks or "
-    "more.",
+    meaning="Training threads never wait for a CPU. The wait that the kernel counted in a step is subtracted evenly "
+    "from the thread's work in that step. Without that count, stalls on all ranks are cut to the time that the same "
+    "work takes on the other ranks.",
+    needs="The CPU wait of training threads in these steps, or repeated stalls on all of three or more ranks.",
+    assumes="The wait is spread evenly over the work of a step.",
     effect=Edit(TermPhase.REMOVE, _never_waiting),
     value=zero,
     scoped=True,

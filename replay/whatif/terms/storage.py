@@ -5,8 +5,8 @@ from esprof.replay.whatif.term import Kind, refused, speed_up
 TERM = Kind(
     name="storage",
     examples=("storage=2x",),
-    meaning="Storage that reads so many times as fast.",
-    needs="Stages of the loader, which no run holds yet: always declined.",
-    effect=refused("needs the loader's reads apart from its decoding (stages), which no run holds yet"),
+    meaning="Storage reads faster by this factor.",
+    needs="Reads and decoding timed separately. No run records this yet, so the term is always declined.",
+    effect=refused("needs reads and decoding of the loader timed separately, which no run records yet"),
     value=speed_up,
 )

@@ -31,7 +31,7 @@ CLASSES["data"] = (Cls.DATA,)
 
 def _classes(name: str) -> tuple[Cls, ...]:
     if name not in CLASSES:
-        raise UsageError(f"{name!r} is no kind of work", remedy=f"Known kinds: {', '.join(CLASSES)}.")
+        raise UsageError(f"{name!r} is not a kind of work", remedy=f"Known kinds: {', '.join(CLASSES)}.")
     return CLASSES[name]
 
 
@@ -63,7 +63,7 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
     if len(dfg.marks.ranks) < 2:
         raise Declined("needs at least two ranks")
     if not (dfg.collective >= 0).any():
-        raise Declined("no collective of these steps was matched across ranks, so none can be called slow")
+        raise Declined("no collective was matched across ranks, so slow ranks are unknown")
     peers = np.where(_is_more(blame, slow), 0, blame.peers.others)
     # Where ranks do different things, none can be called slow.
     mine = blame.peers.own & np.isin(dfg.rank, slow or dfg.marks.ranks)
@@ -88,7 +88,7 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
     dur[spared] = dfg.dur_ns[spared]
     if classes is None or Cls.ALLOCATOR in classes:
         dur = _without_waiting(dfg, dur, slow)
-    note = f"{readable.ranks(slow)} as fast as the others; {100 * share:.0f} % of the time matched"
+    note = f"{readable.ranks(slow)} as fast as the others; {100 * share:.0f} % of the time has counterparts"
     return Mended(replace(dfg, dur_ns=dur), note)
 
 
@@ -111,8 +111,8 @@ def _is_more(blame: Blame, slow: Sequence[Rank]) -> np.ndarray:
 def _nothing(blame: Blame) -> str:
     """What is said where no rank is slow."""
     if blame.roles.any():
-        return "no rank is clearly slower than its peers: nothing to mend; stages with unlike work are no stragglers"
-    return "no rank is clearly slower than its peers: nothing to mend"
+        return "no rank is significantly slower than its peers; stages with different work are not stragglers"
+    return "no rank is significantly slower than its peers"
 
 
 def _unlike(blame: Blame) -> np.ndarray:
@@ -153,12 +153,12 @@ def _made_longer(dfg: Dfg, after_ns: np.ndarray) -> np.ndarray:
 TERM = Kind(
     name="straggler",
     examples=("straggler=fix", "straggler[work]=fix"),
-    meaning="Ranks that clearly keep the others waiting take as long as their peers for the same work, input data included. "
-    "In brackets, what of their work: `host_gap` (time without a recorded operation), `compute`, `cpu` (CPU work and "
-    "launches), `allocator`, `work` for all of these, or `data` for the input data alone. Stages of a pipeline that compute "
-    "unlike things are no peers: one that computes longer is an imbalance of stages.",
-    needs="Two ranks or more, matched collectives, and counterparts on the other ranks for nine tenths of the slow ranks' "
-    "time.",
+    meaning="Ranks that significantly delay the others take as long as their peers for the same work, including input "
+    "data. Brackets limit this to one kind of work: `host_gap` (time without a recorded operation), `compute`, `cpu` "
+    "(CPU work and launches), `allocator`, `work` (all of these), or `data` (input data).",
+    needs="Two or more ranks, matched collectives, and counterparts on other ranks for 90 % of the slow ranks' time.",
+    assumes="Stages of a pipeline that compute different layers are not peers: a longer stage is no straggler (see "
+    "`balance[stages]`).",
     effect=Edit(TermPhase.MEND, _mended),
     value=word("fix"),
     argument=_classes,

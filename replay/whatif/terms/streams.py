@@ -13,16 +13,17 @@ def _apart(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     if not kinds.any():
         raise Declined("no GPU stream has collectives of several kinds that are matched on all their ranks")
     return replace(now, dfg=edits.beside(now.dfg, kinds)).noted(
-        "a bound: two transfers at once are taken to be as fast as one"
+        "an upper bound: assumes that two concurrent collectives are as fast as one"
     )
 
 
 TERM = Kind(
     name="streams",
     examples=("streams=apart",),
-    meaning="Collectives of each kind (all-gather, reduce-scatter, …) that share a GPU stream get one of their own, as in a "
-    "process group of their own, and wait for no other kind. A bound: two at once are taken to be as fast as one.",
-    needs="A GPU stream with collectives of several kinds that are matched on all their ranks.",
+    meaning="Collectives of each kind (all-gather, reduce-scatter, …) that share a GPU stream get a stream of their "
+    "own, as with separate process groups. They wait for no collective of another kind.",
+    needs="A GPU stream with several kinds of collectives, matched on all their ranks.",
+    assumes="Two concurrent collectives are as fast as one, so the saving is an upper bound.",
     effect=Edit(TermPhase.REBUILD, _apart),
     value=word("apart"),
 )

@@ -14,15 +14,16 @@ def _without_waits(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         waits = waits_for_device(dfg) & of_ranks(now, term)[dfg.pred_target]
         required(waits, "no call that waits for its device was recorded in these steps")
         now = replace(now, dfg=edits.cut(dfg, waits))
-    return now.noted("what CPUs read of their device is taken to be there at once")
+    return now.noted("assumes that values read from the device are available at once")
 
 
 TERM = Kind(
     name="sync",
     examples=("sync=0", "rank3.sync=0"),
-    meaning="CPU threads do not wait for their device: what `.item()`, `.cpu()`, `nonzero` and synchronisations wait for is "
-    "there at once. Room in the launch queue, the allocator, and other ranks are waited for as before.",
-    needs="Such calls in the trace whose cause was recorded or found.",
+    meaning="CPU threads do not wait for their device: `.item()`, `.cpu()`, `nonzero` and synchronisations return at "
+    "once. Waits for room in the launch queue, for the allocator and for other ranks stay.",
+    needs="Blocking calls in the trace whose cause was recorded or inferred.",
+    assumes="The value that a call reads is available at once.",
     effect=Edit(TermPhase.REMOVE, _without_waits),
     value=zero,
     scoped=True,

@@ -98,7 +98,7 @@ def test_a_stall_is_not_taken_for_the_time_of_a_batch_that_nobody_saw(workers):
     assert ("loader_workers" in stall.evidence) == (not workers)
     assert ("in the rank itself" in stall.advice) == (not workers)
     (faster,) = answer(run_of({0: rows, 1: rows}), ["cpu=2x"]).what_if
-    assert ("taken to keep up" in (faster.note or "")) == workers
+    assert ("assumes that they keep up" in (faster.note or "")) == workers
 
 
 @pytest.mark.parametrize("slow", [0, 1])
@@ -252,7 +252,7 @@ def test_ranks_that_are_late_by_turns_are_no_stragglers():
     assert turns.evidence["latest_in_steps"].value == {"0": 2, "1": 1}
     straggler, balance = answer(run, ["straggler=fix", "balance=fix"]).what_if
     assert straggler.speedup == 1.0
-    assert "nothing to mend" in (straggler.note or "")
+    assert "no rank is significantly slower" in (straggler.note or "")
     assert balance.predicted_us == pytest.approx(47_500, abs=10)
 
 
@@ -334,7 +334,7 @@ def test_stages_that_compute_as_long_are_even():
     even = run_of({rank: stage_of_pipeline(rank, 2, 2) for rank in (0, 1)})
     assert "ESP207" not in {finding.id for finding in diagnose(even).findings}
     (declined,) = answer(run_of({0: ddp_rank(), 1: ddp_rank()}), ["balance[stages]=fix"]).what_if
-    assert "no stages of a pipeline" in (declined.reason or "")
+    assert "not stages of a pipeline" in (declined.reason or "")
 
 
 def test_ranks_whose_work_scatters_are_not_late_by_turns():

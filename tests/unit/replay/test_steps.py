@@ -59,7 +59,7 @@ def test_without_a_choice_the_answer_says_that_there_are_more(run):
 
 
 def test_a_step_in_no_window_is_refused_with_those_that_there_are(run):
-    with pytest.raises(UsageError, match="no window holds step 20") as refusal:
+    with pytest.raises(UsageError, match="step 20 is in no window") as refusal:
         at_window(run, 20)
     assert "10–13, 30–34, 50–54" in str(refusal.value.remedy)
 

@@ -97,7 +97,7 @@ def test_where_no_steps_can_be_held_out_the_answer_says_that_its_error_is_unknow
     run = run_of({0: [step(1, 0, 10), op("a", 0, 10), step(2, 10, 20), op("a", 10, 10)]})
     found = answer(run, ["cpu=2x"])
     assert len(found.prediction.held_out) == 1
-    assert "unseen" in (found.what_if[0].note or "")
+    assert "held-out" in (found.what_if[0].note or "")
     assert answer(uneven_run(10), ["cpu=2x"]).what_if[0].note is None
 
 
@@ -114,12 +114,12 @@ def half_explained():
 def test_a_run_that_replay_cannot_predict_gets_no_what_if_and_no_priced_finding():
     (declined,) = answer(half_explained(), ["cpu=2x"]).what_if
     assert not declined.answered
-    assert "49.8 % off" in (declined.reason or "")
+    assert "off by 49.8 %" in (declined.reason or "")
     (allowed,) = answer(Replayed.of(half_explained(), max_error_pct=50), ["cpu=2x"]).what_if
     assert allowed.answered
     # The interval holds the known error.
     assert allowed.high_us >= allowed.predicted_us * 1.4
-    assert "cannot be said: replay is 49.8 % off" in diagnose(half_explained()).verdict
+    assert "cannot be said: replay is off by 49.8 %" in diagnose(half_explained()).verdict
     assert "cannot be said" not in diagnose(half_explained(), max_error_pct=50).verdict
 
 

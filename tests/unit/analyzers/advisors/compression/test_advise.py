@@ -85,7 +85,7 @@ def test_it_rests_on_replay(monkeypatch):
 
 
 def test_a_run_without_a_probe_is_told_what_it_lacks():
-    with pytest.raises(EsprofError, match="a probe") as raised:
+    with pytest.raises(EsprofError, match="esprof probe") as raised:
         recommend_compression(run_with((1, 1), (1, 1)), CAREFUL)
     assert "--probe" in raised.value.remedy
 

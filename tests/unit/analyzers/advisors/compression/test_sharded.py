@@ -55,7 +55,7 @@ def test_what_loses_more_than_it_may_is_left_out():
 def test_a_run_that_lacks_something_is_told_what():
     with pytest.raises(EsprofError, match="was not measured"):
         advised()
-    with pytest.raises(EsprofError, match="16-bit floats already"):
+    with pytest.raises(EsprofError, match="already send 16-bit floats"):
         advised(*narrow_scatter(1, 8), dtype="c10::Half")
 
 

@@ -153,7 +153,7 @@ def test_other_devices_by_their_names():
 
 
 def test_a_run_that_tells_of_no_ests_is_refused():
-    with pytest.raises(EsprofError, match="of no elastic job"):
+    with pytest.raises(EsprofError, match="only an elastic job records"):
         advise_ests(Replayed.of(elastic_run(EVEN, (3_000, 9_000), tells=False)))
 
 
@@ -162,4 +162,4 @@ def test_a_plan_for_another_job_is_declined(tmp_path):
     write_plan(path, advised().plan)
     (scenario,) = answer(Replayed.of(elastic_run([[0, 1], [2, 3]], (3_000, 9_000))), [f"assign={path}"]).what_if
     assert not scenario.answered
-    assert "the plan is of 8 ESTs" in scenario.reason
+    assert "the plan has 8 ESTs" in scenario.reason

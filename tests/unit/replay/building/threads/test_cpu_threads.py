@@ -203,13 +203,13 @@ def test_more_of_a_resource_is_never_slower_although_the_first_step_gains_most()
         ("rank7.cpu=2x", "not in this run"),
         ("device[H100].cpu=2x", "no rank"),
         ("kernel[nothing]=2x", "no kernel"),
-        ("bucket_mb=50", "no gradient"),
-        ("compress=powersgd:4", "no gradient"),
-        ("loader.workers=4", "stages"),
+        ("bucket_mb=50", "no recorded gradient"),
+        ("compress=powersgd:4", "no recorded gradient"),
+        ("loader.workers=4", "timed separately"),
         ("storage=2x", "reads"),
         ("cache=0.5", "reads"),
         ("assign=plan.json", "elastic job"),
-        ("cpu=2x,bucket_mb=50", "no gradient"),
+        ("cpu=2x,bucket_mb=50", "no recorded gradient"),
     ],
 )
 def test_what_the_run_holds_no_evidence_for_is_declined_with_the_reason(spec, reason):

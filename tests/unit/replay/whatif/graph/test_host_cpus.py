@@ -73,14 +73,14 @@ def test_nothing_is_bounded_by_what_was_not_recorded():
 def test_no_step_is_shorter_than_the_cpus_need(batch_cpu_ms, predicted_ms, is_limit):
     (found,) = answer(job(batch_cpu_ms), ["data=0"]).what_if
     assert found.predicted_us == pytest.approx(1000 * predicted_ms, abs=100)
-    assert ("are the limit" in (found.note or "")) == is_limit
+    assert ("limited by the host" in (found.note or "")) == is_limit
 
 
 def test_batches_that_are_ready_need_no_cpu():
     made, ready = answer(job(500), ["data=0", "data[ready]=0"]).what_if
     assert made.predicted_us == pytest.approx(100_000, abs=100)
     assert ready.predicted_us == pytest.approx(30_000, abs=100)
-    assert "ready before the training" in (ready.note or "")
+    assert "ready before training" in (ready.note or "")
 
 
 def test_where_cpus_are_the_limit_the_price_is_that_of_batches_that_nobody_makes():
@@ -95,7 +95,7 @@ def test_where_cpus_are_the_limit_the_price_is_that_of_batches_that_nobody_makes
 
 
 def test_nothing_else_stands_in_brackets():
-    with pytest.raises(UsageError, match="no kind of input data"):
+    with pytest.raises(UsageError, match="not a kind of input data"):
         answer(job(60), ["data[cold]=0"])
 
 
@@ -118,4 +118,4 @@ def test_batches_that_no_worker_makes_are_not_counted_as_such():
 def test_a_faster_cpu_is_bounded_by_nothing_that_a_slower_one_took():
     both, alone = answer(job(30), ["data=0,cpu=2x", "data=0"]).what_if
     assert both.predicted_us < alone.predicted_us
-    assert "are the limit" not in (both.note or "")
+    assert "limited by the host" not in (both.note or "")

@@ -120,17 +120,17 @@ def annotated():
     [
         (run_with((1, 1, 1), (1, 1, 1), shapes=False), 0.5, "--shapes"),
         (run_with((1, 2), (2,), shapes=False), 2, "--shapes"),
-        (mixed_up(), 25, "in the order"),
-        (run_with((1, 1), (1, 1), name="ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL"), 25, "other transfers"),
+        (mixed_up(), 25, "in order of arrival"),
+        (run_with((1, 1), (1, 1), name="ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL"), 25, "collectives other than"),
         (annotated(), 25, "sharded"),
         (twice_backward(sends=True), 25, "several backward passes"),
-        (run_of({0: ddp_step((1, 2), (2,)), 1: ddp_step((2, 1), (2,))}), 25, "differ in size or order"),
+        (run_of({0: ddp_step((1, 2), (2,)), 1: ddp_step((2, 1), (2,))}), 25, "differ between ranks in size or order"),
         (run_of({rank: ddp_step((1, 1), (1, 1)) for rank in (0, 1)}, world=3), 25, "missing"),
         (run_of({0: ddp_step((1, 1), (1, 1)), 1: ddp_step((1, 1), (2,))}), 25, "matched|share"),
         (
             run_of({rank: [row for row in ddp_step((1, 1), (1, 1)) if row.name != EVALUATE] for rank in (0, 1)}),
             25,
-            "no gra",
+            "no recorded gra",
         ),
     ],
 )

@@ -41,7 +41,7 @@ def test_a_job_without_a_gpu_has_no_host_that_feeds_it():
     run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
     (answer,) = what_if(run, build(run), ["host=2x"])
     assert not answer.answered
-    assert "ask cpu=" in (answer.reason or "")
+    assert "use cpu=" in (answer.reason or "")
 
 
 def test_a_faster_host_shortens_operations_launches_and_short_gaps_but_no_long_ones():

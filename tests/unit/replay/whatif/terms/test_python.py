@@ -65,14 +65,14 @@ def test_of_a_gap_that_nobody_looked_into_nothing_goes():
 
 
 def test_short_gaps_are_ordinary_python():
-    assert "no Python code of that name" in after("python[hook]=0", HALF, gap_ms=0.04)[1]
+    assert "no sampled Python code of that name" in after("python[hook]=0", HALF, gap_ms=0.04)[1]
 
 
 @pytest.mark.parametrize(
     "stacks", [[], [seen("aten::bmm", "evaluate", HOOK, 10)], [seen("aten::mm", "evaluate", MAIN, 9)]]
 )
 def test_what_was_not_seen_is_declined(stacks):
-    assert "no Python code of that name" in after("python[hook]=0", stacks)[1]
+    assert "no sampled Python code of that name" in after("python[hook]=0", stacks)[1]
 
 
 def test_the_scope_limits_it_to_a_rank():
