@@ -1,4 +1,4 @@
-"""Diagnosis: run every rule on a run, order what they find by price, and say the verdict in one sentence."""
+"""Diagnosis: run every rule on a run, order the findings by price, and state the verdict in one sentence."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.analyzers.finding import CPU_CONTENTION, Diagnosis, Finding, RankBreakdown, Throughput
 from esprof.analyzers.findings import RULES
-from esprof.analyzers.ignore import NOTHING, Ignores, told
+from esprof.analyzers.ignore import NOTHING, Ignores, ignored_note
 from esprof.analyzers.largest_part import computing, largest_part
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpriced
@@ -21,16 +21,16 @@ from esprof.run.run import Run
 from esprof.run.schema import Table
 
 MIN_CONTENTION_PCT = 10
-"""What the lack of CPUs must cost, in per cent of a step, to make all other findings less sure."""
+"""Least cost of waiting for CPUs, in per cent of a step, that makes all other findings less certain."""
 
 
 def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: float = MAX_ERROR_PCT) -> Diagnosis:
-    """Findings, most time first; before them, what made the job hang or end. What `ignores` covers is
-    told apart.
+    """Findings, costliest first; causes of a hang or an end of the job precede them. Findings covered by `ignores` are
+    listed separately.
 
-    A Run is built and replayed, and nothing is priced where replay's own error is above `max_error_pct`, in per cent of
-    a step. It is diagnosed without replay where it has no window, or where it hung before all ranks had one. Raises
-    InputError where it has no graph and did not hang.
+    A Run is built and replayed. Nothing is priced if replay's own error exceeds `max_error_pct`, in per cent of a step.
+    A run without windows, or one that hung before all ranks had one, is diagnosed without replay. Raises InputError if it
+    has no graph and did not hang.
     """
     if isinstance(of, Replayed):
         return diagnose_replayed(of, RecordedJob(of.run), ignores)
@@ -46,15 +46,16 @@ def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: floa
 
 
 def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) -> Diagnosis:
-    """The same of a run that is replayed already, by the steps and samples that `job` has of it."""
+    """Diagnose a replayed run, with the steps and samples of the same run in `job`."""
     case = Case(replayed, job)
     case.pricer.prices(scenario for rule in RULES for scenario in rule.scenarios)
     found = [priced(cause, case) for rule in RULES if rule.of_case for cause in rule.of_case(case)]
-    found, ignored = ignores.part(_less_sure(found) + _beside(job))
+    found, ignored = ignores.split(_less_certain(found) + _outside_windows(job))
     stopped = stopped_by(job)
     findings = [*stopped, *sorted(found, key=lambda finding: -finding.saving_us)]
     return Diagnosis(
-        verdict=(_stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, case.parts)) + told(ignored),
+        verdict=(_stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, case.parts))
+        + ignored_note(ignored),
         findings=tuple(findings),
         ignored=ignored,
         step_us=us(replayed.pricer.step_ns),
@@ -73,25 +74,23 @@ def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) ->
 
 
 def _diagnose_unreplayed(job: RecordedJob, ignores: Ignores) -> Diagnosis:
-    """Findings of a run without a window that could be replayed: from its steps' times and its flight recorder alone."""
+    """Diagnose a run without replay: from its step times and its flight recorder."""
     run = job.run
-    stopped, (beside, ignored) = stopped_by(job), ignores.part(_beside(job))
+    stopped, (others, ignored) = stopped_by(job), ignores.split(_outside_windows(job))
     step_ns, speed = _throughput_of_steps(job.steps)
     if stopped:
         verdict = _stopped_verdict(stopped[0])
-    elif beside:
-        verdict = f"{beside[0].title}."
+    elif others:
+        verdict = f"{others[0].title}."
     elif run.dumped:
-        verdict = "No rank waits for another in a collective, as far as these dumps of the Flight Recorder tell."
+        verdict = "In these dumps of the Flight Recorder, no rank waits for another in a collective."
     elif step_ns is None:
         verdict = "No step ended, and no window was recorded."
     else:
-        verdict = (
-            f"A step takes {readable.duration(step_ns)}; no window was recorded that would tell what it is made of."
-        )
+        verdict = f"A step takes {readable.duration(step_ns)}. No window was recorded, so its breakdown is unknown."
     return Diagnosis(
-        verdict=verdict + told(ignored),
-        findings=(*stopped, *beside),
+        verdict=verdict + ignored_note(ignored),
+        findings=(*stopped, *others),
         ignored=ignored,
         step_us=None if step_ns is None else us(step_ns),
         scatter_pct=None,
@@ -109,19 +108,19 @@ def _diagnose_unreplayed(job: RecordedJob, ignores: Ignores) -> Diagnosis:
 
 
 def stopped_by(job: RecordedJob) -> list[Finding]:
-    """What made the job hang or end, if anything did."""
+    """Causes of a hang or of the end of the job."""
     rules = [rule for rule in RULES if rule.of_job and rule.stops_the_job]
     return [unpriced(cause) for rule in rules if rule.of_job for cause in rule.of_job(job)]
 
 
-def _beside(job: RecordedJob) -> list[Finding]:
-    """What was recorded beside the windows tells of the job's speed and of its memory."""
+def _outside_windows(job: RecordedJob) -> list[Finding]:
+    """Findings about speed and memory from data recorded outside of windows."""
     rules = [rule for rule in RULES if rule.of_job and not rule.stops_the_job]
     return [as_measured(cause, job.run) for rule in rules if rule.of_job for cause in rule.of_job(job)]
 
 
-def _less_sure(found: list[Finding]) -> list[Finding]:
-    """The findings, of which none is sure where ranks lack CPUs: what takes long then may take long for that."""
+def _less_certain(found: list[Finding]) -> list[Finding]:
+    """The findings, with at most medium confidence if ranks lack CPUs, which may be why other work takes long."""
     if not any(finding.id == CPU_CONTENTION and finding.saving_pct >= MIN_CONTENTION_PCT for finding in found):
         return found
     return [
@@ -133,7 +132,7 @@ def _less_sure(found: list[Finding]) -> list[Finding]:
 
 
 def _stopped_verdict(finding: Finding) -> str:
-    """The finding, and where the first rank at fault is."""
+    """The finding's title, and where the first rank at fault is."""
     if not finding.ranks:
         return f"{finding.title}."
     rank = finding.ranks[0]
@@ -146,40 +145,39 @@ def _stopped_verdict(finding: Finding) -> str:
 def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankBreakdown, ...]) -> str:
     step_ns = replayed.pricer.step_ns
     missing = replayed.run.missing_ranks
-    caveat = f" What {readable.ranks(missing)} did is not in this run, and may be the cause." if missing else ""
+    is_missing = f"{readable.ranks(missing).capitalize()} {'is' if len(missing) == 1 else 'are'} missing from this run"
+    caveat = f" {is_missing} and may be the cause." if missing else ""
     if replayed.pricer.too_far_off:
         return (
-            f"A step takes {readable.duration(step_ns)}, and what it would gain cannot be said: "
+            f"A step takes {readable.duration(step_ns)}. Savings cannot be estimated: "
             f"{replayed.pricer.too_far_off}.{caveat}"
         )
     if not findings or findings[0].saving_us <= 0:
         takes = f"A step takes {readable.duration(step_ns)}, {100 * computing(parts):.0f} % of it compute"
         rest = largest_part(replayed, parts)
         if rest is None:
-            return f"{takes}; no cause that esprof knows costs it noticeably more.{caveat}"
-        return f"{takes}. {rest} No change that esprof can price would gain a hundredth of a step.{caveat}"
+            return f"{takes}; no cause known to esprof costs noticeable time.{caveat}"
+        return f"{takes}. {rest} No change that esprof can price would save 1 % of a step.{caveat}"
     first = findings[0]
-    # What was measured on all of the run is a share of its mean step, what was replayed of that of the window.
+    # Measured savings are a share of the run's mean step, replayed ones of the window's.
     step_ns = ns(first.saving_us) * 100 / first.saving_pct if first.saving_pct else step_ns
     without = step_ns - ns(first.saving_us)
     if without <= 0 and first.is_saving:
-        return f"{first.title}. It is all of the step of {readable.duration(step_ns)}.{caveat}"
+        return f"{first.title}. That is the whole step of {readable.duration(step_ns)}.{caveat}"
     if not first.is_saving:
         saving = readable.interval(ns(first.saving_low_us), ns(first.saving_high_us))
-        return (
-            f"{first.title}. Mending it may save nothing: {saving} of a step of {readable.duration(step_ns)}.{caveat}"
-        )
+        return f"{first.title}. Fixing it may save nothing: {saving} of a step of {readable.duration(step_ns)}.{caveat}"
     return (
-        f"{first.title}. Mending it would take a step from {readable.duration(step_ns)} to {readable.duration(without)} "
-        f"({step_ns / without:.2f}×).{caveat}"
+        f"{first.title}. Fixing it would shorten a step from {readable.duration(step_ns)} to "
+        f"{readable.duration(without)} ({step_ns / without:.2f}×).{caveat}"
     )
 
 
 def _throughput(replayed: Replayed, job: JobSteps) -> Throughput:
-    """Rates from all steps without profiler where enough were seen, else from the steady recorded ones.
+    """Rates from all steps without profiler if there are enough, else from the steady-state recorded ones.
 
-    They follow from the mean step: what takes long only now and then counts. Samples and tokens are summed over the ranks
-    that the run has, and None where a rank does not tell.
+    They follow from the mean step, so that occasional slow steps count. Samples and tokens are summed over the ranks of
+    the run; None if a rank has no counts.
     """
     ranks = job.run.ranks
     plain = job.numbers("plain")
@@ -191,7 +189,7 @@ def _throughput(replayed: Replayed, job: JobSteps) -> Throughput:
 
 
 def _throughput_of_steps(job: JobSteps) -> tuple[float | None, Throughput | None]:
-    """Mean duration of a step in ns, and the rates, from the steps' own times; None where no step ended."""
+    """(mean duration of a step in ns, rates), from step times alone; None if no step ended."""
     tables = [steps for rank in job.run.ranks if len(steps := job.table(rank))]
     if not tables:
         return None, None

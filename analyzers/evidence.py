@@ -8,27 +8,27 @@ import msgspec
 from esprof.core.types import Rank
 
 Unit = Literal["ns", "bytes", "bytes/s", "share", "ranks"]
-"""What a number stands for. A `share` is from 0 to 1; `ranks` is a list of them."""
+"""Unit of a value. A `share` is from 0 to 1; `ranks` is a list of ranks."""
 
 By = Literal["rank", "step", "cause"]
-"""What several values are told apart by."""
+"""Kind of key of several values."""
 
 Value = int | float | str | bool | tuple[Rank, ...] | None
-"""One value; None where it is not known."""
+"""One value; None where unknown."""
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """One observation: a single value, or one for each rank, step or cause. Its name is its key in the finding."""
 
     value: Value | dict[str, Value]
-    """The value, or, where `by` is given, the values by rank, step or cause."""
+    """The value or, with `by`, values by rank, step or cause."""
     unit: Unit | None = None
-    """None for texts, and for numbers that only count."""
+    """None for texts and plain counts."""
     by: By | None = None
-    """What the keys of `value` are; None for a single value."""
+    """Kind of the keys of `value`; None for a single value."""
 
     def of(self, key: object) -> Value:
-        """The value of one rank, step or cause; None where there is none."""
+        """The value of one rank, step or cause; None if there is none."""
         return self.value.get(str(key)) if isinstance(self.value, dict) else None
 
 

@@ -1,4 +1,4 @@
-"""A Finding: one cause of lost time, with its evidence and its price."""
+"""Findings, each a cause of lost time with its evidence and price, and the Diagnosis that holds them."""
 
 from datetime import date
 from typing import Literal
@@ -11,14 +11,15 @@ from esprof.run.overhead import Overhead
 from esprof.run.run import RunWarning
 
 CPU_CONTENTION = "ESP404"
-"""Id of the finding that training threads wait for a CPU, by which others are less sure."""
+"""Id of the finding that training threads wait for a CPU, which makes other findings less certain."""
 
 Severity = Literal["critical", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One cause. `id` is stable (`ESP101`); `saving_us` is what replay says a step would gain without the cause."""
+    """One cause of lost time. `id` is stable (`ESP101`); `saving_us` is the estimated saving of a step without the "
+    "cause."""
 
     id: str
     title: str
@@ -27,25 +28,25 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     saving_us: float
     saving_low_us: float
     saving_high_us: float
-    """Ends of the 95 % interval of what mending it would save, as `esprof replay` has it; 0 where there is no price."""
+    """Ends of the 95 % confidence interval of `saving_us`, as in `esprof replay`; 0 if there is no price."""
     saving_pct: float
     saving_device_hours_per_day: float
-    """Device-hours a day that the saving is worth when the job runs all day, on the ranks that the run has."""
+    """Saving in device-hours a day if the job runs all day on the ranks of the run."""
     confidence: Confidence
     evidence: dict[str, Evidence]
-    """What the finding rests on, by name, such as `late_per_step`."""
+    """Measured values by name, such as `late_per_step`."""
     advice: str
     command: str | None = None
-    """The esprof command that shows or proves it."""
+    """The esprof command that shows the saving."""
 
     @property
     def is_saving(self) -> bool:
-        """Whether mending it saves anything for certain: its interval does not hold zero."""
+        """Whether the saving is statistically significant: its interval does not contain zero."""
         return self.saving_low_us > 0
 
 
 class Ignored(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding that somebody knows of and has asked to leave out, why, and the last day on which it is left out."""
+    """A finding that the user's configuration excludes, the reason, and the last day of the exclusion."""
 
     finding: Finding
     reason: str
@@ -53,12 +54,12 @@ class Ignored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one rank's mean step goes, in microseconds. The parts sum to `step_us` exactly.
+    """Time of one rank's mean step by activity, in microseconds. The parts sum to `step_us` exactly.
 
-    Every instant counts once, by the first that applies: `compute` (the device computes), `exposed_communication`
-    (only a transfer runs), `copy` (only a copy between host and device runs), `wait` (for a peer to arrive at a collective,
-    or all of a collective whose peers are not in the run), `input_stall` (the loader), `host` (the CPU works or runs
-    unrecorded code while the device has nothing to do), `idle` (none of these).
+    Every instant counts once, under the first that applies: `compute` (the device computes), `exposed_communication`
+    (only communication runs), `copy` (only a copy between host and device runs), `wait` (for a peer to arrive at a
+    collective, or all of a collective whose peers are not in the run), `input_stall` (waiting for the loader), `host` (the
+    CPU works or runs unrecorded code while the device idles), `idle` (none of these).
     """
 
     rank: Rank
@@ -73,15 +74,15 @@ class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     host: float
     idle: float
     overlap_pct: float | None
-    """Share of the time with transfers under way, in per cent, in which the device computes; None without transfers."""
+    """Share of communication time in which the device computes, in per cent; None without communication."""
 
 
 PARTS = ("compute", "exposed_communication", "copy", "wait", "input_stall", "host", "idle")
-"""The parts of a `RankBreakdown`, in the order in which they are drawn."""
+"""The parts of a `RankBreakdown`, in display order."""
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the ranks that the run has. `samples_per_s` and `tokens_per_s` are None where the run does not tell."""
+    """Throughput of the ranks of the run. `samples_per_s` and `tokens_per_s` are None where unknown."""
 
     steps_per_s: float
     samples_per_s: float | None
@@ -89,32 +90,33 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """`esprof diagnose --json`: a hang or death first, then the findings that cost most time.
+    """`esprof diagnose --json`: a hang or death first, then the findings by cost.
 
-    What comes of a replay is None or empty where no window was recorded that could be replayed.
+    Fields that need a replay are None or empty if the run has no window that can be replayed.
     """
 
-    schema: str = "esprof.diagnose/1"
+    schema: str = "esprof.diagnose/2"
     verdict: str
     findings: tuple[Finding, ...]
     ignored: tuple[Ignored, ...] = ()
-    """Findings that were asked to be left out: they are no part of `findings`, and the verdict is not of them."""
+    """Findings excluded by the user's configuration, listed separately; `findings` and the verdict do not contain "
+    "them."""
     step_us: float | None
-    """Mean of `steps`, or, where none was recorded, the mean of all that ended; None where none did."""
+    """Mean of `steps` or, if none was recorded, of all steps that ended; None if none did."""
     scatter_pct: float | None
-    """As in the answer of `esprof replay`: what chance alone makes of the mean of as many steps."""
+    """Random variation of the mean of that many steps, as in `esprof replay`."""
     unprofiled_step_us: float | None
-    """As in the answer of `esprof replay`, and so is `overhead`: what a step takes without the profiler."""
+    """Duration of a step without the profiler, as in `esprof replay`; so is `overhead`."""
     overhead: Overhead | None
     steps: tuple[int, ...]
     world_size: int
     missing_ranks: tuple[Rank, ...]
-    """The ranks of the job of which the run has nothing: all figures are of the others."""
+    """Ranks of the job that are missing from the run; all figures cover the others only."""
     breakdown: tuple[RankBreakdown, ...]
     throughput: Throughput | None
     explained_pct: float | None
     replay_error_pct: float | None
-    """Worst error of a steady step replayed with residuals kept."""
+    """Worst error of a steady-state step, replayed with residuals."""
     warnings: tuple[RunWarning, ...]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Findings that a project ignores for now, with a reason and a last day. They are listed separately."""
+"""Findings that a project's configuration ignores, with a reason and a last day. They are listed separately."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ _REMEDY = f"""Write:
     reason = "the link is upgraded in May"
     until = 2027-05-31
     ranks = [3]  # optional
-  --no-ignore leaves the file unread."""
+  With --no-ignore, esprof does not read the file."""
 
 
 class Ignore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry: which findings, why, and the last day on which they are ignored."""
+    """One entry: which findings to ignore, why, and until which day (inclusive)."""
 
     id: str
     reason: str
     until: date
     ranks: Annotated[tuple[Annotated[Rank, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)] | None = None
-    """Only findings that name no other ranks; None for findings of any ranks."""
+    """Only findings whose ranks are all in this list; None for findings of any ranks."""
 
     def covers(self, finding: Finding) -> bool:
         if finding.id != self.id:
@@ -43,26 +43,26 @@ class Ignore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True)
 class Ignores:
-    """What is ignored today, and what was until an earlier day."""
+    """Entries in force today, and expired ones."""
 
     entries: tuple[Ignore, ...] = ()
     expired: tuple[Ignore, ...] = ()
 
-    def part(self, findings: Iterable[Finding]) -> tuple[list[Finding], tuple[Ignored, ...]]:
-        """(those that count, those that are ignored), each in the order of `findings`."""
-        counting, ignored = [], []
+    def split(self, findings: Iterable[Finding]) -> tuple[list[Finding], tuple[Ignored, ...]]:
+        """(active findings, ignored findings), each in the order of `findings`."""
+        active, ignored = [], []
         for finding in findings:
             entry = next((entry for entry in self.entries if entry.covers(finding)), None)
             if entry is None:
-                counting.append(finding)
+                active.append(finding)
             else:
                 ignored.append(Ignored(finding=finding, reason=entry.reason, until=entry.until))
-        return counting, tuple(ignored)
+        return active, tuple(ignored)
 
     @property
     def warnings(self) -> tuple[RunWarning, ...]:
         return tuple(
-            RunWarning("ignore-expired", f"{one.id} was ignored until {one.until} ({one.reason}): it counts again")
+            RunWarning("ignore-expired", f"{one.id} was ignored until {one.until} ({one.reason}) and is reported again")
             for one in self.expired
         )
 
@@ -71,9 +71,9 @@ NOTHING = Ignores()
 
 
 def parse(entries: object, path: Path, today: date) -> Ignores:
-    """The entries of a configuration file; `path` is for the message. Raises UsageError where one makes no sense."""
+    """Parse the entries of the configuration file `path`. Raises UsageError if one is invalid."""
     if not isinstance(entries, list):
-        raise UsageError(f"ignore is no list of tables, each {TABLE}", path=path, remedy=_REMEDY)
+        raise UsageError(f"ignore is not a list of tables {TABLE}", path=path, remedy=_REMEDY)
     found = [_entry(number, entry, path) for number, entry in enumerate(entries, 1)]
     return Ignores(
         entries=tuple(entry for entry in found if entry.until >= today),
@@ -86,22 +86,22 @@ def _entry(number: int, entry: Any, path: Path) -> Ignore:
     try:
         found = msgspec.convert(entry, Ignore)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where} makes no sense: {error}", path=path, remedy=_REMEDY) from error
+        raise UsageError(f"{where} is invalid: {error}", path=path, remedy=_REMEDY) from error
     if not found.reason.strip():
-        raise UsageError(f"{where} gives no reason", path=path, remedy=_REMEDY)
+        raise UsageError(f"{where} has an empty reason", path=path, remedy=_REMEDY)
     if found.id not in PAGES:
         known = ", ".join(one for one in PAGES if one not in _STOPPING)
         raise UsageError(f"{where}: there is no finding {found.id!r}", path=path, remedy=f"Findings: {known}.")
     if found.id in _STOPPING:
         raise UsageError(
-            f"{where}: {found.id} cannot be ignored: it stops the job ({PAGES[found.id].title})",
+            f"{where}: {found.id} cannot be ignored because it stops the job ({PAGES[found.id].title})",
             path=path,
-            remedy="Take the entry out.",
+            remedy="Remove the entry.",
         )
     return found
 
 
-def told(ignored: Iterable[Ignored]) -> str:
-    """What a verdict says of them behind its own sentence; nothing where there are none."""
+def ignored_note(ignored: Iterable[Ignored]) -> str:
+    """The sentence on ignored findings at the end of a verdict; empty if there are none."""
     ids = dict.fromkeys(one.finding.id for one in ignored)
-    return f" Ignored, as was asked: {', '.join(ids)}." if ids else ""
+    return f" Ignored by configuration: {', '.join(ids)}." if ids else ""

@@ -1,4 +1,5 @@
-"""What most of a step goes to that is not computing, where no finding tells: its kind, and the place if one is known."""
+"""The largest share of a step that is not compute, for runs without a finding: its kind and, if known, source "
+"location."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,46 +15,46 @@ from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.replayed import Replayed
 
 MIN_COMPUTING_SHARE = 0.9
-"""Share of the step from which on computing fills it."""
+"""Share of compute from which on nothing else is worth reporting."""
 
 _MEANING = {
-    "exposed_communication": "transfers that no computing hides",
+    "exposed_communication": "communication that does not overlap compute",
     "copy": "copies between host and device",
     "wait": "waiting for other ranks",
     "input_stall": "waiting for input data",
-    "host": "the CPU while nothing computes",
-    "idle": "no work that was recorded",
+    "host": "CPU work while the device idles",
+    "idle": "no recorded work",
 }
-"""Parts of a `RankBreakdown`, as a sentence names them."""
+"""Parts of a `RankBreakdown`, in words."""
 
 
 def computing(parts: Sequence[RankBreakdown]) -> float:
-    """Share of the mean step in which devices compute, hidden transfers included; the mean over ranks."""
+    """Share of the mean step in which devices compute, including overlapped communication; the mean over ranks."""
     return sum(part.compute / part.step_us for part in parts) / len(parts)
 
 
 def largest_part(replayed: Replayed, parts: Sequence[RankBreakdown]) -> str | None:
-    """A sentence on the largest part that is not computing; None where computing fills the step."""
+    """A sentence on the largest part that is not compute; None if compute fills the step."""
     if computing(parts) >= MIN_COMPUTING_SHARE:
         return None
     mean_us = {name: sum(getattr(part, name) for part in parts) / len(parts) for name in _MEANING}
     name = max(mean_us, key=lambda one: mean_us[one])
     worst = max(parts, key=lambda part: getattr(part, name))
-    place, lasted_ns = _place(replayed, worst.rank) if name == "host" else (None, 0.0)
+    place, took_ns = _location(replayed, worst.rank) if name == "host" else (None, 0.0)
     where = ""
     if place:
-        share = "most of it" if lasted_ns >= ns(worst.host) / 2 else f"{readable.duration(lasted_ns)} of it"
+        share = "most of it" if took_ns >= ns(worst.host) / 2 else f"{readable.duration(took_ns)} of it"
         where = f", {share} in {printable(place, LONGEST_NAME)}"
-    return f"Of the rest, {readable.duration(ns(mean_us[name]))} go to {_MEANING[name]}{where}."
+    return f"The largest part of the rest is {_MEANING[name]}: {readable.duration(ns(mean_us[name]))}{where}."
 
 
-def _place(replayed: Replayed, rank: Rank) -> tuple[str | None, float]:
-    """(where the main thread of a rank is longest outside of computing: a line of Python, or else what was recorded; how
-    long in a mean step, ns)."""
+def _location(replayed: Replayed, rank: Rank) -> tuple[str | None, float]:
+    """(where the main thread of a rank spends most time outside of compute: a line of Python, or else a recorded operation;
+    its time in a mean step, ns)."""
     dfg, steps = replayed.built.dfg, replayed.steps.steady
     took: dict[str, float] = defaultdict(float)
-    for place, (lasted_ns, _) in PythonTime(replayed.run, dfg, rank).places(steps).items():
-        took[text_of(place)] += lasted_ns
+    for place, (took_ns, _) in PythonTime(replayed.run, dfg, rank).places(steps).items():
+        took[text_of(place)] += took_ns
     if not took:
         mine = (dfg.rank == rank) & dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.HOST_GAP) & np.isin(dfg.step, steps)
         by_name = np.bincount(dfg.name[mine], dfg.dur_ns[mine], len(dfg.names))

@@ -1,21 +1,21 @@
-"""What a cause costs that was measured on the steps of the whole run, and from which cost on a cause is told."""
+"""Prices that were measured on the steps of the whole run, and the least price of a finding."""
 
 from dataclasses import dataclass
 
 MIN_PCT_OF_STEP = 1.0
-"""A cause that costs less than this share of a step, in per cent, is no finding."""
+"""Least cost of a finding, in per cent of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredPrice:
-    """A price that was measured on the steps of the whole run, where no replay can tell it."""
+    """A price that was measured on the steps of the whole run, where replay cannot estimate it."""
 
     saving_ns: float
-    """What the mean step would gain, ns."""
+    """Saving of the mean step, ns."""
     margin_ns: float
     """Half the width of its 95 % interval, ns."""
     step_ns: float
-    """The mean step that would gain it, ns."""
+    """Duration of that mean step, ns."""
 
     @property
     def is_worth_naming(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a rule of diagnosis is: a file in `findings/` for each, which holds the rule, its thresholds and its pages."""
+"""Rules of diagnosis. Each is a file in `findings/` with the rule, its thresholds and its pages."""
 
 import shlex
 from collections.abc import Callable, Iterable
@@ -27,23 +27,20 @@ FAMILIES = {
     8: "hangs and pipelines",
     9: "quality of the evidence",
 }
-"""First digit of an id -> what its family is about."""
+"""First digit of an id -> subject of its family."""
 
 MIN_EXPLAINED_PCT = 75.0
-"""Per cent of the critical path that must be explained for a price to be sure."""
+"""Least explained share of the critical path, in per cent, for a price of high confidence."""
 
 MIN_SHARE_OF_GENERAL_CAUSE = 0.5
-"""Share of the gain of a general cause from which on a cause that tells more of the same time is named in its place."""
+"""Least share of a general cause's saving for which a more specific cause replaces it."""
 
 HOURS_A_DAY = 24
 
 
 @dataclass(frozen=True)
 class Page:
-    """One finding explained: what `esprof explain ID` shows and `docs/reference/findings.md` is made of.
-
-    The texts are paragraphs.
-    """
+    """Explanation of a finding in paragraphs, for `esprof explain ID` and `docs/reference/findings.md`."""
 
     id: str
     title: str
@@ -59,7 +56,7 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What a rule has found: a cause of lost time, and the scenario that would be without it."""
+    """A cause of lost time that a rule has found, and the scenario without it."""
 
     id: str
     title: str
@@ -68,16 +65,16 @@ class Cause:
     evidence: dict[str, Evidence]
     advice: str
     scenario: str | None = None
-    """A what-if, whose gain is the price of the finding; None where the cause costs no usual step any time."""
+    """A what-if whose saving is the price of the finding; None if usual steps lose no time."""
     measured: MeasuredPrice | None = None
-    """Its price, where it has no scenario and was measured instead."""
+    """Measured price, if there is no scenario."""
     severity: Severity | None = None
-    """Taken from the price where it is None."""
+    """Derived from the price if None."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a rule looks at: a run with its replay."""
+    """Input of a rule: a run with its replay."""
 
     replayed: Replayed
     job: RecordedJob
@@ -85,7 +82,7 @@ class Case:
 
     @cached_property
     def parts(self) -> tuple[RankBreakdown, ...]:
-        """Where the step of each rank goes."""
+        """Breakdown of each rank's mean step."""
         return breakdown(self.replayed)
 
     @property
@@ -101,36 +98,37 @@ class Case:
         return self.replayed.explained_pct >= MIN_EXPLAINED_PCT
 
     def worth_naming(self, saving_ns: float | None) -> bool:
-        """Whether a step would gain enough; None gains nothing."""
+        """Whether the saving of a step is large enough for a finding; None counts as zero."""
         return saving_ns is not None and 100 * saving_ns / self.pricer.step_ns >= MIN_PCT_OF_STEP
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """How causes of one kind are found. Exactly one of `of_case` and `of_job` is given."""
+    """Finds causes of one kind. Exactly one of `of_case` and `of_job` is given."""
 
     pages: tuple[Page, ...]
     of_case: Callable[[Case], Iterable[Cause]] | None = None
-    """Finds causes in a run that was replayed."""
+    """Finds causes in a replayed run."""
     of_job: Callable[[RecordedJob], Iterable[Cause]] | None = None
-    """Finds causes in what was recorded beside the windows; no replay is needed."""
+    """Finds causes in data recorded outside of windows; needs no replay."""
     scenarios: tuple[str, ...] = field(default=())
-    """What-ifs that it asks in any case: they are priced together, before the rules run."""
+    """What-ifs that it always needs: they are priced together before the rules run."""
     stops_the_job: bool = False
-    """Whether its causes are wrong with the job itself, and not with its speed: those come first."""
+    """Whether its causes stop the job rather than slow it down. They are listed first."""
 
 
 def explains(case: Case, specific: Cause, saving_ns: float) -> bool:
-    """Whether a cause is most of one that is more general and gains `saving_ns`: users should see one of the two."""
+    """Whether a cause explains most of a more general one that saves `saving_ns`, so that only one should be "
+    "reported."""
     gain = None if specific.scenario is None else case.pricer.saving_ns(specific.scenario)
     return gain is not None and gain >= MIN_SHARE_OF_GENERAL_CAUSE * saving_ns
 
 
 def priced(cause: Cause, case: Case) -> Finding:
-    """The cause with what a step gains in its scenario, and the command that shows it.
+    """The cause with the saving of its scenario, and the command that shows it.
 
-    Where the scenario is declined the finding has neither. Confidence is never high where it is declined, or where its
-    interval holds no gain at all.
+    If the scenario is declined, the finding has neither. Confidence is at most medium if the scenario is declined, or if
+    the confidence interval contains zero.
     """
     if cause.scenario is None:
         return as_measured(cause, case.run)
@@ -139,10 +137,9 @@ def priced(cause: Cause, case: Case) -> Finding:
         return unpriced(replace(cause, confidence=no_more_than("medium", cause.confidence)))
     saving_us = max(0.0, answer.saving_us)
     pct = 100 * ns(saving_us) / case.pricer.step_ns
-    # That it saves anything is not sure where the interval of the saving says so.
-    sure = cause.confidence if answer.saving_low_us > 0 else no_more_than("medium", cause.confidence)
+    confidence = cause.confidence if answer.saving_low_us > 0 else no_more_than("medium", cause.confidence)
     return _finding(
-        replace(cause, confidence=sure),
+        replace(cause, confidence=confidence),
         saving_us=saving_us,
         saving_low_us=max(0.0, answer.saving_low_us),
         saving_high_us=max(0.0, answer.saving_high_us),
@@ -154,7 +151,7 @@ def priced(cause: Cause, case: Case) -> Finding:
 
 
 def no_more_than(most: Confidence, confidence: Confidence) -> Confidence:
-    """`confidence`, or `most` where that is less."""
+    """The lower of the two."""
     order: tuple[Confidence, ...] = ("low", "medium", "high")
     return min(most, confidence, key=order.index)
 
@@ -174,14 +171,14 @@ def unpriced(cause: Cause) -> Finding:
 
 
 def as_measured(cause: Cause, run: Run) -> Finding:
-    """The cause with the price that was measured, if it was."""
+    """The cause with its measured price, or without a price."""
     if cause.measured is None:
         return unpriced(cause)
     saving, margin = cause.measured.saving_ns, cause.measured.margin_ns
     pct = 100 * saving / cause.measured.step_ns
-    sure = cause.confidence if saving > margin else no_more_than("medium", cause.confidence)
+    confidence = cause.confidence if saving > margin else no_more_than("medium", cause.confidence)
     return _finding(
-        replace(cause, confidence=sure),
+        replace(cause, confidence=confidence),
         saving_us=us(saving),
         saving_low_us=us(max(0.0, saving - margin)),
         saving_high_us=us(saving + margin),
@@ -193,7 +190,7 @@ def as_measured(cause: Cause, run: Run) -> Finding:
 
 
 def _device_hours(pct: float, run: Run) -> float:
-    """Device-hours a day that this share of the time is, in per cent, on the ranks that the run has."""
+    """This share of the time, in per cent, as device-hours a day on the ranks of the run."""
     return round(pct / 100 * HOURS_A_DAY * len(run.ranks), 3)
 
 
@@ -217,6 +214,6 @@ def _finding(cause: Cause, **figures: Any) -> Finding:
 
 
 def _command(scenario: str, run: Run) -> str:
-    """What prints the finding's price."""
+    """The command that prints the finding's price."""
     window = f" --window {run.window}" if run.window is not None else ""
     return f"esprof replay {shlex.join(run.sources) or 'RUN'}{window} --what-if {shlex.quote(scenario)}"

@@ -28,7 +28,8 @@ _ON_GPU = ("kernel", "memcpy", "memset", "collective")
 
 @dataclass(frozen=True)
 class Key:
-    """What the calls of one row of the table have in common. `shapes` are None where rows are not told apart by them."""
+    """What the calls of one row of the table have in common. `shapes` are None where rows are not told apart by "
+    "them."""
 
     kind: OpKind
     name: str
@@ -37,7 +38,8 @@ class Key:
 
 @dataclass(frozen=True)
 class RankCalls:
-    """The calls of one rank that overlap its steady steps, thread by thread; each array has an entry for each of them."""
+    """The calls of one rank that overlap its steady steps, thread by thread; each array has an entry for each of "
+    "them."""
 
     row: np.ndarray
     """Row of the event table."""
@@ -149,7 +151,8 @@ def known(shapes: str) -> str | None:
 
 
 def launched_by(events: Table, calls: RankCalls) -> LaunchedWork:
-    """The work that `calls` launched on GPUs in steady steps. What was launched before is left out, however long it ran."""
+    """The work that `calls` launched on GPUs in steady steps. What was launched before is left out, however long "
+    "it ran."""
     gpu = np.flatnonzero((events.ints("stream") >= 0) & events.is_kind(*_ON_GPU))
     is_runtime = np.array([key.kind == "runtime" for key in calls.keys] + [False])[calls.key]
     launches = np.flatnonzero(is_runtime & calls.starts_inside)

@@ -12,8 +12,8 @@ from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
 
 COLLECT_LESS = (
-    "Call gc.freeze() once all is built, so that what lives as long as the job is not looked through again, and raise "
-    "gc.set_threshold; or turn automatic collection off and collect every so many steps, on all ranks in the same one."
+    "Call gc.freeze() after start-up, so that long-lived objects are not examined again, and raise "
+    "gc.set_threshold. Or turn automatic collection off and collect every few steps, on all ranks in the same step."
 )
 
 TIMES_A_CLOSE_LINE_COUNTS = 100

@@ -1,4 +1,4 @@
-"""What stands around a call: operations, modules, and lines of the job's own code."""
+"""What encloses a call: operations, modules, and lines of the job's own code."""
 
 from collections.abc import Iterator
 
@@ -10,20 +10,20 @@ from esprof.core.types import Rank
 
 _SCALAR = "aten::_local_scalar_dense"
 ITEM = "aten::item"
-"""`.item()` calls `_SCALAR`, and is what people write."""
+"""`.item()`, which calls `_SCALAR` and appears in people's code."""
 
 MODULE = "nn.Module: "
-"""What the name of a module's frame begins with, in traces of torch.profiler with stacks."""
+"""Prefix of module frames in traces of torch.profiler with stacks."""
 
 _MAX_OPERATIONS_BEFORE = 1_000
-"""How many operations before a call are looked at for the one around it."""
+"""Most operations before a call that are searched for an enclosing one."""
 
 
 class EnclosingCalls:
-    """The calls of a rank, by their rows in its event table."""
+    """Finds what encloses the calls of a rank, given by their rows in its event table."""
 
     def __init__(self, samples: JobSamples, rank: Rank) -> None:
-        self._looks, events = samples.of(rank), samples.run.events(rank)
+        self._samples, events = samples.of(rank), samples.run.events(rank)
         self._start, self._tid = events.ints("start_ns"), events.ints("tid")
         self._end = self._start + events.ints("dur_ns")
         self._codes, self._texts = events.codes("name")
@@ -38,29 +38,29 @@ class EnclosingCalls:
         return ordered
 
     def caller(self, row: int) -> str | None:
-        """The innermost operation around the call in this row; None where there is none."""
-        names = list(self._enclosing_rows(row, self._operations))
+        """The innermost operation that encloses the call in this row; None if there is none."""
+        names = list(self._enclosing(row, self._operations))
         if names[:1] == [_SCALAR] and ITEM in names:
             return ITEM
         return names[0] if names else None
 
     def line(self, row: int) -> str | None:
-        """The line of the job's own code that made the call, by the samples of the stack, else by the recorded frames."""
-        at = self._looks.at_ns
-        codes = self._looks.code[(at >= self._start[row]) & (at <= self._end[row])]
-        stacks = [self._looks.stacks[code] for code in codes.tolist() if code >= 0]
+        """The line of the job's own code that made the call, from stack samples or else from recorded frames."""
+        at = self._samples.at_ns
+        codes = self._samples.code[(at >= self._start[row]) & (at <= self._end[row])]
+        stacks = [self._samples.stacks[code] for code in codes.tolist() if code >= 0]
         frames = [line for stack in stacks for line in reversed(stack.splitlines())]
-        frames += list(self._enclosing_rows(row, self._python))
+        frames += list(self._enclosing(row, self._python))
         return next((text for text in frames if frame(text).origin == "job"), None)
 
     def modules(self, row: int) -> str | None:
-        """The modules whose forward the call is in, outermost first, as `GPT_0 › Block_3 › MLP_3`: torch numbers those of a
-        class as it meets them. None where there is none, or the trace has no modules."""
-        names = [name.removeprefix(MODULE) for name in self._enclosing_rows(row, self._modules)]
+        """The modules whose forward encloses the call, outermost first, as `GPT_0 › Block_3 › MLP_3` (torch numbers the
+        modules of a class by their first call). None if there are none, or the trace has no modules."""
+        names = [name.removeprefix(MODULE) for name in self._enclosing(row, self._modules)]
         return " › ".join(reversed(names)) or None
 
-    def _enclosing_rows(self, row: int, ordered: np.ndarray) -> Iterator[str]:
-        """The names of those of the rows `ordered` (by start) around the call, innermost first."""
+    def _enclosing(self, row: int, ordered: np.ndarray) -> Iterator[str]:
+        """Names of those of the rows `ordered` (by start) that enclose the call, innermost first."""
         behind = int(np.searchsorted(self._start[ordered], self._start[row], side="right"))
         near = ordered[max(0, behind - _MAX_OPERATIONS_BEFORE) : behind][::-1]
         for other in near[(self._tid[near] == self._tid[row]) & (self._end[near] >= self._end[row])].tolist():

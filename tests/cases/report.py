@@ -97,7 +97,7 @@ def findings(ranks=4):
             saving_device_hours_per_day=7.6 * ranks,
             confidence="medium",
             evidence={
-                "last_at": by_rank({1: 1_167}),
+                "arrived_last": by_rank({1: 1_167}),
                 "collectives": Evidence(1_240),
                 "saving": Evidence({"slower compute": 38_100_000}, "ns", "cause"),
             },
@@ -118,7 +118,7 @@ def findings(ranks=4):
             evidence={
                 "exposed": by_rank(dict.fromkeys(range(ranks), 7250000), "ns"),
                 "sent_per_step_and_rank": Evidence(498_000_000, "bytes"),
-                "rate_while_transferring": Evidence(25 << 20, "bytes/s"),
+                "bandwidth": Evidence(25 << 20, "bytes/s"),
             },
             advice="The last bucket leaves after the backward pass is done.",
         ),

@@ -61,7 +61,7 @@ def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterward
         location = f"{HANG}({line_of('time.sleep(600)')}): wander"
         assert next_word(process) == f"rank 1 is at {location}"
         running = diagnose(load(out))
-    assert running.findings[0].title.startswith("Step 9 stands still: rank 1 did not enter all_reduce")
+    assert running.findings[0].title.startswith("The job hangs in step 9: rank 1 did not enter all_reduce")
     assert {"still-running"} <= {warning.code for warning in running.warnings}
 
     found = diagnose(load(out)).findings[0]

@@ -140,7 +140,7 @@ def test_replay_answers_with_every_field(name):
 @every_set
 def test_diagnose_answers_with_every_field(name):
     value = as_json(diagnosis_of(name))
-    assert next(iter(value.items())) == ("schema", "esprof.diagnose/1")
+    assert next(iter(value.items())) == ("schema", "esprof.diagnose/2")
     holds(value, DIAGNOSE_KEYS)
     savings = [finding["saving_us"] for finding in value["findings"]]
     assert savings == sorted(savings, reverse=True)

@@ -24,7 +24,7 @@ def test_stdout_is_the_diagnosis_alone_and_the_job_prints_to_stderr(what, tmp_pa
     monkeypatch.chdir(tmp_path)
     ended = record(tmp_path / "run", job("odd_guests.py", what), json=True, stack_steps=0)
     assert ended.code == 0
-    assert json.loads(ended.stdout)["schema"] == "esprof.diagnose/1"
+    assert json.loads(ended.stdout)["schema"] == "esprof.diagnose/2"
     assert said(what) in ended.stderr
 
 
@@ -33,7 +33,7 @@ def test_with_a_file_for_the_diagnosis_stdout_is_the_jobs(what, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     ended = record(tmp_path / "run", job("odd_guests.py", what), json="deep/answer.json", stack_steps=0)
     assert (ended.code, ended.stdout) == (0, said(what))
-    assert json.loads((tmp_path / "deep" / "answer.json").read_text())["schema"] == "esprof.diagnose/1"
+    assert json.loads((tmp_path / "deep" / "answer.json").read_text())["schema"] == "esprof.diagnose/2"
     assert "answer.json" not in ended.stderr
 
 

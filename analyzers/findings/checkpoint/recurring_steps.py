@@ -1,4 +1,5 @@
-"""ESP601, ESP806 and ESP807: steps that take long now and again, such as those that save; ESP403, too, if it is that."""
+"""ESP601, ESP806 and ESP807: slow steps that recur, such as those that save a checkpoint; ESP403 if garbage collection is
+the cause."""
 
 from collections.abc import Iterator
 
@@ -15,23 +16,23 @@ from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
 
 MIN_ROW_SHARE_OF_STEPS = 0.25
-"""Share of all steps from which on a row of slow ones is named though nothing tells why."""
+"""Least share of all steps for which a series of consecutive slow steps is reported without a known cause."""
 
 
 def recurring_steps(job: RecordedJob) -> Iterator[Cause]:
-    """The job's slow steps, group by group, where they cost enough."""
+    """The job's groups of slow steps that cost enough."""
     for group in job.slow_groups:
         if not group.measured.is_worth_naming:
             continue
         stage, line = stage_of(job.steps, group), line_of(job.samples, group)
         if group.when == AT_EPOCHS and group.is_slow.sum() < MIN_EPOCHS and not (stage and stage.what == LOADER):
-            continue  # That one epoch began slowly may have any reason.
+            continue  # A single slow start of an epoch may have any cause.
         if stage or line or _is_rule(group):
             yield _cause(job.run, group, stage or (None if line else computing_of(job.steps, group)), line)
 
 
 def _is_rule(group: SlowGroup) -> bool:
-    """Whether a group is worth naming though nothing tells why it is slow: at random, or for a moment, any machine is."""
+    """Whether a group is reported without a known cause: random or short slowdowns occur on any machine."""
     return group.when != AT_RANDOM and (group.row is None or bool(group.is_slow.mean() >= MIN_ROW_SHARE_OF_STEPS))
 
 
@@ -42,8 +43,10 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
     usual, slow = (float(group.took_ns[mask].mean()) for mask in (group.is_usual, group.is_slow))
     title = f"{_which(group)} {readable.duration(slow)} instead of {readable.duration(usual)}"
     if known:
+        doing = "" if known.what in (LOADER, NO_CPU, COMPUTING) else "in "
         title += (
-            f": {readable.ranks(ranks)} {readable.verb('spend', ranks)} it in {printable(known.what, LONGEST_NAME)}"
+            f": {readable.ranks(ranks)} {readable.verb('spend', ranks)} the extra time {doing}"
+            f"{printable(known.what, LONGEST_NAME)}"
         )
     return Cause(
         id=_id(group, known, is_save=is_save),
@@ -57,7 +60,7 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
             "slow_step": Evidence(round(slow), "ns"),
             "other_step": Evidence(round(usual), "ns"),
         }
-        | ({"place": Evidence(printable(line.what, LONGEST_NAME))} if line else {})
+        | ({"source_line": Evidence(printable(line.what, LONGEST_NAME))} if line else {})
         | ({"innermost": Evidence(printable(line.innermost, LONGEST_NAME))} if line and line.innermost else {})
         | ({"lost_there": by_rank({rank: round(ns) for rank, ns in known.lost_ns.items()}, "ns")} if known else {}),
         advice=_SAVE_ADVICE if is_save else _ADVICE_FOR.get(known.what if known else "", _ADVICE),
@@ -66,9 +69,10 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
 
 
 def _confidence(group: SlowGroup, known: Excess | None) -> Confidence:
-    """Other work on the machine, too, makes steps wait for a CPU or compute for longer; one step may be slow by chance."""
-    is_told = known is not None and known.what not in (NO_CPU, COMPUTING)
-    return "high" if is_told and group.is_slow.sum() >= MIN_EPOCHS else "medium"
+    """High only for causes within the job, and only for several steps: one step may be slow by chance."""
+    # Other load on the machine also makes steps wait for a CPU or compute longer.
+    is_own_cause = known is not None and known.what not in (NO_CPU, COMPUTING)
+    return "high" if is_own_cause and group.is_slow.sum() >= MIN_EPOCHS else "medium"
 
 
 def _id(group: SlowGroup, known: Excess | None, *, is_save: bool) -> str:
@@ -90,68 +94,69 @@ def _which(group: SlowGroup) -> str:
 
 
 _SAVE_ADVICE = (
-    "Save less often (what a failure costs in lost steps bounds how seldom), or beside the training: "
-    "torch.distributed.checkpoint.async_save copies the state and writes it while training goes on. On several ranks let "
-    "each write its share."
+    "Save less often (as often as the work lost in a failure requires), or save asynchronously: "
+    "torch.distributed.checkpoint.async_save copies the state and writes it while training continues. On several "
+    "ranks let each rank write its own shard."
 )
 _ADVICE = (
-    "Look at what the job does in these steps only: validation, logging, metrics, saving, a scheduler, garbage collection, "
-    "starting loader workers (persistent_workers=True keeps them), compiling for new shapes. Do it less often, on all ranks "
-    "in the same step, or beside the training. esprof.stage marks a suspect."
+    "Find out what the job does only in these steps: validation, logging, metrics, saving, a scheduler, garbage "
+    "collection, starting loader workers (persistent_workers=True avoids that), compiling for new shapes. Do it "
+    "less often, on all ranks in the same step, or in the background. Mark suspected code with esprof.stage."
 )
 _ADVICE_FOR = {
-    NO_CPU: "See what else runs on the host, now and then or all the time: other jobs, loader workers, more threads than "
-    "CPUs.",
-    LOADER: "See what the dataset does then: reading the next file, starting workers (persistent_workers=True keeps them), "
-    "slow samples. More workers, or a greater prefetch_factor, may carry the training over it.",
+    NO_CPU: "Look for other load on the host, temporary or permanent: other jobs, loader workers, more threads than CPUs.",
+    LOADER: "Find out what the dataset does then: reading the next file, starting workers (persistent_workers=True avoids "
+    "that), slow samples. More workers or a greater prefetch_factor may bridge the delay.",
     GARBAGE_COLLECTION: COLLECT_LESS,
-    COMPUTING: "Look at whether these steps have more to compute (longer sequences, larger batches, work that is done now "
-    "and then), or whether their CPUs were slower just then (other work on the same cores, throttling).",
+    COMPUTING: "Check whether these steps have more to compute (longer sequences, larger batches, occasional work), or "
+    "whether their CPUs were slower then (other load on the same cores, throttling).",
 }
-"""What slow steps wait for -> what to do about it."""
+"""Cause of slow steps -> advice."""
 _EVIDENCE = (
-    "The times of all steps of the run that ran without the profiler: `slow_steps` of `steps` take more than 1.3 times the "
-    "median, and `when` they come: every so many steps (at least four of sixteen or more, nearly all that are due, and "
-    "nearly no others), in a row, where an epoch begins, or now and then; steps that are twice as much too long as others "
-    "are looked at without those. What they have that usual steps lack is looked for in the "
-    "stages that the job or the recorder marked, in the waits for the data loader and for a CPU (`lost_there`), and on the "
-    "stacks of the training thread, which are sampled fifty times a second: `place` is the outermost line at which slow "
-    "steps spend most of their excess, and usual ones hardly any time, with what it called; `innermost` is the last line "
-    "of the job's own that this led to. Saves are known by torch.save, torch.distributed.checkpoint and "
-    "safetensors.torch, also where the job imported them by name, and else by a function's name."
+    "Based on all steps without profiler: `slow_steps` of `steps` took more than 1.3 times the median. `when` is their "
+    "pattern: every N steps (at least four slow steps of sixteen, nearly all that are due, and hardly any others), "
+    "consecutive, at the start of an epoch, or at random. Steps with at least twice the excess of others form a "
+    "group of their own. The extra time is searched for in stages that the job or the recorder marked, in waits for "
+    "the data loader and for a CPU (`lost_there`), and in the stacks of the training thread, sampled fifty times a "
+    "second. `source_line` is the outermost line where slow steps spend most of their extra time and usual steps "
+    "hardly any, with its callee; `innermost` is the innermost line of the job's own code below it. Saves are "
+    "recognised by torch.save, torch.distributed.checkpoint and safetensors.torch, also if imported by name, or by "
+    "the function's name."
 )
 _PRICE = (
-    "Measured, not replayed: what these steps take beyond the usual ones, as a share of all. The throughput that is told is "
-    "that of all steps."
+    "Measured, not replayed: the extra time of these steps over the usual ones, as a share of all steps. The reported "
+    "throughput covers all steps."
 )
+_AS_ESP601 = "As in ESP601."
 
 _PAGES = (
     Page(
         "ESP601",
-        "Saves stop the training",
-        "In some steps the training stops while a checkpoint is written: by torch.save, by torch.distributed.checkpoint, by "
-        "safetensors, or by a function of the job's own that is named for saving.",
+        "Checkpoints stop the training",
+        "In some steps the training stops while a checkpoint is written: by torch.save, torch.distributed.checkpoint, "
+        "safetensors, or a function of the job whose name indicates saving.",
         _EVIDENCE,
         _PRICE,
-        "Save less often, or asynchronously, or in shares; look at the storage where a save takes longer than its bytes "
-        "need.",
+        "Save less often, asynchronously, or in shards. If a save takes longer than its size explains, check the "
+        "storage.",
     ),
     Page(
         "ESP806",
-        "Steps that are slow again and again",
-        "Every so many steps one takes longer, which neither the median step nor a short window shows.",
-        _EVIDENCE,
-        _PRICE,
-        "Find what happens then: validation, logging, metrics, a scheduler; do it less often or beside the training.",
+        "Steps that are slow at regular intervals",
+        "Every N steps one step takes longer. Neither the median step nor a short window shows this.",
+        _AS_ESP601,
+        _AS_ESP601,
+        "Find out what happens then: validation, logging, metrics, a scheduler. Do it less often or in the background.",
     ),
     Page(
         "ESP807",
-        "Steps that are slow at epochs, in a row, or now and then",
-        "Some steps take longer, at no regular distance, or a row of them does. Those at random, and short rows, are named "
-        "only where it can be told what they have that others lack: any machine has slow moments.",
-        _EVIDENCE,
-        _PRICE,
-        "At epochs: persistent_workers=True, a validation that is shorter or beside the training. At random: what is named.",
+        "Steps that are slow at epochs, consecutively, or at random",
+        "Some steps take longer: at the start of epochs, at irregular intervals, or several in succession. Random "
+        "slow steps and short series are reported only with a known cause, because any machine has short slowdowns.",
+        _AS_ESP601,
+        _AS_ESP601,
+        "At epochs: use persistent_workers=True, or a shorter or asynchronous validation. Otherwise: fix the "
+        "reported cause.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""ESP301: communication that nothing hides."""
+"""ESP301: exposed communication, which does not overlap compute."""
 
 import re
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import RankBreakdown
-from esprof.analyzers.findings.communication.late_transfers import late_transfers
-from esprof.analyzers.findings.communication.small_transfers import MIN_TRANSFERS_OF_A_STEP, small_transfers
+from esprof.analyzers.findings.communication.late_gradients import late_gradients
+from esprof.analyzers.findings.communication.small_collectives import MIN_PER_STEP, small_collectives
 from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
 from esprof.analyzers.samples.sampled_places import seen_calling
-from esprof.analyzers.views.transfers import SMALL, transfers
+from esprof.analyzers.views.collectives import SMALL, steady_collectives
 from esprof.core import readable
 from esprof.core.readable import duration
 from esprof.core.text import LONGEST_NAME, printable
@@ -21,64 +21,65 @@ from esprof.replay.dfg import Cls
 _NONE = "communication=0"
 
 MIN_SHARE_OF_SAVING = 0.1
-"""Least share of the price that the job must be seen to spend in calls of collectives, for its line to be named."""
+"""Least share of the saving that samples must show in calls of collectives, for their line to be reported."""
 
 _CALLED = re.compile(r"torch/distributed/distributed_c10d\.py\(\d+\): \w+(\n|$)")
-"""Finds calls of collectives on stacks, such as `all_reduce` and `all_gather_object`. Those of DDP are made by C++ code."""
+"""Matches calls of collectives on stacks, such as `all_reduce` and `all_gather_object`. DDP calls them from C++ "
+"code."""
 
-_LESS = "send less (compression, lower precision, fewer synchronisations by accumulation), or use a faster link"
+_LESS = "send fewer bytes (compression, lower precision, gradient accumulation), or use a faster link"
 
 
 def exposed_communication(case: Case) -> Iterator[Cause]:
-    """What a step would gain if transfers took no time, waiting for peers not counted.
+    """Saving of a step whose communication took no time; waiting for peers is not counted.
 
-    Where a rule that tells more of the same time gains most of it, that says all.
+    A more specific rule that explains most of this saving replaces it.
     """
     saving = case.pricer.saving_ns(_NONE)
     if saving is None or not case.worth_naming(saving):
         return
-    told = [*small_transfers(case), *late_transfers(case)]
-    if any(explains(case, cause, saving) for cause in told):
+    specific = [*small_collectives(case), *late_gradients(case)]
+    if any(explains(case, cause, saving) for cause in specific):
         return
     line = _waited_for_at(case, saving)
     yield Cause(
         id="ESP301",
-        title=f"Transfers that nothing hides cost {duration(saving)} a step",
+        title=f"Communication that does not overlap compute costs {duration(saving)} a step",
         ranks=case.replayed.built.dfg.marks.ranks,
         scenario=_NONE,
         confidence="high" if case.is_explained else "medium",
-        evidence=_evidence(case) | ({"place": Evidence(line)} if line else {}),
+        evidence=_evidence(case) | ({"source_line": Evidence(line)} if line else {}),
         advice=(f"The job waits at {line}. " if line else "")
-        + f"{_advice(case, told)} The saving is the bound: no transfer time at all.",
+        + f"{_advice(case, specific)} The saving is an upper bound: communication that takes no time at all.",
     )
 
 
 def _waited_for_at(case: Case, saving: float) -> str | None:
-    """The line of the job's own code that calls collectives itself, where it spends much of `saving`, ns, in them."""
+    """The line of the job's own code that calls collectives, if it spends much of `saving`, ns, in them."""
     found = [one for rank in case.run.ranks if (one := seen_calling(case.job.samples, rank, _CALLED)) is not None]
     seen, took_ns = max(found, key=lambda one: one[1], default=(None, 0.0))
     return printable(seen.text, LONGEST_NAME) if seen and took_ns >= MIN_SHARE_OF_SAVING * saving else None
 
 
-def _advice(case: Case, told: list[Cause]) -> str:
-    """What to do about these transfers, by what is known of them; `told` are causes of part of their time."""
-    if told:
-        ids = " and ".join(cause.id for cause in told)
-        return f"See {ids} first. What is then left: {_LESS}."
-    sent = transfers(case.replayed)
-    if sent.a_step(sent.is_small) >= MIN_TRANSFERS_OF_A_STEP and np.median(sent.bytes) < SMALL:
+def _advice(case: Case, specific: list[Cause]) -> str:
+    """Advice by the sizes and the overlap of the collectives; `specific` are causes of some of their time."""
+    if specific:
+        ids = " and ".join(cause.id for cause in specific)
+        return f"See {ids} first. For the remaining communication, {_LESS}."
+    sent = steady_collectives(case.replayed)
+    if sent.a_step(sent.is_small) >= MIN_PER_STEP and np.median(sent.bytes) < SMALL:
         return (
-            f"Half of the {sent.a_step(sent.bytes >= 0):.0f} transfers a step are below {readable.size(SMALL)}: send more "
-            f"at a time where that can be done (larger buckets, flattened tensors). Else {_LESS}."
+            f"Half of the {sent.a_step(sent.bytes >= 0):.0f} collectives a step are smaller than "
+            f"{readable.size(SMALL)}: combine them if possible (larger buckets, flattened tensors). Otherwise {_LESS}."
         )
     less = f"{_LESS[0].upper()}{_LESS[1:]}"
     if all(_could_hide(part) for part in case.parts):
-        return f"{less}; or let them begin earlier: there is as much computing that no transfer runs beside."
+        return f"{less}. Or start collectives earlier: the step has enough compute to hide them."
     return f"{less}."
 
 
 def _could_hide(part: RankBreakdown) -> bool:
-    """Whether a rank computes as long without any transfer beside it as it transfers without computing."""
+    """Whether a rank's compute without concurrent communication is at least as long as its exposed communication."""
     if not part.overlap_pct:
         return part.compute >= part.exposed_communication
     overlap = part.overlap_pct / 100
@@ -88,32 +89,33 @@ def _could_hide(part: RankBreakdown) -> bool:
 
 def _evidence(case: Case) -> dict[str, Evidence]:
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
-    kept = dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, steps)
-    by_name = np.bincount(dfg.name[kept], weights=dfg.dur_ns[kept], minlength=len(dfg.names))
-    moved, shares = dfg.bytes[kept & (dfg.bytes > 0)].sum(), len(steps) * len(dfg.marks.ranks)
-    communication_ns = float(dfg.dur_ns[kept].sum())
+    sent = dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, steps)
+    by_name = np.bincount(dfg.name[sent], weights=dfg.dur_ns[sent], minlength=len(dfg.names))
+    moved, shares = dfg.bytes[sent & (dfg.bytes > 0)].sum(), len(steps) * len(dfg.marks.ranks)
+    communication_ns = float(dfg.dur_ns[sent].sum())
     evidence = {
         "exposed": by_rank({part.rank: ns(part.exposed_communication) for part in case.parts}, "ns"),
-        "transfer_per_step_and_rank": Evidence(round(communication_ns / shares), "ns"),
+        "communication_per_step_and_rank": Evidence(round(communication_ns / shares), "ns"),
         "longest": Evidence(dfg.names[int(by_name.argmax())]),
     }
     if moved:
         evidence["sent_per_step_and_rank"] = Evidence(round(float(moved) / shares), "bytes")
-        evidence["rate_while_transferring"] = Evidence(round(float(moved) / communication_ns * NS_PER_S), "bytes/s")
+        evidence["bandwidth"] = Evidence(round(float(moved) / communication_ns * NS_PER_S), "bytes/s")
     return evidence
 
 
 _PAGES = (
     Page(
         "ESP301",
-        "Communication that nothing hides",
-        "Transfers run while no rank computes, so the step waits for them.",
-        "`exposed` is the time per step in which only a transfer runs, by rank; waiting for peers is not in it. `place` is "
-        "the line of the job's own code that calls the collectives, where samples show it in such calls for long.",
-        "`communication=0`: replay makes all transfers take no time, the bound of what any faster link or compression "
-        "can give. Where ESP302 or ESP303 gain most of that, they are named instead.",
-        "Compression, lower precision, gradient accumulation, a faster link. Larger transfers where they are many and small "
-        "(ESP302), earlier ones where they begin behind the backward pass (ESP303).",
+        "Exposed communication",
+        "Collectives run while no rank computes, so the step waits for them.",
+        "`exposed` is the time per step in which only communication runs, by rank, without waiting for peers. "
+        "`source_line` is the line of the job's own code that calls the collectives, if samples show it there for "
+        "long.",
+        "`communication=0`: in replay all communication takes no time: the upper bound for any faster link or "
+        "compression. If ESP302 or ESP303 explain most of it, they replace this finding.",
+        "Use compression, lower precision, gradient accumulation, or a faster link. Combine many small collectives "
+        "(ESP302); start collectives earlier that run after the backward pass (ESP303).",
     ),
 )
 

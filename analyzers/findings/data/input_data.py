@@ -24,19 +24,19 @@ from esprof.replay.whatif.term import scope
 from esprof.run.run import Run
 
 MIN_SHARE_OF_GAIN = 0.8
-"""Ranks are named, the worst stall first, until mending them gives this share of what mending all would."""
+"""Ranks are listed, worst stall first, until fixing them gives this share of the saving of fixing all."""
 
 MIN_SHARE_OF_WORST_STALL = 0.1
-"""Least stall, as a share of the worst rank's, for which a rank is named beside it."""
+"""Least stall, as a share of the worst rank's, for which a rank is listed, too."""
 
 MIN_SHARE_OF_GAIN_BY_WORKERS = 0.8
-"""Share of what a step would gain if nobody had to make the batches, below which the CPUs that make them are the limit."""
+"""Share of the saving of batches that cost nothing, below which the CPUs that make them are the bottleneck."""
 
 READY = "data[ready]=0"
 
 
 def input_stalls(case: Case) -> Iterator[Cause]:
-    """The DataLoader keeps ranks waiting."""
+    """Ranks that wait for their DataLoader."""
     ranks = stalling(case)
     if not ranks:
         return
@@ -51,19 +51,19 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     place = _place(case.job.samples, worst)
     yield Cause(
         id="ESP101",
-        title=f"{title}, and CPUs are the limit" if is_limited else title,
+        title=f"{title}; the CPUs are the bottleneck" if is_limited else title,
         ranks=ranks,
         scenario=f"{scope(ranks)}.{READY if is_limited else 'data=0'}",
         confidence="high" if case.run.stages(worst).is_kind("next").any() and not is_limited else "medium",
         evidence=_evidence(case.replayed, ranks, worst, case.parts)
-        | ({"gain_if_others_make_them": Evidence(round(made), "ns")} if is_limited else {})
-        | ({"place": Evidence(printable(place.text, LONGEST_NAME))} if place else {}),
+        | ({"saving_with_more_workers": Evidence(round(made), "ns")} if is_limited else {})
+        | ({"source_line": Evidence(printable(place.text, LONGEST_NAME))} if place else {}),
         advice=_advice(case.replayed, worst, made, is_limited) + _at(place),
     )
 
 
 def _place(samples: JobSamples, rank: Rank) -> Seen | None:
-    """The line that makes the batches of `rank`, where that is its own training thread."""
+    """The line at which the training thread of `rank` makes its batches, if it makes them itself."""
     stages = samples.run.stages(rank)
     own = stages.where(stages.is_kind("next") & (stages.ints("workers") == 0))
     return seen_within(samples, rank, np.stack([own.ints("start_ns"), own.ints("end_ns")], axis=1))
@@ -71,18 +71,18 @@ def _place(samples: JobSamples, rank: Rank) -> Seen | None:
 
 def _at(place: Seen | None) -> str:
     return (
-        f" Of making a batch, {100 * place.share:.0f} % goes to {printable(place.text, LONGEST_NAME)}." if place else ""
+        f" {100 * place.share:.0f} % of that time is spent in {printable(place.text, LONGEST_NAME)}." if place else ""
     )
 
 
 def stalling(case: Case) -> tuple[Rank, ...]:
-    """The fewest ranks, by stall, that bring most of the gain when their loaders are mended; none without a loader.
+    """The fewest ranks, by stall, whose loaders give most of the saving when fixed; none without a loader.
 
-    Two loaders that are equally slow hide one another: mending one alone gains nothing.
+    Two equally slow loaders hide one another: fixing one alone saves nothing.
     """
     dfg = case.replayed.built.dfg
-    all_mended = case.pricer.saving_ns(READY)
-    if all_mended is None:
+    all_fixed = case.pricer.saving_ns(READY)
+    if all_fixed is None:
         return ()
     loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
     worst = max(part.input_stall for part in case.parts)
@@ -93,38 +93,37 @@ def stalling(case: Case) -> tuple[Rank, ...]:
 
     def is_most(count: int) -> bool:
         saving = case.pricer.saving_ns(f"{scope(worst_first[:count])}.{READY}")
-        return saving is not None and saving >= MIN_SHARE_OF_GAIN * all_mended
+        return saving is not None and saving >= MIN_SHARE_OF_GAIN * all_fixed
 
-    # More ranks never gain less, so that few of all counts need be priced.
+    # More ranks never save less, so a binary search needs few prices.
     fewest = 1 + bisect_left(range(1, len(worst_first)), True, key=is_most)
     return tuple(sorted(worst_first[:fewest]))
 
 
 @dataclass(frozen=True)
 class BatchSource:
-    """How the batches of a rank are made, as far as it was recorded."""
+    """How the batches of a rank are made, as far as recorded."""
 
     make_ns: float | None
-    """Mean time to make one, which is what a loader has to keep up with; None where it was made out of sight."""
+    """Mean time to make a batch; None where it was not recorded."""
     cpu_ns: float | None
-    """Mean CPU time of making one; None where it is not known."""
+    """Mean CPU time to make a batch; None where unknown."""
     workers: int | None
-    """How many workers make them; 0 where the rank does it itself, None where nothing tells."""
+    """Number of loader workers; 0 if the rank makes batches itself, None where unknown."""
 
 
 def batches(run: Run, dfg: Dfg, rank: Rank) -> BatchSource:
-    """How the batches of `rank` are made. A trace without stages tells of workers only that there are some: what the graph
-    has of them then are the waits for them."""
+    """How the batches of `rank` are made. In a trace without stages the graph has only the waits for loader workers."""
     made = (dfg.rank == rank) & dfg.of(Cls.DATA) & (dfg.dur_ns > 0)
     by_worker = made & dfg.on(LaneKind.LOADER)
-    told = int(run.stages(rank).ints("workers").max(initial=0))
+    workers_recorded = int(run.stages(rank).ints("workers").max(initial=0))
     if by_worker.any() and are_batches_recorded(run, rank):
-        workers = max(told, len(np.unique(dfg.lane[by_worker])))
+        workers = max(workers_recorded, len(np.unique(dfg.lane[by_worker])))
         return BatchSource(float(np.mean(dfg.dur_ns[by_worker])), batch_cpu_ns(run, rank), workers)
     own = made & np.array([IN_THE_RANK in name for name in dfg.names])[dfg.name]
-    if own.any() and not told:
+    if own.any() and not workers_recorded:
         return BatchSource(float(np.mean(dfg.dur_ns[own])), _own_cpu_ns(run, rank), 0)
-    return BatchSource(None, None, told or None)
+    return BatchSource(None, None, workers_recorded or None)
 
 
 def _own_cpu_ns(run: Run, rank: Rank) -> float | None:
@@ -143,7 +142,7 @@ def _evidence(
         "batch": None if making.make_ns is None else Evidence(round(making.make_ns), "ns"),
         "batch_cpu": None if making.cpu_ns is None else Evidence(round(making.cpu_ns), "ns"),
         "loader_workers": None if making.workers is None else Evidence(making.workers),
-        "cpus_for_each_rank_at_most": Evidence(round(cpus, 1)) if (cpus := cpus_of(replayed.run, worst)) else None,
+        "max_cpus_per_rank": Evidence(round(cpus, 1)) if (cpus := cpus_of(replayed.run, worst)) else None,
     }
     return {
         "input_stall": by_rank({rank: stall[rank] for rank in ranks}, "ns"),
@@ -154,12 +153,12 @@ def _evidence(
 
 
 def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> str:
-    """`saving`, ns, is what a step gains where others make the batches."""
+    """`saving`, ns, is what a step saves if other processes make the batches."""
     making, cpus = batches(replayed.run, replayed.built.dfg, rank), cpus_of(replayed.run, rank)
     if making.make_ns is None:
         return (
-            "How long a batch takes to make is not in this run: `esprof record` sees what loader workers do. Until then, "
-            "see what the dataset does a sample, and try more workers."
+            "This run does not show how long a batch takes to make; `esprof record` records loader workers. Until "
+            "then, check the work of the dataset for each sample, and try more workers."
         )
     without = max(replayed.pricer.step_ns - saving, 1.0)
     needed = math.ceil(making.make_ns / without)
@@ -169,25 +168,25 @@ def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> 
         has = f", and each rank has at most {cpus:.3g} {'CPU' if cpus == 1 else 'CPUs'}" if cpus else ""
         gain = readable.duration(max(saving, 0.0))
         return (
-            f"{takes}{on_a_cpu}{has}: more workers would gain {gain} at most. Decode less, or cheaper, or ahead of the "
-            "training; or give the host more CPUs."
+            f"{takes}{on_a_cpu}{has}: more workers would save at most {gain}. Decode less, use a cheaper decoder, "
+            "prepare the data before training, or give the host more CPUs."
         )
     if making.workers == 0:
-        return f"{takes}, in the rank itself, while its device waits: set num_workers on the DataLoader."
+        return f"{takes}, in the training process, while its device waits. Set num_workers of the DataLoader."
     if making.workers is not None and needed > making.workers:
         return (
-            f"{takes} and a step without stall {readable.duration(without)}: with num_workers={needed} (now "
-            f"{making.workers}) the loader would keep up, {_if_there_is_room(making, cpus)}. Where other ranks load "
-            "faster, look at this rank's host first."
+            f"{takes}, and a step without stall takes {readable.duration(without)}. With num_workers={needed} (now "
+            f"{making.workers}) the loader would keep up, {_if_there_is_room(making, cpus)}. If other ranks load "
+            "faster, check this rank's host first."
         )
-    return "The loader is fast enough on average but bursty: raise prefetch_factor, or look at the slow batches."
+    return "The loader is fast enough on average, but some batches are slow: find those, or raise prefetch_factor."
 
 
 def _if_there_is_room(making: BatchSource, cpus: float | None) -> str:
     if cpus is None or making.cpu_ns is None or making.make_ns is None:
         return "if the host has the cores and the storage the bandwidth"
     share = min(1.0, making.cpu_ns / making.make_ns)
-    waits = f"for {100 * (1 - share):.0f} % of that time a worker waits for something else than a CPU"
+    waits = f"a worker spends {100 * (1 - share):.0f} % of that time waiting, not on a CPU"
     return f"if the storage has the bandwidth: {waits}"
 
 
@@ -195,19 +194,19 @@ _PAGES = (
     Page(
         "ESP101",
         "Ranks wait for input data",
-        "The training loop asked its DataLoader for a batch and had to wait. In a job on several ranks one slow "
-        "loader stops all: the others show it as waiting at the next collective, never as input stall.",
-        "`input_stall` is the time per step inside the loader's next(), waiting or making the batch; `batch` "
-        "what making one batch takes, and `batch_cpu` how much of that on a CPU (`esprof record` tells of workers; Kineto "
-        "traces do not show them, and a stall is not the time of a batch); `cpus_for_each_rank_at_most` how many CPUs each "
-        "has. `place` is the line that most samples of the training thread were at meanwhile, where it makes the batches "
-        "itself.",
-        "`data=0` of these ranks: replay makes their batches take no time and runs the whole job again. No step gets "
-        "shorter than the CPUs need for the ranks and their batches, where that was recorded. Where that leaves less than "
-        "four fifths of the gain, the CPUs are the limit, and the price is `data[ready]=0`: that of batches that nobody has "
-        "to make; `gain_if_others_make_them` is what more workers would gain at most.",
-        "More workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, a cache. Compare "
-        "the stalling rank's host and storage with the others' when only some ranks stall.",
+        "The training loop asked its DataLoader for a batch and had to wait. In a job on several ranks one slow loader "
+        "stops all of them: the others wait at the next collective, which is not counted as input stall.",
+        "`input_stall` is the time per step inside the loader's next(), waiting for a batch or making it. `batch` "
+        "is the time to make a batch, and `batch_cpu` its CPU time (`esprof record` records loader workers; Kineto "
+        "traces do not show them, and a stall is not the time of a batch). `max_cpus_per_rank` is the number of "
+        "CPUs for each rank. `source_line` is the line with most samples of the training thread, if that thread "
+        "makes the batches itself.",
+        "`data=0` of these ranks: replay makes their batches take no time and replays the whole job. A step never gets "
+        "shorter than the CPU time of the ranks and their batches allows, where that was recorded. If that leaves "
+        "less than four fifths of the saving, the CPUs are the bottleneck, and the price is `data[ready]=0`: "
+        "batches that need no work at all. `saving_with_more_workers` is then the most that more workers would save.",
+        "Use more workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, or a cache. "
+        "If only some ranks stall, compare their hosts and storage with those of the others.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""ESP903: ranks that are not in the run."""
+"""ESP903: ranks that are missing from the run."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 
 
 def missing_ranks(case: Case) -> Iterator[Cause]:
-    """The job had more ranks than the run holds."""
+    """The job had more ranks than the run."""
     run = case.run
     missing = run.missing_ranks
     if not missing:
@@ -23,7 +23,7 @@ def missing_ranks(case: Case) -> Iterator[Cause]:
             "matched_without": Evidence(partial),
             "step": Evidence(round(case.pricer.step_ns), "ns"),
         },
-        advice="A straggler among them cannot be seen, and waiting for them looks like transfer: record all ranks.",
+        advice="A straggler among them is invisible, and waiting for them looks like communication. Record all ranks.",
     )
 
 
@@ -31,11 +31,11 @@ _PAGES = (
     Page(
         "ESP903",
         "Ranks are missing",
-        "The job had more ranks than this run holds.",
-        "`missing` lists them; `matched_without` is how many collective calls were matched though one of their members is "
-        "missing.",
-        "None: what a missing rank does to the others is seen only as their waiting, which in collectives cannot be told "
-        "from transfer. Device-hours, samples and tokens are of the ranks that the run has.",
+        "The job had more ranks than this run.",
+        "`missing` lists them; `matched_without` is the number of collective calls that were matched although a "
+        "member is missing.",
+        "None: waiting for a missing rank cannot be distinguished from communication. Device-hours, samples and tokens "
+        "cover only the ranks of the run.",
         "Record all ranks, or add their files.",
     ),
 )

@@ -1,4 +1,4 @@
-"""ESP904: what the torch of the job cannot tell."""
+"""ESP904: data that the job's PyTorch version does not provide."""
 
 from collections.abc import Iterator
 
@@ -8,28 +8,29 @@ from esprof.run.run import WarningCode
 
 
 def torch_limits(case: Case) -> Iterator[Cause]:
-    """The job ran with a torch that records less than others."""
+    """The job ran with a PyTorch version that records less than others."""
     lacks = tuple(warning.message for warning in case.run.warnings if warning.code == WarningCode.TORCH_LACKS)
     if lacks:
         yield Cause(
             id="ESP904",
-            title="The job's torch tells less than newer ones",
+            title="The job's PyTorch version records less than newer ones",
             ranks=tuple(case.run.ranks),
             confidence="high",
             evidence={"lacks": Evidence("; ".join(lacks))},
-            advice="What rests on it is missing from this run, the rest is as sure as ever. A newer torch tells it.",
+            advice="Results that need the missing data are absent from this run; all others are unaffected. Use a "
+            "newer PyTorch version.",
         )
 
 
 _PAGES = (
     Page(
         "ESP904",
-        "The job's torch tells less than newer ones",
-        "The job ran with a torch that lacks something by which others tell more.",
-        "`lacks` says what, and of which version.",
+        "The job's PyTorch version records less than newer ones",
+        "The job ran with a PyTorch version that does not record some of the data that esprof uses.",
+        "`lacks` says what is missing, and which version has it.",
         "None.",
-        "Record with a newer torch where you need what is missing; "
-        "docs/reference/compatibility.md says what each version tells.",
+        "If you need the missing data, record with a newer version; docs/reference/compatibility.md lists what each "
+        "version records.",
     ),
 )
 

@@ -7,7 +7,7 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 
 
 def unexplained(case: Case) -> Iterator[Cause]:
-    """A large part of the critical path has no known cause."""
+    """A large share of the critical path has no known cause."""
     if case.is_explained:
         return
     explained = case.replayed.explained_pct
@@ -17,8 +17,8 @@ def unexplained(case: Case) -> Iterator[Cause]:
         ranks=(),
         confidence="high",
         evidence={"explained": Evidence(round(explained / 100, 4), "share")},
-        advice="Record with CUDA synchronisation events (esprof record does), and a few more steps; treat the "
-        "predictions above as bounds.",
+        advice="Record with CUDA synchronisation events (`esprof record` does), and record more steps. Treat the "
+        "savings above as upper bounds.",
     )
 
 
@@ -26,10 +26,10 @@ _PAGES = (
     Page(
         "ESP901",
         "Much of the step is unexplained",
-        "A large part of the critical path is waiting for which the trace shows no cause, or contention.",
-        "`explained` = 1 − (residual + contention + operations that did not run) / span of the critical path.",
-        "None: it lowers the trust in the other findings' prices.",
-        "Record with synchronisation events and more steps.",
+        "A large share of the critical path is contention, or waiting for which the trace shows no cause.",
+        "`explained` = 1 − (residual + contention + operations that did not run) / length of the critical path.",
+        "None: the prices of the other findings are less reliable.",
+        "Record with synchronisation events, and record more steps.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""ESP905: the job's transfers take longer, or shorter, than was measured of such transfers."""
+"""ESP905: the job's collectives are slower, or faster, than the measured curves of `esprof probe`."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.views.transfers import SteadyStateCollectives, transfers
+from esprof.analyzers.views.collectives import SteadyStateCollectives, steady_collectives
 from esprof.core import readable
 from esprof.core.readable import decimal
 from esprof.core.types import Rank
@@ -14,54 +14,56 @@ from esprof.replay.whatif.communication.probed import sweep_of
 from esprof.run.collective_names import collective_word
 
 TIMES_AS_PROBED = (0.8, 1.25)
-"""From where to where the median of recorded over measured time may lie."""
+"""Accepted range of the median ratio of recorded to measured time."""
 
-MIN_TRANSFERS = 8
-"""Transfers of a kind by which it is judged."""
+MIN_COLLECTIVES = 8
+"""Least number of collectives of a kind for a comparison."""
 
 _OVERLAP_NS = 20_000
-"""By how much two transfers may overlap and count as one after the other: ranks leave a collective one after the other."""
+"""Most overlap of two collectives that still count as consecutive: ranks do not leave a collective at the same time."""
 
 
 def unlike_probes(case: Case) -> Iterator[Cause]:
-    """Collectives whose recorded transfers are not what their measured curve says of these sizes."""
+    """Kinds of collectives whose recorded times differ from their measured curve at the same sizes."""
     if case.run.probes is None:
         return
-    moved = transfers(case.replayed)
+    moved = steady_collectives(case.replayed)
     for (word, ranks), nodes in _alone_by_kind(moved).items():
         sweep = sweep_of(case.run.probes, word, ranks)
         if sweep is None:
             continue
         curve, sizes = sweep.curve(), moved.dfg.bytes[nodes]
-        told = np.array([curve.holds(size) for size in sizes.tolist()], bool)
-        if np.count_nonzero(told) < MIN_TRANSFERS:
+        is_covered = np.array([curve.holds(size) for size in sizes.tolist()], bool)
+        if np.count_nonzero(is_covered) < MIN_COLLECTIVES:
             continue
-        expected = np.array([curve.at(size) for size in sizes[told].tolist()])
-        low, median, high = np.quantile(moved.dfg.dur_ns[nodes[told]] / expected, (0.25, 0.5, 0.75)).tolist()
-        # Half of the transfers at least lie on the same side of the curve, whatever their scatter.
+        expected = np.array([curve.at(size) for size in sizes[is_covered].tolist()])
+        low, median, high = np.quantile(moved.dfg.dur_ns[nodes[is_covered]] / expected, (0.25, 0.5, 0.75)).tolist()
+        # Both quartiles must lie on the same side of the curve, so that scatter alone is not reported.
         if TIMES_AS_PROBED[0] <= median <= TIMES_AS_PROBED[1] or low < 1 < high:
             continue
         yield Cause(
             id="ESP905",
-            title=f"Transfers of {word} take {decimal(median)}× what was measured of their sizes",
+            title=f"{word} takes {decimal(median)}× the time that esprof probe measured for these sizes",
             ranks=ranks,
             confidence="medium",
             evidence={
                 "collective": Evidence(word),
                 "recorded_over_measured": Evidence(round(median, 3)),
                 "quartiles": Evidence(f"{decimal(low)} to {decimal(high)}"),
-                "transfers": Evidence(int(np.count_nonzero(told))),
-                "sizes": Evidence(f"{readable.size(sizes[told].min())} to {readable.size(sizes[told].max())}"),
+                "collectives": Evidence(int(np.count_nonzero(is_covered))),
+                "sizes": Evidence(
+                    f"{readable.size(sizes[is_covered].min())} to {readable.size(sizes[is_covered].max())}"
+                ),
             },
-            advice="What rests on the curves (network=, bucket_mb=) does not tell what this job gets: probe it again on the "
-            "machines and links that it runs on, with nothing else on them. How much computing beside a transfer slows it, "
-            "`esprof probe --show` tells.",
+            advice="Predictions that use the curves (network=, bucket_mb=) are unreliable for this job. Run `esprof "
+            "probe` again on the job's machines and links while they are otherwise idle. `esprof probe --show` "
+            "shows how much concurrent compute slows collectives down.",
         )
 
 
 def _alone_by_kind(moved: SteadyStateCollectives) -> dict[tuple[str, tuple[Rank, ...]], np.ndarray]:
-    """(collective, its ranks) -> nodes of the transfers of known size with no other of the rank beside them, one for each
-    collective: that of its lowest rank."""
+    """(kind of collective, its ranks) -> nodes of the collectives of known size that overlap no other on any of their ranks,
+    one node for each: that of its lowest rank."""
     dfg = moved.dfg
     begin, end = dfg.recorded_ns[moved.node], (dfg.recorded_ns + dfg.dur_ns)[moved.node]
     crowded = np.zeros(len(moved.node), bool)
@@ -86,14 +88,14 @@ def _alone_by_kind(moved: SteadyStateCollectives) -> dict[tuple[str, tuple[Rank,
 _PAGES = (
     Page(
         "ESP905",
-        "Transfers unlike those that were measured",
-        "The run holds measured curves of its collectives (`esprof probe`), and the transfers that were recorded of the job "
-        "take clearly more or less time than these say of their sizes. Transfers beside another of the same rank are left "
-        "out.",
-        "`recorded_over_measured`: the median over `transfers`, and its `quartiles`; their `sizes`.",
-        "None: it tells how far to trust what rests on the curves.",
-        "Probe the job again where it runs, with nothing else on the machines and links. Transfers that computing beside "
-        "them slows down are slower than the curve of a link at rest: `esprof probe --show` tells by how much.",
+        "Collectives differ from the measured curves",
+        "The run has measured curves of its collectives (`esprof probe`), and the recorded collectives take clearly "
+        "more or less time than the curves predict for their sizes. Collectives that overlap another one on the "
+        "same rank are excluded.",
+        "`recorded_over_measured` is the median ratio over `collectives`, with its `quartiles` and their `sizes`.",
+        "None: it shows how reliable predictions from the curves are.",
+        "Probe the job again on its machines and links while they are otherwise idle. Collectives that overlap "
+        "compute are slower than the curve of an idle link: `esprof probe --show` shows by how much.",
     ),
 )
 

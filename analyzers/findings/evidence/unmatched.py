@@ -1,4 +1,4 @@
-"""ESP902: collectives without counterpart."""
+"""ESP902: collectives without counterparts on other ranks."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ MIN_MATCHED_SHARE = 0.9
 
 
 def unmatched(case: Case) -> Iterator[Cause]:
-    """Calls of collectives that were found on some of their ranks only."""
+    """Collective calls that were found on only some of their ranks."""
     counts = case.replayed.built.counts
     seen, matched = counts.collectives, counts.collectives_matched
     if not seen or matched >= MIN_MATCHED_SHARE * seen:
@@ -21,17 +21,19 @@ def unmatched(case: Case) -> Iterator[Cause]:
         ranks=(),
         confidence="high",
         evidence={"collectives": Evidence(seen), "matched": Evidence(matched)},
-        advice="Waiting and transfer cannot be told apart in these: give the traces of all ranks of the same steps.",
+        advice="In these calls, waiting cannot be distinguished from communication. Provide the traces of all ranks "
+        "for the same steps.",
     )
 
 
 _PAGES = (
     Page(
         "ESP902",
-        "Collectives without counterpart",
-        "Calls of a collective were found on some ranks only, so arrival and transfer cannot be told apart in them.",
-        "`collectives` seen and `matched`, over all ranks.",
-        "None: unmatched calls keep their recorded duration in every replay.",
+        "Collectives without counterparts",
+        "Collective calls were found on only some ranks, so waiting cannot be distinguished from communication in "
+        "them.",
+        "`collectives` found and `matched`, over all ranks.",
+        "None: unmatched calls retain their recorded duration in every replay.",
         "Record the same steps on all ranks.",
     ),
 )

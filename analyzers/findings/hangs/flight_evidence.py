@@ -1,4 +1,4 @@
-"""What several findings tell of a flight recorder's snapshots: who waited for whom, and where the ranks were."""
+"""Evidence from the flight recorder's snapshots: which ranks waited for which, and where they were."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,11 +8,11 @@ from esprof.run.flight.hang import Hang
 from esprof.run.flight.log import Snapshot
 
 _MAX_RANKS_LOCATED = 8
-"""Ranks whose place is named: those at fault first."""
+"""Most ranks whose source location is reported, ranks at fault first."""
 
 
 def waiting_evidence(still: Hang) -> dict[str, Evidence]:
-    """What is waited in and by whom; empty where ranks that disagreed do not wait."""
+    """The collective in which ranks wait, and those ranks; empty where mismatched ranks do not wait."""
     if not still.waiting:
         return {}
     first = still.waiting[0]
@@ -28,15 +28,15 @@ def waiting_evidence(still: Hang) -> dict[str, Evidence]:
 
 
 def locations(first: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[Rank, str]:
-    """Rank -> `file(line): function`: where the ranks of `first` are, then some of the others; and where the loader's worker
-    is that a rank waits for."""
+    """Rank -> `file(line): function`, for the ranks of `first`, then for some of the others; with the location of the loader
+    worker that a rank waits for."""
     ranks = [*first, *sorted(snapshots.keys() - set(first))]
     found = {rank: snapshots[rank].whereabouts for rank in ranks if rank in snapshots}
     return {rank: location for rank, location in list(found.items())[:_MAX_RANKS_LOCATED] if location}
 
 
 def last_entered(ranks: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[Rank, str]:
-    """Rank -> the last collective that it entered, and the line that entered it, as far as calls tell lines."""
+    """Rank -> the last collective that it entered, and the line of the call, where recorded."""
     found = {}
     for rank in (rank for rank in ranks[:_MAX_RANKS_LOCATED] if rank in snapshots):
         calls = [call for log in snapshots[rank].calls for call in log.entries if call.entered_at]

@@ -1,4 +1,4 @@
-"""ESP801–803, ESP805 and ESP808: ranks that wait without end, and ranks that died, by what the flight recorder saw."""
+"""ESP801–803, ESP805 and ESP808: hangs and dead ranks, from the flight recorder."""
 
 import re
 from collections.abc import Mapping
@@ -28,51 +28,51 @@ _IDS: dict[HangKind, str] = {
 }
 _OWN_IDS: dict[StallKind, str] = {"unjoined": "ESP801", "joining": "ESP805", "loader": "ESP808", "alone": "ESP808"}
 _OWN_ADVICE: dict[StallKind, str] = {
-    "unjoined": "Every rank has to call init_process_group with the same address and world size. Look where these ranks "
-    "are; of ranks that are not seen, look whether their process was started and can reach MASTER_ADDR:MASTER_PORT.",
-    "joining": "All ranks here are in init_process_group, so look at what they wait for: MASTER_ADDR and MASTER_PORT, a "
-    "firewall, the world size, a node that was not started.",
-    "loader": "Look at the line that the worker is at: a read that does not return, or a lock that a thread held when "
-    'the worker was forked (use multiprocessing_context="spawn", or make threads after the first batch).',
-    "alone": "Look at the line: a lock that another process holds, a read or a queue that does not return.",
+    "unjoined": "Every rank has to call init_process_group with the same address and world size. Check where these "
+    "ranks are. If a rank has no recording, check that its process was started and can reach MASTER_ADDR:MASTER_PORT.",
+    "joining": "All recorded ranks are in init_process_group. Check MASTER_ADDR and MASTER_PORT, firewalls, the "
+    "world size, and whether all nodes were started.",
+    "loader": "Examine the worker's line: a read that does not return, or a lock that a thread held when "
+    'the worker was forked (use multiprocessing_context="spawn", or start threads after the first batch).',
+    "alone": "Examine the line: a lock held by another process, a read or a queue that does not return.",
 }
 _MIN_WAIT_OF_DUMP_NS: Ns = 5_000_000_000
-"""The wait in a collective from which on a dump of it is more than a look at a job that runs: what --hang is by default."""
+"""Least wait in a collective for which a dump indicates a hang and not a running job: the default of --hang."""
 _LOST_PEER = re.compile(r"connection (closed|reset) by (peer|remote)|broken pipe|remote process exited", re.IGNORECASE)
-"""What backends raise where the process at the other end has gone."""
+"""Matches the errors that backends raise when the remote process has ended."""
 _ADVICE: dict[HangKind, str] = {
-    "absent": "Every rank of a group has to enter each of its collectives. Look where these ranks are: at code that only "
-    "some ranks run (`if rank == 0`), a loop that they leave early or enter late, a read or lock that does not "
-    "return. If it is a long save or validation, nothing hangs: `esprof record --hang` says how long is long.",
-    "gone": "These ranks had less to do than the others, most often fewer batches: use drop_last=True, or the same number "
+    "absent": "Every rank of a group has to enter each of its collectives. Examine where these ranks are: code that "
+    "only some ranks run (`if rank == 0`), a loop that they leave early or enter late, a read or lock that does not "
+    "return. A long save or validation is not a hang: set the time limit with `esprof record --hang`.",
+    "gone": "These ranks had less work than the others, usually fewer batches. Use drop_last=True, the same number "
     "of batches on all ranks, or torch.distributed.algorithms.Join.",
-    "unseen": "Look at these processes: they may be stopped, or native code may hold Python's lock (`py-spy dump`).",
-    "mismatch": "All ranks of a group have to enter the same collectives in the same order, with equal sizes. Look for a "
-    "branch that depends on the rank or its data before this one.",
+    "unseen": "Examine these processes (`py-spy dump`): they may be stopped, or native code may hold the GIL.",
+    "mismatch": "All ranks of a group have to enter the same collectives in the same order, with equal sizes. Look "
+    "for an earlier branch that depends on the rank or its data.",
     "deadlock": "Enter the collectives of several groups in the same order on all ranks.",
-    "stuck": "All ranks did their part, so look at the way between them: network, NCCL_DEBUG=INFO, a full device queue.",
+    "stuck": "All ranks entered the collective. Check the network, the output of NCCL_DEBUG=INFO, and device queues.",
 }
 _AFTER_DEATH: dict[Literal["error", "signal"] | None, str] = {
-    None: "esprof does not end a process this way: look for the kernel's out-of-memory killer (`dmesg`), for limits of the "
-    "scheduler or container, or for os._exit() in the job.",
-    "error": "The exception was raised in the job; the other ranks end because of this one.",
-    "signal": "Look at the native code that ran there; `python -X faulthandler` and a core dump tell more.",
+    None: "esprof does not end processes this way. Check for the kernel's out-of-memory killer (`dmesg`), limits of the "
+    "scheduler or container, and os._exit() in the job.",
+    "error": "The exception was raised in the job; the other ranks ended because of it.",
+    "signal": "Examine the native code that ran there; `python -X faulthandler` and a core dump show more.",
 }
 
 
 @dataclass(frozen=True)
 class _Death:
-    """The end of one rank that was not the launcher's doing."""
+    """The end of a rank that the launcher did not cause."""
 
     rank: Rank
     cause: str | None
     kind: Literal["error", "signal"] | None
-    """What ended it; None where it left no word."""
+    """What ended it; None where unknown."""
     location: StackFrame | None
 
 
 def hangs(job: RecordedJob) -> list[Cause]:
-    """ESP801, 802, 803, 805 or 807: what made the job hang or end, if anything did."""
+    """ESP801, 802, 803, 805 or 808: why the job hangs or ended, if it did."""
     logs = {meta.rank: job.run.flight(meta.rank) for meta in job.run.meta.ranks}
     last = {rank: job.steps.last(rank) for rank in logs}
     open_ones = open_snapshots(logs, last)
@@ -99,9 +99,9 @@ def hangs(job: RecordedJob) -> list[Cause]:
 
 
 def _deaths(logs: Mapping[Rank, FlightLog]) -> tuple[list[_Death], list[_Death], list[_Death]]:
-    """Ranks that a fault ended, ranks that are gone without a word, and the first that an exception ended.
+    """Ranks that a fault ended, ranks that vanished without a record, and the first that an exception ended.
 
-    A rank that got SIGTERM is none of these: the launcher or a person ended it.
+    Ranks that got SIGTERM are excluded: the launcher or a person ended them.
     """
     crashed = [_Death(rank, log.fault, "signal", log.location) for rank, log in logs.items() if log.fault is not None]
     vanished = [
@@ -118,7 +118,7 @@ def _first_line(cause: str | None) -> str:
 
 
 def _raised(log: FlightLog) -> bool:
-    """Whether an exception of the rank's own ended it."""
+    """Whether an exception raised in the rank ended it."""
     error_type = log.snapshots[-1].error_type if log.snapshots else None
     return error_type not in (None, "KeyboardInterrupt")
 
@@ -128,8 +128,8 @@ def _death_cause(
 ) -> Cause:
     ranks = tuple(death.rank for death in deaths)
     first = deaths[0]
-    step = max(last.values()) + 1  # What a killed rank had not yet written of its last steps, the others have.
-    when = f"in step {step}" if not logs[first.rank].starting else "before its first step was over"
+    step = max(last.values()) + 1  # A killed rank may not have written its last steps; the others have.
+    when = f"in step {step}" if not logs[first.rank].starting else "before its first step ended"
     return Cause(
         id="ESP803",
         title=f"{readable.ranks(ranks).capitalize()} died {when}: {_first_line(first.cause)}",
@@ -139,7 +139,7 @@ def _death_cause(
         evidence={
             "causes": by_rank({death.rank: death.cause for death in deaths}),
             "stacks": by_rank({death.rank: str(death.location) for death in deaths if death.location}),
-            "last_whole_step": by_rank(last),
+            "last_complete_step": by_rank(last),
         }
         | (waiting_evidence(still) if still and still.waiting else {}),
         advice=_AFTER_DEATH[first.kind],
@@ -147,11 +147,11 @@ def _death_cause(
 
 
 def _left_cause(left: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) -> Cause:
-    """Some ranks ended in peace, and another one lost its connection to them."""
+    """Some ranks ended normally, and another one lost its connection to them."""
     return Cause(
         id="ESP801",
         title=f"{readable.ranks(left).capitalize()} ended after step {max(last[rank] for rank in left)}, "
-        f"while rank {lost.rank} went on to a collective with {'it' if len(left) == 1 else 'them'}",
+        f"but rank {lost.rank} entered another collective with {'it' if len(left) == 1 else 'them'}",
         ranks=left,
         confidence="high",
         severity="critical",
@@ -184,24 +184,23 @@ def _hang_cause(still: Hang, open_ones: Mapping[Rank, Snapshot], logs: Mapping[R
 
 
 def _of_dumps(still: Hang) -> Confidence:
-    """How sure a hang is that one look at the ranks shows: any job has collectives that are not over yet."""
+    """Confidence in a hang from a single dump: any job has collectives that have not ended."""
     return "medium" if still.mismatch or still.waited_ns >= _MIN_WAIT_OF_DUMP_NS else "low"
 
 
 def _when(step: int, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> str:
-    """How a title begins of a job that stands still, or stood still until its end."""
-    lives = any(logs[rank].alive for rank in open_ones)
+    """Start of the title: when the job hung, or that it still hangs."""
+    is_alive = any(logs[rank].alive for rank in open_ones)
     if not any(log.counts_steps for log in logs.values()):
-        return "The job stands still" if lives else "The job stood still when it was dumped"
+        return "The job hangs" if is_alive else "The job hung when it was dumped"
     if not step:
-        return f"The job {'stands still' if lives else 'hung'} before its first step"
-    return f"Step {step} stands still" if lives else f"The job hung in step {step}"
+        return f"The job {'hangs' if is_alive else 'hung'} before its first step"
+    return f"The job {'hangs' if is_alive else 'hung'} in step {step}"
 
 
 def _stall_cause(found: Stall, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
-    """Ranks that stand still, and wait in no collective that PyTorch numbers."""
-    kept = {"missing": Evidence(found.at_fault, "ranks"), "entered_by": Evidence(found.others, "ranks")}
-    kept = kept if found.others else {}
+    """Ranks that hang outside the collectives that PyTorch numbers."""
+    joining = {"missing": Evidence(found.at_fault, "ranks"), "entered_by": Evidence(found.others, "ranks")}
     return Cause(
         id=_OWN_IDS[found.kind],
         title=f"{_when(max(one.step for one in open_ones.values()), open_ones, logs)}: {found}",
@@ -209,30 +208,31 @@ def _stall_cause(found: Stall, open_ones: Mapping[Rank, Snapshot], logs: Mapping
         confidence="high",
         severity="critical",
         evidence={"waited": Evidence(found.waited_ns, "ns")}
-        | kept
+        | (joining if found.others else {})
         | {"stacks": by_rank(locations(found.at_fault, open_ones))},
         advice=_OWN_ADVICE[found.kind],
     )
 
 
 def _unstarted(open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> list[Cause]:
-    """ESP808 of a job that was ended, or still runs, before its first step was over: it may have been slow to start only."""
+    """ESP808 for a job that ended, or still runs, before the end of its first step: it may only have been slow to "
+    "start."""
     at = {rank: str(log.location) for rank, log in logs.items() if log.location} | locations(
         tuple(open_ones), open_ones
     )
     if not at:
         return []
-    lives = any(log.alive for log in logs.values())
+    is_alive = any(log.alive for log in logs.values())
     return [
         Cause(
             id="ESP808",
-            title=f"{'No step has ended yet' if lives else 'The job was ended before its first step was over'}",
+            title="No step has ended yet" if is_alive else "The job was stopped before its first step ended",
             ranks=tuple(sorted(at)),
             confidence="low",
             severity="warning",
             evidence={"stacks": by_rank(dict(sorted(at.items())))},
-            advice="Nothing tells whether it would have started: let it go on for longer, with a smaller --hang to be told "
-            "sooner where it is.",
+            advice="It is unknown whether the job would have started. Let it run longer; a smaller --hang shows "
+            "earlier where it is.",
         )
     ]
 
@@ -244,35 +244,38 @@ def _mismatch_evidence(mismatch: Mismatch) -> dict[str, Evidence]:
         "odd_ranks": Evidence(mismatch.odd, "ranks"),
         "odd_ranks_entered": Evidence(str(mismatch.theirs)),
         "others_entered": Evidence(str(mismatch.others)),
-        "left_one_out": Evidence(mismatch.skipped),
+        "skipped_one": Evidence(mismatch.skipped),
     }
 
 
-_NO_PRICE = "None: a job that stands still has no step time to gain."
+_NO_PRICE = "None: a hanging job has no step time to save."
 
 _PAGES = (
     Page(
         "ESP801",
         "A rank did not enter a collective",
-        "Ranks wait in a collective that another rank of the group has not entered, and no step has ended since. Before the "
-        "first step's end `init_process_group` counts as one. That rank is somewhere else, has ended, or gives no sign. A "
-        "rank that waits in a collective of another group is not to blame: the one at the end of the chain is.",
-        "`collective`, its `number` in the process group `group`, and `size`; who entered it, who is missing, how long "
-        "the first one had waited when the ranks were looked at, and in `stacks` the line of the job's own code that "
-        "each rank was at. Of a dump of PyTorch's Flight Recorder, which knows only stacks that entered a collective, "
-        "`last_entered` is the last collective of the missing rank, and the line that entered it.",
+        "Ranks wait in a collective that another rank of the group has not entered, and no step has ended since. "
+        "Before the end of the first step, `init_process_group` counts as a collective. The missing rank runs other "
+        "code, has ended, or does not respond. In a chain of waiting ranks only the last one, for which all others "
+        "wait, is at fault.",
+        "`collective`, its `number` in the process group `group`, and its `size`; which ranks entered it, which are "
+        "missing, how long the first one had waited at the time of the snapshot, and in `stacks` the line of the "
+        "job's own code where each rank was. For dumps of PyTorch's Flight Recorder, which only have stacks of "
+        "entered collectives, `last_entered` is the last collective of the missing rank, with the line of the call.",
         _NO_PRICE,
-        "Look at the line of the missing rank. Usual causes: code under `if rank == 0`, loops of different length, an "
+        "Examine the line of the missing rank. Usual causes: code under `if rank == 0`, loops of different length, an "
         "exception that one rank swallows, a read or a lock that does not return. A long save or validation looks the "
-        "same while it lasts.",
+        "same until it ends.",
     ),
     Page(
         "ESP802",
         "Ranks entered different collectives",
-        "Under one number of a process group, ranks entered different collectives, or one collective with different "
-        "sizes; or ranks entered the collectives of two groups in different orders and wait for each other.",
-        "`mismatch_number` is the first number at which ranks differ, with what the odd ones and the others entered; "
-        "`left_one_out` says that the odd ranks go on as the others do one call later.",
+        "Under the same number in a process group, ranks entered different collectives, or one collective with "
+        "different sizes; or ranks entered the collectives of two groups in different orders and wait for each "
+        "other (deadlock).",
+        "`mismatch_number` is the first number at which ranks differ, with the collectives that the odd ranks and "
+        "the others entered. `skipped_one` says that the odd ranks skipped one collective and match the others from "
+        "the next one on.",
         _NO_PRICE,
         "Enter the same collectives in the same order on all ranks: no branch around them may depend on the rank or on "
         "its data.",
@@ -280,33 +283,34 @@ _PAGES = (
     Page(
         "ESP803",
         "A rank died",
-        "The process of a rank ended by a signal, by an exception, or without a word, and the others could not go on. "
-        "Ranks that the launcher ended after it are not named.",
-        "`causes` by rank; `stacks` where the rank was, if a signal or an exception told; `last_whole_step` of every "
-        "rank, as far as it was written.",
+        "The process of a rank ended by a signal, by an exception, or without a record, and the others could not "
+        "continue. Ranks that the launcher ended afterwards are not listed.",
+        "`causes` by rank; `stacks`: where the rank was, if a signal handler or an exception recorded it; "
+        "`last_complete_step` of every rank, as far as it was written.",
         _NO_PRICE,
-        "Without a word it is most often the kernel's out-of-memory killer, or a limit of the scheduler.",
+        "If there is no record, the usual reason is the kernel's out-of-memory killer, or a limit of the scheduler.",
     ),
     Page(
         "ESP805",
         "A collective that all ranks entered does not end",
-        "Every rank of the group has entered it, all agree on what it is, and it is not over.",
-        "As of ESP801.",
+        "Every rank of the group has entered the same collective, and it does not complete.",
+        "As in ESP801.",
         _NO_PRICE,
-        "Look at what is between the ranks: network interfaces and firewalls, a device whose queue does not move.",
+        "Check the connection between the ranks: network interfaces and firewalls, or a device whose queue makes no "
+        "progress.",
     ),
     Page(
         "ESP808",
-        "A rank waits for something that is no collective",
-        "A rank stood still, before its first step was over or in a later one: it came to no new place in the code, and "
-        "neither it nor a process that it started used the CPU, read or wrote, for a minute (twelve times `--hang`). It "
-        "waits for a worker of its data loader, a lock, a read. With low confidence: the job was ended before its first "
-        "step was over, and nothing tells whether it would have come to it.",
-        "`waited` is for how long; `stacks` the line of the job's own code that each rank was at and, where it waited for a "
-        "worker of its data loader, the line that the worker was at.",
+        "A rank hangs outside collectives",
+        "A rank made no progress, in its first step or later: for a minute (twelve times `--hang`) it stayed at the "
+        "same source location, and neither it nor a process that it started used the CPU, read or wrote. It waits "
+        "for a worker of its data loader, a lock, or a read. With low confidence: the job was stopped before its "
+        "first step ended, and it is unknown whether the step would have ended.",
+        "`waited` is the duration; `stacks` are the lines of the job's own code where each rank was and, if it "
+        "waited for a worker of its data loader, the line of that worker.",
         _NO_PRICE,
-        "Look at the line that is named. A worker that was forked while a thread held a lock waits for it for ever: use "
-        'multiprocessing_context="spawn", or make threads after the loader\'s first batch.',
+        "Examine the given line. A worker that was forked while a thread held a lock waits for it forever: use "
+        'multiprocessing_context="spawn", or start threads after the loader\'s first batch.',
     ),
 )
 

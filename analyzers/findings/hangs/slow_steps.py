@@ -1,4 +1,4 @@
-"""ESP804: slow steps that the flight recorder caught in the act, with where the ranks were."""
+"""ESP804: slow steps of which the flight recorder took stacks."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ from esprof.run.flight.log import Snapshot
 from esprof.run.raw.reasons import SnapshotReason
 
 _MIN_SHARE_WAITED = 0.5
-"""Share of a step's excess that the others must have waited for a rank, if that is to be the cause."""
+"""Least share of a step's extra time that the others must have waited for a rank, for that rank to be the cause."""
 _MAX_PLACES_NAMED = 3
-"""Places of slow steps that are named: those that cost most."""
+"""Most source locations of slow steps that are reported, costliest first."""
 
 
 @dataclass(frozen=True)
 class _SlowStep:
-    """A step that took too long, and what its ranks were seen at."""
+    """A step that took too long, with snapshots of its ranks."""
 
     step: int
     dur_ns: Ns
@@ -36,17 +36,17 @@ class _SlowStep:
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """Those that kept the others waiting, or all that were seen."""
+        """The ranks that delayed the others, or all with snapshots."""
         return self.cause.at_fault if self.cause else tuple(sorted(self.snapshots))
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What slow steps of one cause have in common."""
+        """Equal for slow steps with the same cause."""
         return tuple(f"{rank} {self.snapshots[rank].location}" for rank in self.ranks)
 
 
 def slow_steps(job: RecordedJob) -> Iterator[Cause]:
-    """ESP804, for each place that slow steps were caught at, costliest first. Without a price: they are not usual steps."""
+    """ESP804, for each source location of slow steps, costliest first. Without a price: they are not usual steps."""
     by_cause: dict[tuple[str, ...], list[_SlowStep]] = defaultdict(list)
     for step, snapshots in sorted(_finished_steps(job).items()):
         slow = _slow_step(job.steps, step, snapshots)
@@ -75,7 +75,7 @@ def _slow_step(job: JobSteps, step: int, snapshots: dict[Rank, Snapshot]) -> _Sl
         durations += steps.ints("dur_ns")[np.flatnonzero(steps.ints("step") == step)].tolist()
     usual_ns = max((one.usual_ns or 0 for one in snapshots.values()), default=0)
     cause = find_hang(snapshots)
-    # A collective that was under way just then explains nothing.
+    # A collective that happened to be running at that moment explains nothing.
     excess_ns = max(one.age_ns for one in snapshots.values()) - usual_ns
     if cause is not None and (cause.kind != "absent" or cause.waited_ns < _MIN_SHARE_WAITED * excess_ns):
         cause = None
@@ -96,12 +96,12 @@ def _cause(group: list[_SlowStep]) -> Cause:
         evidence={
             "took": by_step({one.step: one.dur_ns for one in group}, "ns"),
             "usual": Evidence(worst.usual_ns, "ns"),
-            "lost_in_all": Evidence(_lost_ns(group), "ns"),
+            "lost_in_total": Evidence(_lost_ns(group), "ns"),
             "stacks": by_rank(seen),
         }
         | (waiting_evidence(worst.cause) if worst.cause else {}),
-        advice="If it is a save or a validation that has to be: do it less often, on all ranks at once, or beside the "
-        "training (torch.distributed.checkpoint.async_save). Else look at what is at that line.",
+        advice="If that line saves or validates: do it less often, on all ranks at once, or in the background "
+        "(torch.distributed.checkpoint.async_save). Otherwise examine that line.",
         severity="warning",
         confidence="high" if worst.cause else "medium",
     )
@@ -110,20 +110,22 @@ def _cause(group: list[_SlowStep]) -> Cause:
 def _title(group: list[_SlowStep], worst: _SlowStep, location: str | None) -> str:
     took = f"{duration(worst.dur_ns)} instead of {duration(worst.usual_ns)}"
     what = f"Step {worst.step} took {took}" if len(group) == 1 else f"{len(group)} steps took up to {took}"
-    did = "kept the others waiting" if worst.cause else "was seen" if len(worst.ranks) == 1 else "were seen"
-    return f"{what}: {ranks(worst.ranks)} {did}{f' at {location}' if location else ''}"
+    at = f" at {location}" if location else ""
+    if worst.cause:
+        return f"{what}: {ranks(worst.ranks)} delayed the others{at}"
+    return f"{what}: {ranks(worst.ranks)} {'was' if len(worst.ranks) == 1 else 'were'}{at}" if at else what
 
 
 _PAGES = (
     Page(
         "ESP804",
-        "Slow steps caught in the act",
-        "Steps took more than twice the 99th percentile of those before, or stood still for seconds, and then went on. "
-        "The stacks were taken while they lasted, at most every 30 seconds.",
-        "`took` by step against `usual`; `stacks` are where the ranks were then. Where all others waited for one "
-        "rank, it is named with the collective that it came late to.",
-        "None: it is not the time of a usual step. `lost_in_all` is what these steps took too long.",
-        "Save and validate less often, on all ranks at once, or beside the training; else look at the line named.",
+        "Slow steps with stacks",
+        "Steps took more than twice the 99th percentile of the steps before, or made no progress for seconds, and then "
+        "continued. The stacks were taken during these steps, at most every 30 seconds.",
+        "`took` by step compared with `usual`; `stacks` are the source locations of the ranks at that moment. If "
+        "all others waited for one rank, the finding names that rank and the collective that it entered late.",
+        "None: it does not affect usual steps. `lost_in_total` is the extra time of all these steps.",
+        "Save and validate less often, on all ranks at once, or in the background; otherwise examine the given line.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""ESP404: training threads that could run, and have no CPU."""
+"""ESP404: training threads that are ready to run and wait for a CPU."""
 
 from collections.abc import Iterator
 
@@ -18,17 +18,17 @@ from esprof.run.run import Run
 from esprof.run.schema import Table
 
 MIN_SHARE_OF_STEP = 0.03
-"""Share of its steps that a rank must be without a CPU to be named: the kernel alone takes some of it now and then."""
+"""Least share of its steps for which a rank must wait for a CPU to be listed: the kernel itself causes short waits."""
 
 MIN_SHARE_OF_WORST_RANK = 0.5
-"""Least time without a CPU, as a share of the worst rank's, for which a rank is named beside it: those that wait far less
-wait for that one anyway."""
+"""Least wait for a CPU, as a share of the worst rank's, for which a rank is listed too: ranks with shorter waits would wait
+for the worst rank anyway."""
 
 
 def cpu_contention(case: Case) -> Iterator[Cause]:
     """Ranks whose training thread waits for a CPU."""
     steps = np.array(case.replayed.steps.steady)
-    tables = {rank: _told(case.job.steps, rank, steps) for rank in case.replayed.built.dfg.marks.ranks}
+    tables = {rank: _measured_steps(case.job.steps, rank, steps) for rank in case.replayed.built.dfg.marks.ranks}
     waited = {rank: float(table.ints("ready_ns").mean()) for rank, table in tables.items() if len(table)}
     if not waited:
         yield from _starved(case)
@@ -42,22 +42,22 @@ def cpu_contention(case: Case) -> Iterator[Cause]:
     throttled = {rank: _throttled_ns(tables[rank]) for rank in ranks}
     by_quota = max(throttled.values()) > worst_ns / 2
     takes = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(worst_ns)} a step"
-    because = "a CPU quota stops it" if by_quota else "something else uses the CPUs"
+    because = "the CPU quota is used up" if by_quota else "other threads use the CPUs"
     yield Cause(
         id=CPU_CONTENTION,
-        title=f"{readable.ranks(ranks).capitalize()} could run, but had no CPU for {takes}: {because}",
+        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {takes} for a CPU: {because}",
         ranks=ranks,
         scenario=scenario,
         confidence="high",
-        evidence={"without_a_cpu": by_rank({rank: round(waited[rank]) for rank in ranks}, "ns")}
-        | ({"stopped_by_quota": by_rank(throttled, "ns")} if by_quota else {})
+        evidence={"waiting_for_cpu": by_rank({rank: round(waited[rank]) for rank in ranks}, "ns")}
+        | ({"throttled_by_quota": by_rank(throttled, "ns")} if by_quota else {})
         | _demand(case.run, ranks[0]),
         advice=_QUOTA if by_quota else _OTHERS,
     )
 
 
 def _starved(case: Case) -> Iterator[Cause]:
-    """Ranks of which only their stalls tell that they have no CPU."""
+    """Ranks without scheduler statistics whose stalls indicate that they lack CPUs."""
     stalls, blame = starved_ns(case.pricer.blame), case.pricer.blame
     if stalls is None or not case.worth_naming(case.pricer.saving_ns("runqueue=0")):
         return
@@ -66,11 +66,11 @@ def _starved(case: Case) -> Iterator[Cause]:
     lost = {rank: round(float(stalls[here[dfg.rank[here] == rank]].sum()) / len(steps)) for rank in dfg.marks.ranks}
     late = dict(zip(dfg.marks.ranks, arrivals(dfg, steps).late_ns() / len(steps), strict=True))
     latest = tuple(rank for rank, ns in late.items() if ns >= MIN_SHARE_OF_WORST_RANK * max(late.values()) > 0)
-    worst = f"; the others wait for {readable.ranks(latest)} most" if latest else ""
+    worst = f"; the others wait longest for {readable.ranks(latest)}" if latest else ""
     yield Cause(
         id=CPU_CONTENTION,
-        title=f"All ranks stall for up to {readable.duration(max(lost.values()))} a step, each at other places, as if they "
-        f"had no CPU{worst}",
+        title=f"All ranks stall for up to {readable.duration(max(lost.values()))} a step, each at different "
+        f"operations, as if they had no CPU{worst}",
         ranks=tuple(lost),
         scenario="runqueue=0",
         confidence="medium",
@@ -84,52 +84,53 @@ def _starved(case: Case) -> Iterator[Cause]:
     )
 
 
-def _told(job: JobSteps, rank: Rank, steps: np.ndarray) -> Table:
-    """The rows of those of `steps` that tell how long the training thread waited for a CPU."""
+def _measured_steps(job: JobSteps, rank: Rank, steps: np.ndarray) -> Table:
+    """The rows of those `steps` for which the training thread's wait for a CPU was measured."""
     table = job.rows(rank, steps)
     return table.where(table.ints("ready_ns") >= 0)
 
 
 def _throttled_ns(table: Table) -> int:
-    """How long the rank's control groups were stopped in a mean step, ns, summed over CPUs."""
+    """How long the rank's control groups were throttled in a mean step, ns, summed over CPUs."""
     return round(float(np.maximum(table.ints("throttled_ns"), 0).mean()))
 
 
 def _demand(run: Run, rank: Rank) -> dict[str, Evidence]:
-    """What its ranks ask of the host of `rank`, and what it has, as far as that is known."""
+    """CPUs of the host of `rank`, and operator threads of its ranks, where known."""
     host = run.rank(rank).host
     there = [meta for meta in run.meta.ranks if meta.host == host]
-    known = {"cpus_for_each_rank_at_most": None if (cpus := cpus_of(run, rank)) is None else Evidence(round(cpus, 1))}
+    known = {"max_cpus_per_rank": None if (cpus := cpus_of(run, rank)) is None else Evidence(round(cpus, 1))}
     if all(meta.threads for meta in there):
-        known["threads_of_operations_on_the_host"] = Evidence(sum(meta.threads or 0 for meta in there))
+        known["operator_threads_on_host"] = Evidence(sum(meta.threads or 0 for meta in there))
     return {name: one for name, one in known.items() if one is not None}
 
 
 _OTHERS = (
-    "See what else runs on the host (other jobs, loader workers, data preparation), and whether the ranks' own threads are "
-    "more than its CPUs: OMP_NUM_THREADS or torch.set_num_threads, fewer loader workers, ranks bound to CPUs of their own. "
-    "While threads wait for CPUs, what other findings say is less sure."
+    "Look for other load on the host (other jobs, loader workers, data preparation), and check whether the ranks "
+    "have more threads than the host has CPUs. Set OMP_NUM_THREADS or torch.set_num_threads, use fewer loader "
+    "workers, or bind each rank to its own CPUs. While threads wait for CPUs, other findings are less certain."
 )
 _QUOTA = (
-    "The control group of the job may use no more CPU time: raise its quota, or use fewer threads and loader workers than "
-    "it allows, so that the training thread is not stopped with them."
+    "The job's control group has used up its CPU quota. Raise the quota, or use fewer threads and loader workers "
+    "than it allows, so that the training thread is not throttled with them."
 )
 
 _PAGES = (
     Page(
         "ESP404",
         "Training threads wait for a CPU",
-        "The training thread is ready to run, and the kernel runs something else on its CPU: another job, the threads of "
-        "other ranks, loader workers; or a quota has stopped it. All that it does takes longer, wherever it happens to be.",
-        "`without_a_cpu` is how long the training thread was ready to run and did not, in a mean step of each rank, as the "
-        "kernel counts it (/proc/…/schedstat); `stopped_by_quota` how long its control groups were stopped, summed over "
-        "CPUs; `threads_of_operations_on_the_host` how many threads the ranks of that host may compute with at a time. "
-        "Threads that compute for it are not counted, so that this is the least that is so. Where a trace tells nothing of "
-        "that, stalls do: of three ranks or more all stop again and again, for a millisecond or more and ten times as long "
-        "as the same work takes on the others, each at other places (`stalled`, `late_per_step`).",
-        "`runqueue=0` of these ranks: replay takes that time from what their training threads did, and runs the whole job "
-        "again.",
-        "Fewer threads, workers or jobs on the host; a higher quota; ranks bound to CPUs of their own.",
+        "The training thread is ready to run, but the kernel runs something else on its CPU (another job, threads "
+        "of other ranks, loader workers), or a quota throttles it. Everything that the thread does then takes longer.",
+        "`waiting_for_cpu` is how long the training thread was ready but did not run in a mean step, by rank, as "
+        "counted by the kernel (/proc/…/schedstat). `throttled_by_quota` is how long its control groups were "
+        "throttled, summed over CPUs. `operator_threads_on_host` is how many threads the host's ranks compute with "
+        "at most. Waits of other compute threads are not counted, so the values are lower bounds. For traces "
+        "without these counters, stalls are the evidence: at least three ranks stall repeatedly, each at different "
+        "operations, for at least a millisecond and ten times as long as the same work takes on the other ranks "
+        "(`stalled`, `late_per_step`).",
+        "`runqueue=0` of these ranks: replay removes that time from the work of their training threads and replays the "
+        "whole job.",
+        "Use fewer threads, workers or jobs on the host; raise the quota; bind each rank to its own CPUs.",
     ),
 )
 

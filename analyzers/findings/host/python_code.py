@@ -1,4 +1,4 @@
-"""ESP402 and ESP403: time that Python code takes on all ranks alike, by the line that was at work."""
+"""ESP402 and ESP403: time in Python code on all ranks, by source line."""
 
 import re
 from collections import defaultdict
@@ -25,28 +25,28 @@ from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.stacks import SourceLocation, functions_of
 
 MIN_SHARE_ON_MEDIAN_RANK = 0.5
-"""Least share of the worst rank's time in a place that the median rank must spend there, too. What one rank does alone makes
-it late: that is told of stragglers (ESP201)."""
+"""Least share of the worst rank's time in a source location that the median rank must spend there, too. Code that delays one
+rank alone is reported as a straggler (ESP201)."""
 
 MAX_RAN_SHARE_ASLEEP = 0.3
-"""Up to which share of its time in a place the thread ran is it said to wait there."""
+"""Up to this share of time on a CPU, the thread is reported as waiting."""
 
 MAX_PLACES_NAMED = 5
-"""Places that are named: those that take longest."""
+"""Most source locations that are reported, costliest first."""
 
 
 @dataclass
 class _Spot:
-    """One line of the job's code, or one function where the line is not what matters."""
+    """A line or a function of the job's code."""
 
     pattern: str
-    """A regular expression that finds it."""
+    """Regular expression that matches it."""
     took: dict[Rank, float] = field(default_factory=lambda: defaultdict(float))
-    """How long a mean step spends there, ns, by rank."""
+    """Time in a mean step, ns, by rank."""
     ran: float = 0.0
-    """How long of that the threads of all ranks ran, ns."""
+    """CPU time of the threads of all ranks in that time, ns."""
     places: dict[SourceLocation, float] = field(default_factory=lambda: defaultdict(float))
-    """How long each place took on all ranks, ns."""
+    """Time of each source location on all ranks, ns."""
 
     @property
     def in_all(self) -> float:
@@ -54,13 +54,13 @@ class _Spot:
 
     @property
     def scenario(self) -> str:
-        """The what-if without it, as short as can be."""
+        """The what-if that removes it, with the shortest pattern."""
         has_parts = any(_ANONYMOUS.search(place.frame) for place in self.places)
         return f"python[{self.pattern if has_parts else self.pattern.replace(_WITHIN, '')}]=0"
 
     @property
     def ran_share(self) -> float:
-        """Share of that time that the threads ran."""
+        """Share of that time on a CPU."""
         return self.ran / self.in_all
 
     @property
@@ -73,38 +73,39 @@ class _Spot:
 
     def is_alike(self, ranks: int) -> bool:
         took = sorted([*self.took.values(), *[0.0] * (ranks - len(self.took))])
-        # Of an even number of ranks the lower of the two in the middle: of two, both must spend it there.
+        # The lower median: of two ranks, both must spend the time there.
         return took[(ranks - 1) // 2] >= MIN_SHARE_ON_MEDIAN_RANK * took[-1]
 
 
 def python_code(case: Case) -> Iterator[Cause]:
-    """Places where all ranks spend time between operations, and garbage collections on any, costliest first."""
+    """Source locations where all ranks spend time between operations, and garbage collections of any, costliest "
+    "first."""
     spots = sorted(_spots(case), key=lambda spot: -spot.in_all)
     worth_ns = MIN_PCT_OF_STEP / 100 * case.pricer.step_ns
-    # To take a place out never gains more than the rank spends there that spends most.
+    # Removing a location never saves more than the longest time of any rank there.
     costly = [spot for spot in spots if max(spot.took.values()) >= worth_ns][:MAX_PLACES_NAMED]
-    # Between CPUs nothing hides a collection, so that those of the whole run tell: a window has few, or none.
+    # On CPUs no device work hides a collection, so those of the whole run are used: a window has few, or none.
     all_of_run = case.job.collections
-    if all_of_run is not None and (not case.replayed.built.dfg.has_gpu() or _is_told(case.job, all_of_run)):
+    if all_of_run is not None and (not case.replayed.built.dfg.has_gpu() or _is_reported(case.job, all_of_run)):
         costly = [spot for spot in costly if not spot.collects]
-        measured, is_told = all_of_run.measured, _is_told(case.job, all_of_run)
-        if measured.is_worth_naming and all_of_run.count >= MIN_STEPS_AT_RANDOM and not is_told:
+        measured, is_reported = all_of_run.measured, _is_reported(case.job, all_of_run)
+        if measured.is_worth_naming and all_of_run.count >= MIN_STEPS_AT_RANDOM and not is_reported:
             yield _collecting(all_of_run.per_step_ns, all_of_run.place, measured)
     times = None if case.replayed.built.dfg.has_gpu() else case.job.function_times
-    told: set[str] = set()
+    reported: set[str] = set()
     for spot in costly:
         price = _price(case, spot, times)
         if price is not None:
             yield _collecting(spot.took, spot.worst.frame, price) if spot.collects else _cause(spot, price)
-            told |= functions_of(spot.worst.frame)
+            reported |= functions_of(spot.worst.frame)
     if times is not None:
-        yield from _without_gaps(case, times, told)
+        yield from _without_gaps(case, times, reported)
 
 
-def _without_gaps(case: Case, times: FunctionTimes, told: Set[str]) -> Iterator[Cause]:
-    """Functions that leave no gaps long enough to tell of: those of many short operations. Not those that are `told`."""
+def _without_gaps(case: Case, times: FunctionTimes, reported: Set[str]) -> Iterator[Cause]:
+    """Functions of many short operations, which leave no visible gaps; those already `reported` are skipped."""
     leading = leading_functions(case.job.samples, case.run.ranks)
-    for one in islice((one for one in times.own(leading) if not one.functions & told), MAX_PLACES_NAMED):
+    for one in islice((one for one in times.own(leading) if not one.functions & reported), MAX_PLACES_NAMED):
         in_all = sum(one.took_ns.values())
         spot = _Spot(one.place.frame, one.took_ns, one.ran * in_all, {one.place: in_all})
         if spot.is_alike(len(case.run.ranks)):
@@ -112,11 +113,11 @@ def _without_gaps(case: Case, times: FunctionTimes, told: Set[str]) -> Iterator[
 
 
 def _price(case: Case, spot: _Spot, times: FunctionTimes | None) -> str | MeasuredPrice | None:
-    """The what-if without it, or what it takes in the steps of the whole run where that is clearly more, or less; None
-    where it is not worth naming.
+    """The what-if that removes it, or its time in all steps of the run if that is clearly more, or less; None if it costs
+    too little.
 
-    It is more where a function spends its time in operations too short to leave gaps, and less where a pause came in the
-    recorded steps by chance. Samples come when Python's lock is free, so that of code that holds it less is seen.
+    It is more if a function spends its time in operations too short to leave gaps, and less if a pause occurred in the
+    recorded steps by chance. Samples are taken when the GIL is free, so code that holds the GIL is underestimated.
     """
     saving = case.pricer.saving_ns(spot.scenario) or 0.0
     of_run = None if times is None or spot.collects else times.of(re.compile(spot.pattern))
@@ -128,8 +129,8 @@ def _price(case: Case, spot: _Spot, times: FunctionTimes | None) -> str | Measur
     return spot.scenario if case.worth_naming(saving) else None
 
 
-def _is_told(job: RecordedJob, all_of_run: Collections) -> bool:
-    """Whether most of what collections cost is told of the steps that they make slow: that tells more."""
+def _is_reported(job: RecordedJob, all_of_run: Collections) -> bool:
+    """Whether most of the cost of collections is already reported as slow steps, which is more specific."""
     most = [group for group in job.slow_groups if group.measured.saving_ns >= all_of_run.measured.saving_ns / 2]
     groups = [group for group in most if group.measured.is_worth_naming]
     stages = [stage_of(job.steps, group) for group in groups]
@@ -142,7 +143,7 @@ def _spots(case: Case) -> list[_Spot]:
     leading = leading_functions(case.job.samples, ranks)
     for rank in ranks:
         if not (len(case.run.stacks(rank)) or len(case.job.samples.of(rank)) or len(case.run.stages(rank))):
-            continue  # Nothing tells of Python there: of a large job that saves a look at all of its nodes.
+            continue  # No record of Python code: skip the rank's nodes, which are many in a large job.
         places = PythonTime(case.run, case.replayed.built.dfg, rank).places(case.replayed.steps.steady)
         for place, (took_ns, ran) in places.items():
             pattern = _pattern(place, leading)
@@ -154,8 +155,8 @@ def _spots(case: Case) -> list[_Spot]:
 
 
 def _pattern(place: SourceLocation, leading: set[str]) -> str:
-    """What finds a place: collections wherever they come, a line of the training loop with what it calls, or else all lines
-    of the function, those within its comprehensions and lambdas too."""
+    """Regular expression for a source location: all garbage collections; a line of the training loop with its callee; or
+    else all lines of the function, including its comprehensions and lambdas."""
     if place.call == GARBAGE_COLLECTION:
         return GARBAGE_COLLECTION
     line = frame(place.frame)
@@ -172,23 +173,23 @@ def _pattern(place: SourceLocation, leading: set[str]) -> str:
 
 
 _ANONYMOUS = re.compile(r"(\.<locals>\.<\w+>)+$")
-"""Ends the names of comprehensions and lambdas, which are parts of the function around them."""
+"""Suffix of the names of comprehensions and lambdas, which count as their enclosing function."""
 _WITHIN = r"(\.<locals>\.<\w+>)*"
-"""Finds what `_ANONYMOUS` takes away."""
+"""Matches what `_ANONYMOUS` removes."""
 
 
 def _collecting(took: dict[Rank, float], line: str, price: str | MeasuredPrice) -> Cause:
-    """Garbage collections, seen at `line`, that take each rank so long in a mean step, ns. The price is a scenario's, or
-    measured."""
+    """Garbage collections at `line` that take `took`, ns of a mean step by rank. `price` is a scenario, or was "
+    "measured."""
     where = printable(line, LONGEST_NAME) or "unknown code"
     return Cause(
         id="ESP403",
-        title=f"Garbage collections take {_takes(took)}, at {where}",
+        title=f"Python's garbage collection takes {_takes(took)}, at {where}",
         ranks=tuple(sorted(took)),
         scenario=price if isinstance(price, str) else None,
         measured=None if isinstance(price, str) else price,
         confidence="high",
-        evidence={"place": Evidence(where), "per_step": _per_step(took)},
+        evidence={"source_line": Evidence(where), "per_step": _per_step(took)},
         advice=COLLECT_LESS,
     )
 
@@ -207,9 +208,9 @@ def _cause(spot: _Spot, price: str | MeasuredPrice) -> Cause:
     who = readable.ranks(ranks).capitalize()
     where = printable(worst.frame, LONGEST_NAME)
     evidence = {
-        "place": Evidence(where),
+        "source_line": Evidence(where),
         "per_step": _per_step(spot.took),
-        "on_a_cpu": Evidence(round(ran, 3), "share"),
+        "cpu_share": Evidence(round(ran, 3), "share"),
     }
     if isinstance(price, MeasuredPrice):
         evidence["per_step_of_the_run"] = Evidence(round(price.saving_ns), "ns")
@@ -229,55 +230,56 @@ def _cause(spot: _Spot, price: str | MeasuredPrice) -> Cause:
 def _advice(ran: float) -> str:
     if ran <= MAX_RAN_SHARE_ASLEEP:
         return (
-            f"The thread ran for {100 * ran:.0f} % of that time only: it sleeps, or waits for a file, the network, a "
-            "lock, a CPU or another process. Do that in a thread or process of its own, less often, or not on every rank."
+            f"The thread ran for only {100 * ran:.0f} % of that time. For the rest it slept, or waited for a file, the "
+            "network, a lock, a CPU or another process. Do this work in a separate thread or process, less often, "
+            "or not on every rank."
         )
     if ran >= MIN_RUNNING_SHARE:
         return (
-            "Python computes there while no operation runs: do it less often, on tensors as a whole, or ahead of time in "
-            "the loader's workers."
+            "Python computes there while no PyTorch operation runs. Do this work less often, on whole tensors, or "
+            "ahead of time in the loader's workers."
         )
     return (
-        f"The thread ran for {100 * ran:.0f} % of that time, and waited for the rest: do the work less often, in a thread "
-        "of its own, or ahead of time in the loader's workers."
+        f"The thread ran for {100 * ran:.0f} % of that time, and waited for the rest. Do this work less often, in a "
+        "separate thread, or ahead of time in the loader's workers."
     )
 
 
-_SEEN = (
+_SAMPLING = (
     "The stack of the training thread is sampled a thousand times a second in windows with stacks (`--stack-steps`). "
-    "`place` is the line of the job's own code that was at work while no operation ran, or that a backward pass had called, "
-    "`calls` the innermost line that it led to; `per_step` how long that takes in a mean step of each rank, and `on_a_cpu` "
-    "the share of it that the thread ran; `per_step_of_the_run` is what all steps without profiler show instead. Code that "
-    "a GPU's backward pass calls in a thread of its own is not seen."
+    "`source_line` is the line of the job's own code that ran while no operation did, or that a backward pass called; "
+    "`calls` is the innermost line that it called. `per_step` is its time in a mean step of each rank, and "
+    "`cpu_share` the share of it on a CPU. `per_step_of_the_run` is its time in all steps without profiler."
 )
 
 _PAGES = (
     Page(
         "ESP402",
         "Python code takes long",
-        "Between two operations, or called back by a backward pass, Python code runs or waits for so long that the step "
-        "becomes longer: hooks, logging, metrics, tokenising, reading files, sleeping. All ranks do so alike, or there is "
-        "but one.",
-        _SEEN,
-        "`python[…]=0`: replay lets that code take no time and runs the whole job again. Where the job computes on CPUs and "
-        "the samples of all steps without profiler show the function for clearly longer, the price is measured: that time, "
-        "which the operations that it calls take, too, if they are too short to leave gaps. So it is where the code sleeps, "
-        "and they show it for clearly less: a pause came in the recorded steps by chance. Functions that leave no gaps are "
-        "named by these samples alone, from 3 % of a step on, unless they are part of the model, of the input or of the "
-        "optimizer, or mostly in long operations.",
-        "Do it less often, in another thread or process, ahead of time, or on whole tensors.",
+        "Between two operations, or in a callback of a backward pass, Python code runs or waits for so long that "
+        "the step becomes longer: hooks, logging, metrics, tokenising, reading files, sleeping. This happens on all "
+        "ranks.",
+        f"{_SAMPLING} Code that a GPU's backward pass calls in a thread of its own is not sampled.",
+        "`python[…]=0`: replay removes the time of that code and replays the whole job. If the job computes on CPUs "
+        "and the samples of all steps without profiler show clearly more time for the function, the price is that "
+        "measured time; it includes operations too short to leave gaps. If the code sleeps and the samples show "
+        "clearly less time, the price is measured as well: a pause occurred in the recorded steps by chance. "
+        "Functions that leave no gaps are reported from these samples alone if they take at least 3 % of a step. "
+        "Functions of the model, the input pipeline or the optimizer, and functions mostly in long operations, are "
+        "not.",
+        "Do this work less often, in another thread or process, ahead of time, or on whole tensors.",
     ),
     Page(
         "ESP403",
-        "Garbage collections stop the step",
-        "Python looks for objects that nobody needs, and the training thread waits. Each rank does so in steps of its own, "
-        "so that on several ranks all wait for one after the other.",
-        f"{_SEEN} Collections of half a millisecond or more are noted by Python itself, in all of the run, with the "
-        "line that they came in.",
-        "On GPUs `python[garbage collection]=0`: replay lets them take no time. Between CPUs nothing hides them, and the "
-        "price is measured: what they take in all steps without profiler. Where they make some steps slow, those are told, "
-        "and priced as ESP807 is.",
-        "gc.freeze() after the start, higher thresholds, or collecting by hand on all ranks at once.",
+        "Garbage collection stops the step",
+        "Python's garbage collector runs while the training thread waits. Ranks collect in different steps, so that on "
+        "several ranks all wait for one after the other.",
+        "Python itself reports collections of half a millisecond or more in the whole run, with the line at which they "
+        "occurred: `source_line`. `per_step` is their time in a mean step of each rank.",
+        "On GPUs `python[garbage collection]=0`: replay removes their time. On CPUs no device work hides them, and "
+        "the price is measured: their time in all steps without profiler. If they make single steps slow, those "
+        "steps are reported instead, with a price as of ESP807.",
+        "Call gc.freeze() after start-up, raise the thresholds, or collect manually on all ranks in the same step.",
     ),
 )
 

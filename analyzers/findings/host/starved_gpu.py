@@ -1,4 +1,4 @@
-"""ESP401: a host that cannot keep its GPU busy."""
+"""ESP401: a CPU that cannot keep its GPU busy."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 
 MIN_SHARE_IN_TINY_KERNELS = 0.5
-"""Share of kernels shorter than their launch from which on launches themselves are the limit."""
+"""Least share of kernels shorter than their launch for which launches themselves are the bottleneck."""
 
 _FASTER = "host=2x"
 
@@ -22,9 +22,9 @@ def host_bound(case: Case) -> Iterator[Cause]:
     saving = case.pricer.saving_ns(_FASTER) if dfg.has_gpu() else None
     if saving is None or not case.worth_naming(saving):
         return
-    # A GPU that waits for the CPU to come back from waiting for it is told by that rule.
-    told = [*blocking_sync(case)]
-    if any(explains(case, cause, saving) for cause in told):
+    # ESP405 reports a GPU that idles because the CPU had waited for it.
+    specific = [*blocking_sync(case)]
+    if any(explains(case, cause, saving) for cause in specific):
         return
     idle = {part.rank: part.host / part.step_us for part in case.parts if part.step_us}
     most = max(idle.values(), default=0)
@@ -33,7 +33,7 @@ def host_bound(case: Case) -> Iterator[Cause]:
     shares = len(case.replayed.steps.steady) * len(dfg.marks.ranks)
     yield Cause(
         id="ESP401",
-        title=f"The host limits the step: a GPU has nothing to do for up to {100 * most:.0f} % of it",
+        title=f"The CPU limits the step: a GPU waits for kernel launches for up to {100 * most:.0f} % of it",
         ranks=dfg.marks.ranks,
         scenario=_FASTER,
         confidence="medium",
@@ -43,18 +43,18 @@ def host_bound(case: Case) -> Iterator[Cause]:
             **kernels.evidence(),
             "priced_as": Evidence("a CPU twice as fast; gaps above 1 ms stay"),
         },
-        advice=_advice(kernels, told),
+        advice=_advice(kernels, specific),
     )
 
 
 @dataclass(frozen=True)
 class _Kernels:
-    """How long the kernels of a job take, ns, against what launching one takes."""
+    """Median durations of kernels and of launches, ns."""
 
     median_ns: float
     launch_ns: float
     short: float
-    """Share of the kernels that take less than their launch."""
+    """Share of the kernels that take less than the median launch."""
 
     @property
     def are_tiny(self) -> bool:
@@ -78,29 +78,30 @@ def _kernels(dfg: Dfg, steps: tuple[int, ...]) -> _Kernels:
     )
 
 
-def _advice(kernels: _Kernels, told: list[Cause]) -> str:
+def _advice(kernels: _Kernels, specific: list[Cause]) -> str:
     what = (
-        "Most kernels take less than their launch, so that the CPU can never get ahead: fuse them (torch.compile, "
-        "foreach or fused optimizers), launch them as one (CUDA graphs), or give each more to do (larger batches)"
+        "Most kernels take less time than their launch, so the CPU cannot get ahead of the GPU. Fuse kernels "
+        "(torch.compile, foreach or fused optimizers), launch them together (CUDA graphs), or give each more work "
+        "(larger batches)"
         if kernels.are_tiny
-        else "The kernels take longer than their launches, so look at what the CPU does between them: Python work, "
-        "hooks, logging; torch.compile and CUDA graphs take that away, too"
+        else "Kernels take longer than their launches, so the CPU loses time between launches: look for Python code, hooks "
+        "and logging. torch.compile and CUDA graphs remove that time, too"
     )
-    first = f"See {told[0].id} first: that is part of it. " if told else ""
-    return f"{first}{what}. The saving shown is that of a host twice as fast."
+    first = f"See {specific[0].id} first: it explains a part of this. " if specific else ""
+    return f"{first}{what}. The saving assumes a CPU twice as fast."
 
 
 _PAGES = (
     Page(
         "ESP401",
-        "The host limits the step",
+        "The CPU limits the step",
         "The GPU finishes its work and waits for the CPU to launch more.",
-        "`host_share` is the share of the step in which the CPU works and its GPU has nothing to do. "
-        "`kernels_shorter_than_a_launch` tells whether launches themselves are the limit: from half of all kernels on, "
-        "no CPU that launches them one by one gets ahead.",
-        "`host=2x`: replay makes CPU work, launches and gaps of up to 1 ms twice as fast; longer gaps are sleeps or I/O. "
-        "Where ESP405 gains half of that or more, it is named instead.",
-        "torch.compile, CUDA graphs, fused optimizers, larger batches, no synchronisation within the step.",
+        "`host_share` is the share of the step in which the CPU works while its GPU idles. "
+        "`kernels_shorter_than_a_launch` shows whether launches themselves are the bottleneck: if half of all "
+        "kernels or more are that short, no CPU that launches them one by one gets ahead.",
+        "`host=2x`: replay makes CPU work, launches and gaps of up to 1 ms twice as fast; longer gaps are sleeps or "
+        "I/O. Where ESP405 saves at least half as much, it replaces this finding.",
+        "Use torch.compile, CUDA graphs, fused optimizers or larger batches; avoid synchronisation within the step.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""ESP405: calls inside the step that wait for the device, which has nothing to do afterwards."""
+"""ESP405: calls within the step that wait for the device, which idles afterwards."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,11 +17,12 @@ from esprof.replay.whatif.graph.selections import waits_for_device
 _NONE = "sync=0"
 
 _MAX_CALLERS_NAMED = 5
-"""Callers that are named, the worst first."""
+"""Most callers that are listed, costliest first."""
 
 _REMEDIES = {
     ITEM: "read losses and metrics every so many steps, or keep them on the device and read them when the next step runs",
-    "aten::nonzero": "avoid shapes that depend on values (masks as indices, `nonzero`, `unique`); `torch.where` has none",
+    "aten::nonzero": "avoid shapes that depend on values (masks as indices, `nonzero`, `unique`); `torch.where` has "
+    "none",
     "aten::copy_": "copy with `non_blocking=True` into pinned memory, and read the result later",
 }
 _OTHERWISE = "take the synchronisation out of the step, or do it every so many steps"
@@ -29,7 +30,7 @@ _OTHERWISE = "take the synchronisation out of the step, or do it every so many s
 
 @dataclass
 class _Caller:
-    """What waits for the device under one name, over all steps and ranks that count."""
+    """All calls of one name that wait for the device, over the steady-state steps of all ranks."""
 
     calls: int = 0
     idle_ns: int = 0
@@ -39,7 +40,7 @@ class _Caller:
 
 
 def blocking_sync(case: Case) -> Iterator[Cause]:
-    """CPU threads wait for their device within the step, and it waits for them afterwards."""
+    """Within the step, CPU threads wait for their device, which then waits for them."""
     if not case.replayed.built.dfg.has_gpu() or not case.worth_naming(case.pricer.saving_ns(_NONE)):
         return
     callers = _callers(case)
@@ -67,7 +68,7 @@ def _advice(name: str, caller: _Caller) -> str:
     where = f"At {caller.line}: " if caller.line else ""
     remedy = _REMEDIES.get(name, _OTHERWISE)
     text = f"{where}{remedy}" if where else f"{remedy[0].upper()}{remedy[1:]}"
-    return f"{text}. The saving is that of a step in which no call waits for the device."
+    return f"{text}. The saving assumes a step in which no call waits for the device."
 
 
 def _evidence(
@@ -89,33 +90,34 @@ def _evidence(
 
 
 def _callers(case: Case) -> dict[str, _Caller]:
-    """Name of an operation, or of a call outside of any -> what waited for the device in it, in the steady steps."""
+    """Name of an operation, or of a call outside any -> its waits for the device in the steady-state steps."""
     dfg, timeline = case.replayed.built.dfg, case.replayed.timeline
     waits = np.flatnonzero(waits_for_device(dfg))
     target = dfg.pred_target[waits]
-    kept = np.isin(dfg.step[target], case.replayed.steps.steady)
+    is_steady = np.isin(dfg.step[target], case.replayed.steps.steady)
     found: dict[str, _Caller] = defaultdict(_Caller)
     for rank in dfg.marks.ranks:
-        mine = kept & (dfg.rank[target] == rank)
+        mine = is_steady & (dfg.rank[target] == rank)
         calls = np.unique(target[mine])
         idle = _idle_after(timeline.end_ns[calls], _busy(case, rank))
-        around = EnclosingCalls(case.job.samples, rank)
+        enclosing = EnclosingCalls(case.job.samples, rank)
         for call, ns in zip(calls.tolist(), idle.tolist(), strict=True):
             row = int(dfg.event[call])
-            caller = found[around.caller(row) or dfg.label(call)]
+            caller = found[enclosing.caller(row) or dfg.label(call)]
             caller.calls += 1
             caller.idle_ns += ns
             caller.by_rank[rank] += ns
-            caller.line = caller.line or around.line(row)
-            caller.module = caller.module or around.modules(row)
+            caller.line = caller.line or enclosing.line(row)
+            caller.module = caller.module or enclosing.modules(row)
     return dict(found)
 
 
 def _busy(case: Case, rank: Rank) -> np.ndarray:
-    """When anything runs on the rank's GPU, what waits for peers on it included: disjoint spans, ns, shape (n, 2)."""
+    """When any kernel is on the rank's GPU, including collectives that wait for peers: disjoint spans, ns, shape "
+    "(n, 2)."""
     dfg, timeline = case.replayed.built.dfg, case.replayed.timeline
     nodes = np.flatnonzero(dfg.on(LaneKind.STREAM) & (dfg.rank == rank))
-    # A kernel that waits for its peers is there from its arrival on: what follows it on the stream begins at its end.
+    # A collective's kernel occupies its stream from its arrival on: the next kernel starts when it ends.
     start = timeline.start_ns[nodes]
     order = np.argsort(start, kind="stable")
     begin, end = start[order], np.maximum.accumulate(timeline.end_ns[nodes][order])
@@ -125,8 +127,10 @@ def _busy(case: Case, rank: Rank) -> np.ndarray:
 
 
 def _idle_after(returned: np.ndarray, busy: np.ndarray) -> np.ndarray:
-    """How long the GPU (`busy`, spans) has had and will have nothing to do where each call returns, ns; 0 where it works. Of
-    several calls in one pause the last counts."""
+    """Length of the GPU's idle interval in which each call returns, ns, int64[calls]; 0 where the GPU is busy.
+
+    `busy` has the GPU's busy spans. If several calls return in one idle interval, it counts for the last.
+    """
     after = np.searchsorted(busy[:, 0], returned, side="right")
     inside = (after > 0) & (after < len(busy))
     since, until = busy[np.maximum(after - 1, 0), 1], busy[np.minimum(after, len(busy) - 1), 0]
@@ -140,16 +144,15 @@ _PAGES = (
     Page(
         "ESP405",
         "The CPU waits for its GPU within the step",
-        "`.item()`, `.cpu()`, `nonzero`, a copy that is not asynchronous or a synchronisation makes the CPU wait until "
-        "the GPU has done all that it was given. When the CPU goes on, the GPU has nothing left to do until the next "
-        "kernel is launched.",
-        "`calls_per_step_and_rank` by the operation that called, and `idle_after`: how long the GPU has nothing to do "
-        "around the moment at which these calls return. `python_line` is the line of the job, where stacks were recorded, "
-        "and `module` the modules around the call, where the trace has them.",
-        "`sync=0`: replay lets no call wait for its device, so that kernels are launched while others run. What the CPU "
-        "reads is taken to be there at once.",
-        "Losses and metrics read every so many steps, `non_blocking=True` with pinned memory, no shapes that depend on "
-        "values, no torch.cuda.synchronize within the step.",
+        "`.item()`, `.cpu()`, `nonzero`, a blocking copy or a synchronisation makes the CPU wait until the GPU has "
+        "finished all submitted work. When the CPU goes on, the GPU idles until the next kernel is launched.",
+        "`calls_per_step_and_rank` counts the calls by operation. `idle_after` is the length of the GPU's idle "
+        "intervals in which these calls return. `python_line` is the line of the job, if stacks were recorded, and "
+        "`module` the modules that enclose the call, if the trace has them.",
+        "`sync=0`: in replay no call waits for its device, so kernels are launched while others run. Values that "
+        "the CPU reads are assumed to be available at once.",
+        "Read losses and metrics only every few steps, use `non_blocking=True` with pinned memory, avoid shapes "
+        "that depend on values, and remove torch.cuda.synchronize from the step.",
     ),
 )
 

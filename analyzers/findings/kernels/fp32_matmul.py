@@ -13,7 +13,7 @@ from esprof.replay.dfg import Dfg
 from esprof.replay.whatif.graph.selections import gpu_work
 
 MIN_SHARE_OF_STEP = 0.1
-"""Least share of the GPUs' work, below which other things matter more than a change of precision."""
+"""Least share of the GPU work for which a change of precision matters."""
 
 PLAIN = r"(?<![a-z])sgemm(?!_fp16)|_simt_sgemm|scudnn|f32f32_f32f32_f32_|_ffma_"
 """Finds the names of kernels that multiply matrices, or convolve, in single precision without tensor cores: of cuBLAS
@@ -50,7 +50,7 @@ that are not here."""
 
 
 def fp32_matmul(case: Case) -> Iterator[Cause]:
-    """Much of the GPUs' work is done in single precision, by devices that have a faster way."""
+    """Much of the GPU work is single precision without tensor cores, on devices that have them."""
     dfg = case.replayed.built.dfg
     families = {rank: family for rank in dfg.marks.ranks if (family := _family(case.run.rank(rank).device)) is not None}
     work = gpu_work(dfg) & np.isin(dfg.step, case.replayed.steps.steady)
@@ -60,7 +60,7 @@ def fp32_matmul(case: Case) -> Iterator[Cause]:
         for rank in families
     }
     ranks = tuple(rank for rank, share in shares.items() if share >= MIN_SHARE_OF_STEP)
-    # Of a job on unlike devices, kernels of others would count, too.
+    # The what-if selects kernels by name on all ranks, so that every rank's device must be known.
     if not ranks or len(families) < len(dfg.marks.ranks):
         return
     if not case.worth_naming(case.pricer.saving_ns(f"kernel[{PLAIN}]=2x")):
@@ -68,12 +68,12 @@ def fp32_matmul(case: Case) -> Iterator[Cause]:
     most = max(ranks, key=lambda rank: shares[rank])
     yield Cause(
         id="ESP703",
-        title=f"{100 * shares[most]:.0f} % of the GPU's work is float32 multiplication without tensor cores",
+        title=f"{100 * shares[most]:.0f} % of GPU time is float32 matrix multiplication without tensor cores",
         ranks=ranks,
         confidence="medium",
         evidence=_evidence(case, plain, shares, families[most]),
-        advice=f"Where the model's accuracy allows it: {families[most].advice}. Results then differ in their last bits. "
-        "By how much such kernels get faster is known only when it has been tried.",
+        advice=f"If the model's accuracy allows it: {families[most].advice}. Results then differ in their last bits. "
+        "The speed-up has to be measured.",
     )
 
 
@@ -103,15 +103,15 @@ _PAGES = (
     Page(
         "ESP703",
         "float32 multiplication without tensor cores",
-        "Matrix multiplications and convolutions in single precision ran on the general units of devices whose tensor cores "
-        "multiply TF32, bfloat16 or float16 several times as fast.",
-        "`share_of_gpu_work` is the share of the GPU's work in kernels whose names say single precision without tensor "
-        "cores (`sgemm`, `simt`, `scudnn`, `ffma`); `longest` the one that takes most. Only devices that are known to "
-        "have tensor cores count.",
-        "None: what other kernels would take is not in the run. It is named where these kernels twice as fast would gain "
-        "1 % of a step (`kernel[…]=2x`).",
-        "torch.set_float32_matmul_precision('high') from Ampere on, torch.autocast with bfloat16, or with float16 and a "
-        "GradScaler on Volta and Turing. Check the loss: results differ in their last bits.",
+        "Matrix multiplications and convolutions ran in single precision on general-purpose cores, although the "
+        "device has tensor cores that compute TF32, bfloat16 or float16 several times as fast.",
+        "`share_of_gpu_work` is the share of GPU time in kernels whose names indicate single precision without "
+        "tensor cores (`sgemm`, `simt`, `scudnn`, `ffma`); `longest` is the kernel with the largest total time. "
+        "Only devices known to have tensor cores are examined.",
+        "None: the run does not show how fast other kernels would be. The finding is reported if making these "
+        "kernels twice as fast saves 1 % of a step (`kernel[…]=2x`).",
+        "Use torch.set_float32_matmul_precision('high') on Ampere and later, torch.autocast with bfloat16, or, on "
+        "Volta and Turing, with float16 and a GradScaler. Check the loss: results differ in their last bits.",
     ),
 )
 

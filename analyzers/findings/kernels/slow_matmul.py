@@ -1,4 +1,4 @@
-"""ESP702: matrix multiplications that are far from what their device can do."""
+"""ESP702: matrix multiplications far below the peak of their device."""
 
 import math
 import re
@@ -17,36 +17,37 @@ from esprof.replay.whatif.grammar import literal
 from esprof.replay.whatif.graph.selections import gpu_work
 
 SLOW_SHARE_OF_PEAK = 0.25
-"""Share of the device's peak below which a kernel counts as far from it. Large multiplications reach from half of it on."""
+"""Share of the device's peak below which a kernel counts as slow. Large multiplications reach half of the peak or "
+"more."""
 
 GOOD_SHARE_OF_PEAK = 0.5
-"""Share of the peak that the price supposes."""
+"""Share of the peak that the price assumes."""
 
 MIN_SHARE_OF_STEP = 0.1
-"""Least share of a GPU's work in such kernels, below which other things matter more."""
+"""Least share of a GPU's time in these kernels for which they are reported."""
 
 MAX_SHAPES_NAMED = 5
-"""Kernels that are looked at, those that take longest first: the price names them all."""
+"""Most kernels that a finding covers, longest first: its scenario names each of them."""
 
 _OPERANDS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}
-"""Operations that multiply two matrices, and the place of the first among their arguments."""
+"""Operations that multiply two matrices -> index of the first matrix among their arguments."""
 
 _DIMS = re.compile(r"\[([\d, ]*)\]")
 
 _WHOLE_TILES = 8
-"""Tensor cores take 16-bit matrices whose sizes are multiples of this without padding (NVIDIA, Deep Learning Performance
-Guide, "Tensor Core Requirements")."""
+"""Sizes of 16-bit matrices should be multiples of this for tensor cores (NVIDIA, Deep Learning Performance Guide, "Tensor
+Core Requirements")."""
 
 
 @dataclass
 class _Kernel:
-    """All calls of the kernels of one name, over the steady steps of all ranks."""
+    """All calls of the kernels of one name, over the steady-state steps of all ranks."""
 
     precision: Precision
     took_ns: float = 0.0
     operations: float = 0.0
     possible: float = 0.0
-    """What the devices could have done in that time."""
+    """Operations that the devices could have done in that time at their peak."""
     by_rank: dict[Rank, float] = field(default_factory=lambda: defaultdict(float))
     """How long they took, ns."""
     shapes: dict[tuple[int, int, int], float] = field(default_factory=lambda: defaultdict(float))
@@ -54,12 +55,12 @@ class _Kernel:
 
     @property
     def share(self) -> float:
-        """Of the peak that was reached."""
+        """Share of the peak that was reached."""
         return self.operations / self.possible
 
 
 def slow_multiplications(case: Case) -> Iterator[Cause]:
-    """Much of the GPUs' work is in multiplications that reach a small part of the peak."""
+    """Much of the GPU time is in multiplications that reach a small share of the peak."""
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
     far = {
         name: kernel
@@ -83,7 +84,8 @@ def slow_multiplications(case: Case) -> Iterator[Cause]:
     worst = max(slow.values(), key=lambda kernel: kernel.took_ns)
     yield Cause(
         id="ESP702",
-        title=f"{100 * max(shares.values()):.0f} % of the GPU's work is multiplication at {100 * reached:.0f} % of its peak",
+        title=f"{100 * max(shares.values()):.0f} % of GPU time is matrix multiplication at {100 * reached:.0f} % of "
+        "the device's peak",
         ranks=ranks,
         scenario=scenario,
         confidence="low",
@@ -93,7 +95,7 @@ def slow_multiplications(case: Case) -> Iterator[Cause]:
 
 
 def _kernels(case: Case) -> dict[str, _Kernel]:
-    """Name of a kernel -> its calls by operations whose shapes are known, on devices whose peak is known."""
+    """Name of a kernel -> its calls from operations with known shapes, on devices with a known peak."""
     found: dict[str, _Kernel] = {}
     for rank in case.replayed.built.dfg.marks.ranks:
         peak = peak_of(case.run.rank(rank).device)
@@ -104,7 +106,7 @@ def _kernels(case: Case) -> dict[str, _Kernel]:
             precision = precision_of(name)
             if precision is None:
                 continue
-            # A device without cores for it computes it on its general units.
+            # A device without tensor cores for this precision computes it on its general-purpose cores.
             rate = peak.rates.get(precision, peak.rates["float32"])
             kernel = found.setdefault(name, _Kernel(precision))
             kernel.took_ns += took_ns
@@ -116,9 +118,9 @@ def _kernels(case: Case) -> dict[str, _Kernel]:
 
 
 def _multiplications(case: Case, rank: Rank) -> Iterator[tuple[str, float, tuple[int, int, int, int]]]:
-    """(name of the kernel, ns, (batch, rows, columns, common size)) of each multiplication of a rank in its steady steps.
+    """(kernel name, ns, (batch, rows, columns, inner size)) of each multiplication of a rank in its steady-state steps.
 
-    An operation that launches several kernels counts as the one that takes longest, with the time of all.
+    An operation that launches several kernels counts under its longest kernel, with the time of all.
     """
     dfg, events = case.replayed.built.dfg, case.run.events(rank)
     names, texts = events.codes("name")
@@ -131,15 +133,15 @@ def _multiplications(case: Case, rank: Rank) -> Iterator[tuple[str, float, tuple
     source, target = dfg.pred_idx[launched], dfg.pred_target[launched]
     mine = (dfg.rank[target] == rank) & np.isin(dfg.step[target], case.replayed.steps.steady) & (dfg.event[source] >= 0)
     source, target = source[mine], target[mine]
-    # The operation in which a launch lies: these do not nest, so that it is the last of its thread that began before it.
+    # The operation that encloses a launch. These do not nest: it is the thread's last one that began before the launch.
     tid, start = events.ints("tid"), events.ints("start_ns")
     end = start + events.ints("dur_ns")
     order = rows[np.lexsort((start[rows], tid[rows]))]
     at = start[dfg.event[source]]
-    place = _last_before(tid[order], start[order], tid[dfg.event[source]], at)
-    inside = (place >= 0) & (at < end[order[np.maximum(place, 0)]])
+    position = _last_before(tid[order], start[order], tid[dfg.event[source]], at)
+    inside = (position >= 0) & (at < end[order[np.maximum(position, 0)]])
     kernels: dict[int, list[int]] = defaultdict(list)
-    for operation, node in zip(order[place[inside]].tolist(), target[inside].tolist(), strict=True):
+    for operation, node in zip(order[position[inside]].tolist(), target[inside].tolist(), strict=True):
         kernels[operation].append(node)
     for operation, nodes in kernels.items():
         shape = _shape(texts[names[operation]], shape_texts[shapes[operation]])
@@ -149,19 +151,21 @@ def _multiplications(case: Case, rank: Rank) -> Iterator[tuple[str, float, tuple
 
 
 def _last_before(groups: np.ndarray, moments: np.ndarray, group: np.ndarray, moment: np.ndarray) -> np.ndarray:
-    """Place of the last of `moments`, ascending within each of `groups`, that is at or before a moment of a group; -1 for
-    none."""
-    place = np.full(len(moment), -1)
+    """Index of the last of `moments` at or before each `moment` of the same group, int64[len(moment)]; -1 for none.
+
+    `moments` ascend within each of the sorted `groups`.
+    """
+    position = np.full(len(moment), -1)
     for one in np.unique(group).tolist():
         first, last = np.searchsorted(groups, [one, one + 1])
         mine = group == one
         at = np.searchsorted(moments[first:last], moment[mine], side="right") - 1
-        place[mine] = np.where(at >= 0, first + at, -1)
-    return place
+        position[mine] = np.where(at >= 0, first + at, -1)
+    return position
 
 
 def _shape(operation: str, shapes: str) -> tuple[int, int, int, int] | None:
-    """(batch, rows, columns, common size) of a multiplication; None where its shapes are no such thing."""
+    """(batch, rows, columns, inner size) of a multiplication; None where its shapes do not fit together."""
     first = _OPERANDS[operation]
     found = _DIMS.findall(shapes.strip()[1:-1])[first : first + 2]
     dims = [[int(size) for size in one.split(",")] if one.strip() else [] for one in found]
@@ -171,7 +175,7 @@ def _shape(operation: str, shapes: str) -> tuple[int, int, int, int] | None:
 
 
 def _scenario(names: Iterable[str], reached: float) -> str:
-    """The kernels of these names, which are at the share `reached` of the peak, as fast as at `GOOD_SHARE_OF_PEAK` of it."""
+    """Speeds these kernels up from the share `reached` of the peak to `GOOD_SHARE_OF_PEAK`."""
     pattern = "|".join(literal(name) for name in sorted(names))
     return f"kernel[^({pattern})$]={max(GOOD_SHARE_OF_PEAK / max(reached, 1e-3), 1.0):.3g}x"
 
@@ -197,38 +201,38 @@ def _shape_of(kernel: _Kernel) -> tuple[int, int, int]:
 
 def _advice(kernel: _Kernel) -> str:
     rows, columns, common = _shape_of(kernel)
-    what = f"The longest multiplies {rows} × {common} by {common} × {columns}"
+    what = f"The longest kernel multiplies {rows} × {common} by {common} × {columns}"
     if kernel.precision != "float32" and any(size % _WHOLE_TILES for size in (rows, columns, common)):
         padded = tuple(_WHOLE_TILES * math.ceil(size / _WHOLE_TILES) for size in (rows, columns, common))
         return (
-            f"{what}: tensor cores want multiples of {_WHOLE_TILES}. Pad the vocabulary, the width or the batch, here to "
-            f"{padded[0]}, {padded[1]} and {padded[2]}."
+            f"{what}. Tensor cores need multiples of {_WHOLE_TILES}: pad the vocabulary, the width or the batch, "
+            f"here to {padded[0]}, {padded[1]} and {padded[2]}."
         )
     if min(rows, columns, common) < 128:
         return (
-            f"{what}: matrices so narrow cannot fill the device. Larger batches, several such multiplications in one (one "
-            "weight for query, key and value), or longer sequences make them wider."
+            f"{what}. Matrices this narrow cannot fill the device: use larger batches or longer sequences, or fuse "
+            "several multiplications (one weight for query, key and value)."
         )
     return (
-        f"{what}, which is large enough: look at the device's clocks and temperature, at what runs beside it, and at the "
-        "layout of the matrices (transposed, or not contiguous)."
+        f"{what}, which is large enough to be fast. Check the device's clocks and temperature, concurrent kernels, "
+        "and the memory layout of the matrices (transposed, or not contiguous)."
     )
 
 
 _PAGES = (
     Page(
         "ESP702",
-        "Multiplications far from the device's peak",
-        "Kernels that multiply matrices reach less than a quarter of what the device does at most: matrices are too narrow "
-        "to fill it, their sizes fit its tensor cores badly, or it runs slower than it could.",
-        "`share_of_peak` is what they do against the maker's data sheet at the precision that the kernels' names tell, "
-        "`share_of_gpu_work` how much of each GPU's work they are; `longest_multiplies` the sizes of the longest. Those of "
-        "`aten::mm`, `addmm`, `bmm` and `baddbmm` count. It needs shapes (`--shapes`, or `record_shapes=True` of "
-        "torch.profiler) and a device that is known.",
-        "`kernel[…]=`: replay makes these kernels as fast as at half of the peak, which large multiplications reach. A "
-        "bound: narrow ones may have no way to get there.",
-        "Wider matrices (batches, fused projections), sizes that are multiples of 8, 16-bit precision where the model "
-        "allows it (ESP703).",
+        "Matrix multiplications far below the device's peak",
+        "Matrix multiplication kernels reach less than a quarter of the device's peak: the matrices are too narrow "
+        "to fill it, their sizes do not suit its tensor cores, or the device runs below its usual speed.",
+        "`share_of_peak` compares the operations per second with the data sheet, at the precision that the kernel "
+        "names indicate. `share_of_gpu_work` is the share of each GPU's time in these kernels; `longest_multiplies` "
+        "has the sizes of the longest one. `aten::mm`, `addmm`, `bmm` and `baddbmm` are counted. This needs shapes "
+        "(`--shapes`, or `record_shapes=True` of torch.profiler) and a known device.",
+        "`kernel[…]=`: replay speeds these kernels up to half of the peak, which large multiplications reach. An upper "
+        "bound: narrow multiplications may be unable to reach it.",
+        "Use wider matrices (larger batches, fused projections), sizes that are multiples of 8, and 16-bit "
+        "precision if the model allows it (ESP703).",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""ESP503: memory that the allocator holds and cannot hand out."""
+"""ESP503: GPU memory that the allocator has reserved but cannot use."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from esprof.replay.whatif.gradients.buckets import MIB
 from esprof.run.run import Run
 
 MIN_UNUSED_SHARE = 0.25
-"""Share of what the allocator holds that was never in use, from which on it counts. Blocks are rounded up and kept apart by
-size, so that some always is."""
+"""Least share of the reserved memory that was never in use. Blocks are rounded up and pooled by size, so some always is
+unused."""
 
 MIN_UNUSED_BYTES: Bytes = 512 * MIB
-"""Fewer bytes cost no job its batch size."""
+"""Less unused memory does not limit a job's batch size."""
 
 _NONE = "allocator=0"
 
 
 @dataclass(frozen=True)
-class _Held:
-    """What the allocator of a rank held at most, and the most that it had handed out up to then, bytes."""
+class _Peak:
+    """The most memory that a rank's allocator had reserved, and the most that it had allocated up to then, bytes."""
 
     reserved: Bytes
     allocated: Bytes
@@ -36,62 +36,63 @@ class _Held:
 
 
 def fragmentation(case: Case) -> Iterator[Cause]:
-    """The allocator asks the driver for more within steps, though much of what it holds is free: in pieces too small."""
+    """Ranks whose allocator calls the driver within steps while much of its reserved memory is free but fragmented."""
     dfg = case.replayed.built.dfg
     asks = dfg.of(Cls.ALLOCATOR) & np.isin(dfg.step, dfg.marks.steps)
     calls = {rank: int(np.count_nonzero(asks & (dfg.rank == rank))) for rank in dfg.marks.ranks}
-    held = {rank: found for rank in dfg.marks.ranks if calls[rank] and (found := _held(case.run, rank)) is not None}
+    peaks = {rank: found for rank in dfg.marks.ranks if calls[rank] and (found := _peak(case.run, rank)) is not None}
     ranks = tuple(
-        rank for rank, one in held.items() if one.unused >= max(MIN_UNUSED_BYTES, MIN_UNUSED_SHARE * one.reserved)
+        rank for rank, one in peaks.items() if one.unused >= max(MIN_UNUSED_BYTES, MIN_UNUSED_SHARE * one.reserved)
     )
     if not ranks:
         return
-    worst = held[max(ranks, key=lambda rank: held[rank].unused)]
+    worst = peaks[max(ranks, key=lambda rank: peaks[rank].unused)]
     gains = case.worth_naming(case.pricer.saving_ns(_NONE))
     yield Cause(
         id="ESP503",
-        title=f"The allocator asks for more GPU memory, though {readable.size(worst.unused)} of the "
-        f"{readable.size(worst.reserved)} that it holds were never in use",
+        title=f"Fragmented GPU memory causes cudaMalloc calls: {readable.size(worst.unused)} of the "
+        f"{readable.size(worst.reserved)} reserved were never in use",
         ranks=ranks,
         scenario=_NONE if gains else None,
         severity=None if gains else "warning",
         confidence="medium",
         evidence={
-            "reserved": by_rank({rank: held[rank].reserved for rank in ranks}, "bytes"),
-            "allocated_at_most": by_rank({rank: held[rank].allocated for rank in ranks}, "bytes"),
-            "unused": by_rank({rank: held[rank].unused for rank in ranks}, "bytes"),
+            "reserved": by_rank({rank: peaks[rank].reserved for rank in ranks}, "bytes"),
+            "allocated_at_most": by_rank({rank: peaks[rank].allocated for rank in ranks}, "bytes"),
+            "unused": by_rank({rank: peaks[rank].unused for rank in ranks}, "bytes"),
             "allocator_calls_per_step": by_rank({rank: round(calls[rank] / len(dfg.marks.steps), 2) for rank in ranks}),
         },
-        advice="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which lets blocks grow; pad batches to a few sizes; "
-        "allocate what lives long before what comes and goes.",
+        advice="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which lets blocks grow; pad batches to a few "
+        "sizes; allocate long-lived tensors before short-lived ones.",
     )
 
 
-def _held(run: Run, rank: Rank) -> _Held | None:
-    """By the samples of memory; None where CUDA's allocator was not sampled."""
+def _peak(run: Run, rank: Rank) -> _Peak | None:
+    """The rank's peak in the memory samples; None where PyTorch's CUDA allocator was not sampled."""
     samples = run.memory(rank)
     reserved = samples.ints("reserved")
     if not len(samples) or reserved.max() < 0:
         return None
     top = int(reserved.argmax())
     most = max(int(samples.ints(column)[: top + 1].max()) for column in ("allocated", "peak_allocated"))
-    return _Held(int(reserved[top]), most) if most >= 0 else None
+    return _Peak(int(reserved[top]), most) if most >= 0 else None
 
 
 _PAGES = (
     Page(
         "ESP503",
         "Fragmented GPU memory",
-        "PyTorch's allocator keeps the blocks that a job has freed. Where later tensors fit into none of them, as when "
-        "shapes change, it asks the driver for more, stops the device for that, and runs out of memory while much of it "
-        "is free.",
-        "`reserved` is the most that the allocator held, `allocated_at_most` the most that had been in use at once up to "
-        "then, by the samples of memory. A rank counts whose allocator called the driver within the recorded steps, and "
-        "of whose memory a quarter, and no less than 512 MiB, was never in use.",
-        "`allocator=0` where that gains anything: then this is named in place of ESP501. Else none: it costs memory, not "
-        "time.",
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; fewer different shapes (padding to some sizes, fixed "
-        "batches); long-lived tensors first.",
+        "PyTorch's allocator caches the blocks that a job has freed. When later tensors fit into none of them, for "
+        "example because shapes change, it asks the driver for more memory. That stops the device, and the job can "
+        "run out of memory while much of it is free.",
+        "`reserved` is the most memory that the allocator had reserved, `allocated_at_most` the most that had been "
+        "in use up to then, and `unused` the difference, all from memory samples. A rank is listed if its allocator "
+        "called the driver within the recorded steps, and at least a quarter of its reserved memory, and at least "
+        "512 MiB, was never in use.",
+        "`allocator=0` where that saves anything; this finding then replaces ESP501. Otherwise none: fragmentation "
+        "costs memory, not time.",
+        "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; use fewer different shapes (pad to a few sizes, use "
+        "fixed batches); allocate long-lived tensors first.",
     ),
 )
 

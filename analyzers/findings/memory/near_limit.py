@@ -14,16 +14,16 @@ MIN_PCT_OF_LIMIT = 92.0
 """Per cent of the limit from which on a peak is named."""
 
 _ADVICE = {
-    "cuda": "A longer sequence or a fragmented allocator may end the job: recompute activations (checkpointing), take "
-    "smaller batches and accumulate their gradients, shard the optimizer's state, or, where much more is reserved than "
-    "allocated, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-    "rss": "At the limit the kernel kills a process of the job: run fewer loader workers or a shorter prefetch, map data "
-    "from files instead of reading it whole, and keep no losses together with their graphs.",
+    "cuda": "A longer sequence or memory fragmentation may end the job with an out-of-memory error. Use activation "
+    "checkpointing, smaller batches with gradient accumulation, or sharded optimizer state. If much more memory is "
+    "reserved than allocated, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    "rss": "At the limit the kernel kills a process of the job. Use fewer loader workers or a shorter prefetch, "
+    "memory-map files instead of reading them completely, and detach losses before storing them.",
 }
 
 
 def near_limit(job: RecordedJob) -> Iterator[Cause]:
-    """Ranks whose peak nearly fills what they may have: a device each, or together the machine that they share."""
+    """Ranks whose peak is close to their limit: the memory of their own device, or of the machine that they share."""
     run = job.run
     used = {rank.rank: peak for rank in run.meta.ranks if (peak := rank_memory(run, rank)) is not None}
     sharing: dict[tuple[str, str | Rank | None], list[RankMemory]] = defaultdict(list)
@@ -38,13 +38,17 @@ def near_limit(job: RecordedJob) -> Iterator[Cause]:
 
 def _cause(peaks: list[RankMemory], share: float) -> Cause:
     ranks, of = tuple(peak.rank for peak in peaks), peaks[0].of
-    whose = "its GPU's memory" if of == "cuda" else "the memory that this machine has for the job"
+    memory = (
+        f"{'its' if len(ranks) == 1 else 'their'} GPU memory"
+        if of == "cuda"
+        else "the host memory available to the job"
+    )
     return Cause(
         id="ESP502",
-        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('come', ranks)} to {share:.0f} % of {whose}",
+        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('use', ranks)} {share:.0f} % of {memory}",
         severity="warning",
         ranks=ranks,
-        # Of a machine, other processes take a share that is not seen here, and pages that ranks share count for each.
+        # On hosts, memory of other processes is unknown, and pages shared by ranks are counted once for each.
         confidence="high" if of == "cuda" else "medium",
         evidence={
             "peak": by_rank({peak.rank: peak.peak for peak in peaks}, "bytes"),
@@ -59,16 +63,15 @@ _PAGES = (
     Page(
         "ESP502",
         "Memory near its limit",
-        "The most memory that a rank held comes close to what it may have: its share of a GPU, or, for jobs on CPUs, "
-        "the machine or control group that its ranks share. A little more and the job ends: CUDA out of memory, or a "
-        "process killed by the kernel.",
-        "`peak` by rank against `limit`, from 92 % on. `reached_in` is the phase and step of the peak. "
-        "CUDA: bytes that PyTorch's allocator has handed out, whose peak is exact; the CUDA context and "
-        "libraries hold more beside them. CPU: the resident set as sampled, up to four times a second, without loader "
-        "workers.",
-        "None: it costs no time until it costs the job.",
-        "Checkpointed activations, smaller batches with accumulated gradients, sharded optimizer state, a shorter "
-        "prefetch and fewer loader workers; a limit that leaves room.",
+        "A rank's memory peak is close to its limit: the memory of its GPU or, for jobs on CPUs, the memory of the "
+        "machine or control group that its ranks share. A little more ends the job: CUDA reports out of memory, or "
+        "the kernel kills a process.",
+        "`peak` by rank against `limit`; reported from 92 % on. `reached_in` is the phase and step of the peak. "
+        "CUDA: bytes allocated by PyTorch's allocator, whose peak is exact; the CUDA context and libraries use more "
+        "memory in addition. CPU: the resident set size, sampled up to four times a second, without loader workers.",
+        "None: memory costs no time until the job runs out of it.",
+        "Use activation checkpointing, smaller batches with gradient accumulation, sharded optimizer state, a shorter "
+        "prefetch and fewer loader workers; or raise the limit.",
     ),
 )
 

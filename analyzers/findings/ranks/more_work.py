@@ -1,4 +1,4 @@
-"""Whether slow ranks have more to do than the others, or take longer for the same."""
+"""Whether slow ranks have more work than the others, or take longer for the same work."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,60 +15,60 @@ from esprof.replay.replayed import Replayed
 from esprof.run.run import Run
 
 MIN_SHARE_EXPLAINED = 0.5
-"""Share of what slow ranks take longer that more work must explain, to be why they are slow."""
+"""Least share of the slow ranks' extra compute time that more work must explain, to be the reason."""
 
 MAX_DIFFERENCE = 0.02
-"""Two ranks whose amounts differ by no more than this share have as much to do."""
+"""Two ranks whose amounts differ by at most this share have the same amount of work."""
 
 MAX_OPTIMIZER_SHARE_MORE_WORK, MIN_OPTIMIZER_SHARE_SLOWER = 0.25, 0.6
-"""Up to, and from, which share of what all computing takes longer the optimizer takes longer, too: its work does not depend
-on the batch, so that it tells more work from slower execution."""
+"""Relative slowdown of the optimizer as a share of that of all compute: up to the first, the rank has more work; from the
+second on, it is slower. The optimizer's work does not depend on the batch."""
 
 MIN_SHARE_LONGER = 0.7
-"""Least share of the computing that must take longer by half as much as all does together, or more, for the optimizer to
-tell anything: one slow operation is neither more work nor a slower device."""
+"""Least share of compute that must be slower by at least half the overall slowdown, for the optimizer to be used: a single
+slow operation is neither more work nor a slower device."""
 
 MIN_OPTIMIZER_SHARE = 0.02
-"""Least share of the computing that the optimizer must be, to tell that."""
+"""Least share of the optimizer in compute time for it to be used."""
 
 _OPTIMIZER = "Optimizer.step#"
-"""How torch names the stretch in which an optimizer works."""
+"""Prefix of torch's annotations around an optimizer step."""
 
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What slow ranks do, against the others. None where the run does not tell."""
+    """Ratios of the slow ranks to the others. None where unknown."""
 
     longer: float
-    """How many times as long their computing takes."""
+    """Ratio of compute times."""
     amount: float | None
-    """How many times as much they have to do of `what`."""
+    """Ratio of the amounts of work, in units of `what`."""
     what: str
     operations: float
-    """How many times as many operations they compute."""
+    """Ratio of the numbers of operations."""
     optimizer: float | None
-    """How many times as long their optimizers take."""
+    """Ratio of optimizer times."""
     ran: float | None
-    """How many times as long their training threads ran, where they compute on CPUs."""
+    """Ratio of the training threads' CPU times, if they compute on CPUs."""
     spread: float
-    """Share of their computing, the optimizers' aside, that takes longer by half as much as all does together, or more."""
+    """Share of their compute, without optimizers, that is slower by at least half the overall slowdown."""
 
     @property
     def is_more_work(self) -> bool | None:
-        """True for more work, False for the same work that takes longer."""
+        """True for more work, False for the same work in more time, None where unknown."""
         extra = self.longer - 1
         if extra <= 0:
             return None
         if self.amount is not None and self.amount - 1 >= MIN_SHARE_EXPLAINED * extra:
             return True
         if self.ran is not None and self.ran - 1 <= MAX_OPTIMIZER_SHARE_MORE_WORK * extra:
-            # What takes longer and runs no longer waits for a CPU, or for something else.
+            # It takes longer without using more CPU time, so it waits for a CPU or for something else.
             return False
         beyond = None if self.optimizer is None or self.spread < MIN_SHARE_LONGER else (self.optimizer - 1) / extra
         if beyond is not None and beyond <= MAX_OPTIMIZER_SHARE_MORE_WORK:
-            # Samples may be larger, and a rank may pass its batch through the model twice.
+            # Counts can miss it: samples may be larger, or a rank may pass its batch through the model twice.
             return True
         if beyond is not None and beyond >= MIN_OPTIMIZER_SHARE_SLOWER:
             return False
@@ -78,11 +78,11 @@ class Comparison:
 
 _OPERATIONS, _CPU_TIME = "operations", "CPU time"
 _COMPLETE = ("tokens", "elements")
-"""What tells, with as many operations, that there is as much to do: samples may be of any size."""
+"""Units that, with equal numbers of operations, prove equal work: samples may be of any size."""
 
 
 def compare(case: Case, ranks: Sequence[Rank]) -> Comparison:
-    """Hold the slow `ranks` against all others, in the steady steps."""
+    """Compare the slow `ranks` with all others, in the steady-state steps."""
     replayed, blame = case.replayed, case.pricer.blame
     mine, computing = _computing(blame, ranks)
     took, usual = blame.work_ns[mine & computing].sum(), blame.peers.others[mine & computing].sum()
@@ -103,7 +103,7 @@ def compare(case: Case, ranks: Sequence[Rank]) -> Comparison:
 
 
 def _spread(blame: Blame, nodes: np.ndarray, longer: float) -> float:
-    """Share of what these nodes usually take whose names take longer by at least half of what all do."""
+    """Share of the usual time of these nodes whose operations are slower by at least half the overall slowdown."""
     names = blame.dfg.name[nodes]
     took, usual = (np.bincount(names, of[nodes], len(blame.dfg.names)) for of in (blame.work_ns, blame.peers.others))
     is_longer = took >= (1 + (longer - 1) / 2) * usual
@@ -111,16 +111,15 @@ def _spread(blame: Blame, nodes: np.ndarray, longer: float) -> float:
 
 
 def _computing(blame: Blame, ranks: Sequence[Rank]) -> tuple[np.ndarray, np.ndarray]:
-    """(mask of the nodes of these ranks in the steps that count, of those that compute and have counterparts)."""
+    """(mask of these ranks' nodes in the examined steps, mask of compute nodes with counterparts)."""
     dfg = blame.dfg
     mine = np.isin(dfg.rank, ranks) & np.isin(dfg.step, blame.steps)
     return mine, dfg.of(Cls.COMPUTE, Cls.CPU) & ~np.isnan(blame.peers.others)
 
 
 def _amounts(case: Case, ranks: Sequence[Rank]) -> dict[str, float]:
-    """How many times as much these ranks have to do as the median of the others, where it is told of all ranks: of tokens,
-    samples, elements in the shapes of what operations take, operations, and CPU time of the training threads, in this
-    order."""
+    """Unit -> ratio of these ranks' amount of work to the median of the others, if it is known of all ranks. In this order:
+    tokens, samples, elements of operations' input tensors, operations, and CPU time of the training threads."""
     replayed, job, steps = case.replayed, case.job.steps, case.replayed.steps.steady
     counts: list[tuple[str, Callable[[Rank], float]]] = [
         ("tokens", lambda rank: _mean(job, rank, steps, "tokens")),
@@ -131,7 +130,7 @@ def _amounts(case: Case, ranks: Sequence[Rank]) -> dict[str, float]:
     ]
     blame = replayed.pricer.blame
     roles = dict(zip(blame.dfg.marks.ranks, blame.roles.tolist(), strict=True))
-    # Stages of a pipeline have other things to do, more or less of them.
+    # Pipeline stages do different work, so their amounts cannot be compared.
     alike = [rank for rank in roles if {roles[rank]} == {roles[slow] for slow in ranks}]
     others = [rank for rank in alike if rank not in ranks]
     found = {}
@@ -145,12 +144,12 @@ def _amounts(case: Case, ranks: Sequence[Rank]) -> dict[str, float]:
 
 def _mean(job: JobSteps, rank: Rank, steps: Sequence[int], column: str) -> float:
     table = job.table(rank)
-    told = table.ints(column)[np.isin(table.ints("step"), steps)]
-    return float(told[told > 0].mean()) if (told > 0).any() else 0.0
+    counts = table.ints(column)[np.isin(table.ints("step"), steps)]
+    return float(counts[counts > 0].mean()) if (counts > 0).any() else 0.0
 
 
 def _elements(run: Run, rank: Rank, steps: Sequence[int]) -> float:
-    """Elements of all tensors that operations take in these steps; 0 where shapes were not recorded, but of collectives."""
+    """Elements of all input tensors of operations in these steps; 0 if only collectives have recorded shapes."""
     events = run.events(rank)
     codes, texts = events.codes("shapes")
     of_ops = codes[events.is_kind("op") & np.isin(events.ints("step"), steps)]
@@ -172,7 +171,7 @@ def _operations(replayed: Replayed, rank: Rank) -> float:
 
 
 def _of_optimizer(replayed: Replayed, ranks: Sequence[Rank]) -> np.ndarray:
-    """Mask of the work that the optimizers of these ranks do, and launch, bool[N]."""
+    """Mask of the work that the optimizers of these ranks do or launch, bool[N]."""
     dfg, found = replayed.built.dfg, np.zeros(replayed.built.dfg.nodes, bool)
     for rank in ranks:
         events = replayed.run.events(rank)

@@ -1,4 +1,4 @@
-"""ESP207: stages of a pipeline that compute longer than the others."""
+"""ESP207: pipeline stages that compute longer than the others."""
 
 from collections.abc import Iterator
 
@@ -10,10 +10,10 @@ from esprof.core import readable
 from esprof.replay.whatif.terms.balance import stage_ns
 
 MIN_TIMES_THE_MEAN_STAGE = 1.1
-"""A stage is named when it computes more than this many times as long as the mean stage."""
+"""A stage is listed if it computes more than this many times as long as the mean stage."""
 
 MIN_SHARE_OF_LONGEST = 0.9
-"""Least share of what the longest stage computes, for another to be named beside it."""
+"""Least share of the longest stage's compute time for which another stage is listed, too."""
 
 _BALANCED = "balance[stages]=fix"
 
@@ -32,13 +32,13 @@ def uneven_stages(case: Case) -> Iterator[Cause]:
     most = took.max() / took.mean()
     yield Cause(
         id="ESP207",
-        title=f"The pipeline's stages are uneven: {readable.ranks(longest)} {readable.verb('compute', longest)} up to "
+        title=f"Pipeline stages are uneven: {readable.ranks(longest)} {readable.verb('compute', longest)} up to "
         f"{most:.1f} times as long as the mean stage",
         ranks=longest,
         scenario=_BALANCED,
         confidence="medium",
         evidence={
-            "computing_per_step": by_rank(
+            "compute_per_step": by_rank(
                 {
                     rank: round(took[role])
                     for rank, role in zip(blame.dfg.marks.ranks, blame.roles.tolist(), strict=True)
@@ -46,21 +46,23 @@ def uneven_stages(case: Case) -> Iterator[Cause]:
                 "ns",
             )
         },
-        advice="Move layers from the stages that compute longest to the others. If they have no more layers, look for what "
-        "makes their devices slower: the two look alike in a trace where no other rank does the work of a stage.",
+        advice="Move layers from the stages that compute longest to the others. If those stages have no more layers "
+        "than the others, check for slower devices: a trace cannot distinguish the two if only one rank runs each "
+        "stage.",
     )
 
 
 _PAGES = (
     Page(
         "ESP207",
-        "Stages of a pipeline compute unequally long",
-        "In a pipeline every micro-batch passes all stages, so that the slowest sets the pace and the others wait for it.",
-        "`computing_per_step` is how long a rank of each rank's stage computes in a mean step, by their median.",
-        "`balance[stages]=fix`: replay scales the computing of each stage so that all compute as long in a mean step, and "
-        "runs the whole job again. A bound: layers cannot be cut.",
-        "Share the layers out by what they take, not by their number: the embedding and the last layer with its loss weigh "
-        "more than one block. A stage whose device is slower needs fewer.",
+        "Uneven pipeline stages",
+        "In a pipeline every micro-batch passes all stages, so the slowest stage limits the throughput and the "
+        "others wait for it.",
+        "`compute_per_step` is, for each rank, the median compute time of the ranks of its stage in a mean step.",
+        "`balance[stages]=fix`: replay scales the compute time of each stage to the mean of all stages and replays "
+        "the whole job. An upper bound: layers cannot be divided.",
+        "Distribute layers by their compute time, not by their number: the embedding and the last layer with its "
+        "loss take longer than one block. Give fewer layers to a stage with a slower device.",
     ),
 )
 

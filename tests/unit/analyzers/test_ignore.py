@@ -30,7 +30,7 @@ def finding(id: str, *ranks: int):
 
 
 def test_what_an_entry_covers_is_told_apart_with_its_reason():
-    kept, ignored = parsed(ENTRY).part([finding("ESP101", 1), finding("ESP301", 0, 1)])
+    kept, ignored = parsed(ENTRY).split([finding("ESP101", 1), finding("ESP301", 0, 1)])
     assert [one.id for one in kept] == ["ESP101"]
     (one,) = ignored
     assert (one.finding.id, one.reason, one.until) == ("ESP301", "the link is upgraded in May", date(2027, 5, 31))
@@ -40,7 +40,7 @@ def test_what_an_entry_covers_is_told_apart_with_its_reason():
     ("ranks", "is_ignored"), [((3,), True), ((3, 4), True), ((4, 5), False), ((5,), False), ((), False)]
 )
 def test_an_entry_of_some_ranks_covers_findings_of_no_others(ranks, is_ignored):
-    _, ignored = parsed(f"{ENTRY}ranks = [3, 4]").part([finding("ESP301", *ranks)])
+    _, ignored = parsed(f"{ENTRY}ranks = [3, 4]").split([finding("ESP301", *ranks)])
     assert bool(ignored) == is_ignored
 
 
@@ -53,7 +53,7 @@ def test_an_entry_holds_up_to_its_last_day(today):
 
 def test_an_expired_entry_ignores_nothing_and_says_so():
     ignores = parsed(ENTRY, today=date(2027, 6, 1))
-    kept, ignored = ignores.part([finding("ESP301", 0)])
+    kept, ignored = ignores.split([finding("ESP301", 0)])
     assert (len(kept), ignored) == (1, ())
     (warning,) = ignores.warnings
     assert warning.code == "ignore-expired"
@@ -66,7 +66,7 @@ def test_an_expired_entry_ignores_nothing_and_says_so():
     ("entry", "said"),
     [
         ('id = "ESP301"\nuntil = 2027-05-31', "reason"),
-        ('id = "ESP301"\nreason = " "\nuntil = 2027-05-31', "gives no reason"),
+        ('id = "ESP301"\nreason = " "\nuntil = 2027-05-31', "has an empty reason"),
         ('id = "ESP301"\nreason = "r"', "until"),
         ('id = "ESP301"\nreason = "r"\nuntil = "soon"', "date"),
         ('id = "ESP301"\nreason = "r"\nuntil = 2027', "date"),
@@ -76,7 +76,7 @@ def test_an_expired_entry_ignores_nothing_and_says_so():
         (f"{ENTRY}ranks = [-1]", ">= 0"),
         (f"{ENTRY}ranks = 3", "array"),
         ('id = "ESP999"\nreason = "r"\nuntil = 2027-05-31', "no finding 'ESP999'"),
-        ('id = "ESP801"\nreason = "r"\nuntil = 2027-05-31', "cannot be ignored: it stops the job"),
+        ('id = "ESP801"\nreason = "r"\nuntil = 2027-05-31', "cannot be ignored because it stops the job"),
     ],
 )
 def test_an_entry_that_makes_no_sense_is_named(entry, said):
@@ -88,7 +88,7 @@ def test_an_entry_that_makes_no_sense_is_named(entry, said):
 
 
 def test_a_table_is_no_list_of_entries():
-    with pytest.raises(UsageError, match="no list of tables"):
+    with pytest.raises(UsageError, match="not a list of tables"):
         parse({"id": "ESP301"}, FILE, TODAY)
 
 
@@ -106,7 +106,7 @@ def test_a_diagnosis_leaves_out_what_is_ignored_and_says_so():
     assert [one.finding for one in less.ignored] == [one for one in whole.findings if one.id == first.id]
     assert list(less.findings) == [one for one in whole.findings if one.id != first.id]
     assert first.title not in less.verdict
-    assert less.verdict.endswith(f"Ignored, as was asked: {first.id}.")
+    assert less.verdict.endswith(f"Ignored by configuration: {first.id}.")
     assert summarize(run, ignores).diagnosis == less
     assert b'"until":"2027-05-31"' in msgspec.json.encode(less)
 

@@ -32,14 +32,15 @@ def seen(frame: str, dur_ms: float):
 
 def test_where_computing_fills_the_step_no_cause_is_known():
     assert diagnose(job(gap_ms=0)).verdict == (
-        "A step takes 100.0 ms, 100 % of it compute; no cause that esprof knows costs it noticeably more."
+        "A step takes 100.0 ms, 100 % of it compute; no cause known to esprof costs noticeable time."
     )
 
 
 def test_else_the_largest_part_is_named_with_what_was_recorded_around_it():
     assert diagnose(job(gap_ms=30)).verdict == (
-        "A step takes 100.0 ms, 70 % of it compute. Of the rest, 30.0 ms go to the CPU while nothing computes, "
-        "most of it in aten::mm → aten::add. No change that esprof can price would gain a hundredth of a step."
+        "A step takes 100.0 ms, 70 % of it compute. The largest part of the rest is CPU work while the "
+        "device idles: 30.0 ms, most of it in aten::mm → aten::add. No change that esprof can price would save 1 % "
+        "of a step."
     )
 
 
@@ -54,7 +55,7 @@ def test_where_the_first_saving_may_be_none_no_gain_is_promised():
     run = job(30, cpu_ns=[40 * NS] * 6, ready_ns=[ready * NS for ready in (0, 0, 0, 0, 0, 50)])
     (finding,) = diagnose(run).findings
     assert not finding.is_saving
-    assert diagnose(run).verdict.startswith(f"{finding.title}. Mending it may save nothing: 0 to ")
+    assert diagnose(run).verdict.startswith(f"{finding.title}. Fixing it may save nothing: 0 to ")
 
 
 @pytest.mark.parametrize(("ready_ms", "confidence"), [(2, "high"), (30, "medium")])

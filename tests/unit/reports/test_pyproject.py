@@ -61,7 +61,7 @@ def test_the_day_is_todays(folder):
         (b"\xff\xfe", "is not TOML"),
         (b"[tool.esprof]\nignores = []\n", "'ignores'"),
         (b'[tool]\nesprof = "on"\n', "tool.esprof"),
-        (b'[tool.esprof.ignore]\nid = "ESP301"\n', "no list of tables"),
+        (b'[tool.esprof.ignore]\nid = "ESP301"\n', "not a list of tables"),
         (entry(until='"soon"').encode(), "entry 1"),
     ],
 )

@@ -54,7 +54,7 @@ def invoke(module, *arguments):
     ("module", "arguments", "schema"),
     [
         (replay, ["--what-if", "cpu=2x"], "esprof.replay/2"),
-        (diagnose, [], "esprof.diagnose/1"),
+        (diagnose, [], "esprof.diagnose/2"),
         (ops, [], "esprof.ops/1"),
     ],
 )
@@ -97,7 +97,7 @@ def test_an_answer_goes_to_a_file_that_is_never_overwritten_unasked(saved, tmp_p
     written = invoke(diagnose, saved, "--json", "-o", file)
     assert written.stdout == ""
     assert written.stderr == f"Wrote the result to {file}\n"
-    assert json.loads(file.read_text())["schema"] == "esprof.diagnose/1"
+    assert json.loads(file.read_text())["schema"] == "esprof.diagnose/2"
     with pytest.raises(OutputError, match="already exists"):
         invoke(diagnose, saved, "-o", file)
     invoke(diagnose, saved, "-o", file, "--force")

@@ -48,7 +48,7 @@ def step_us(run):
 def test_a_rank_that_computes_longer_is_named(table):
     finding = diagnose(table(rows_of_a_job(slow={2: 1.5}))).findings[0]
     assert (finding.id, finding.ranks) == ("ESP202", (2,))
-    assert finding.title == "Rank 2 keeps the others waiting: slower compute"
+    assert finding.title == "Rank 2 delays the other ranks: slower compute"
     assert finding.saving_us == pytest.approx(4_000, abs=1)
 
 

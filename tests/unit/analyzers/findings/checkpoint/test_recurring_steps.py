@@ -53,7 +53,7 @@ def test_saves_are_named_with_their_rank_and_priced_by_the_means():
     (finding,) = diagnose(job(every(4), every(4, seed=1), stages=saves)).findings
     assert (finding.id, finding.ranks, finding.confidence) == ("ESP601", (0,), "high")
     assert finding.title.startswith("One step in 4 takes ")
-    assert finding.title.endswith(": rank 0 spends it in torch.save")
+    assert finding.title.endswith(": rank 0 spends the extra time in torch.save")
     assert finding.saving_us == pytest.approx(75_000, abs=2_000)
     assert finding.saving_low_us <= finding.saving_us <= finding.saving_high_us
     assert finding.saving_pct == pytest.approx(100 * 75 / 175, abs=1)
@@ -77,7 +77,7 @@ def test_the_throughput_is_that_of_all_steps():
 def test_a_stage_that_the_job_marked_is_named():
     (cause,) = found(job(every(5), stages=[(0, "validate", step, 290) for step in range(5, 42, 5)]))
     assert cause.id == "ESP806"
-    assert cause.title.endswith("rank 0 spends it in validate")
+    assert cause.title.endswith("rank 0 spends the extra time in validate")
 
 
 def test_a_stage_that_all_steps_have_is_not_the_cause():
@@ -91,7 +91,7 @@ def test_a_stage_that_all_steps_have_is_not_the_cause():
 def test_waiting_for_the_loader_is_named():
     wait = every(6, slow_ms=310, usual_ms=10)
     (cause,) = found(job(every(6), loader_wait_ms=wait))
-    assert cause.title.endswith("spends it in waiting for the data loader")
+    assert cause.title.endswith("spends the extra time waiting for the data loader")
 
 
 def test_windows_hide_some_of_the_slow_steps():
@@ -193,8 +193,8 @@ def test_a_line_that_only_slow_steps_are_at_is_named_with_what_it_calls():
     evaluate = f"{SAVE}\neval.py(7): evaluate\nmodel.py(3): Model.forward"
     (cause,) = found(sampled(job(every(5)), beyond(f"{MAIN}\nmodel.py(3): Model.forward", evaluate)))
     assert (cause.id, cause.confidence) == ("ESP806", "high")
-    assert cause.title.endswith(f": rank 0 spends it in {SAVE}, calling eval.py(7): evaluate")
-    assert cause.evidence["place"].value == f"{SAVE}, calling eval.py(7): evaluate"
+    assert cause.title.endswith(f": rank 0 spends the extra time in {SAVE}, calling eval.py(7): evaluate")
+    assert cause.evidence["source_line"].value == f"{SAVE}, calling eval.py(7): evaluate"
     assert cause.evidence["innermost"].value == "model.py(3): Model.forward"
     assert cause.evidence["lost_there"].of(0) == pytest.approx(300 * MS, rel=0.05)
 
@@ -221,7 +221,7 @@ def test_a_rank_that_waits_for_another_where_it_always_waits_is_not_named():
 def test_a_long_place_is_in_the_title_as_a_whole():
     place = f"site-packages/{'deep/' * 40}precision.py(110): Precision.{'_wrap' * 20}_closure"
     (cause,) = found(sampled(job(every(5)), beyond(MAIN, f"{MAIN}\n{place}")))
-    assert cause.title.endswith(f" spends it in {place}")
+    assert cause.title.endswith(f" spends the extra time in {place}")
 
 
 def test_steps_that_are_slow_at_random_are_named_where_a_line_tells_them_from_others():
@@ -235,7 +235,9 @@ def test_steps_that_are_slow_at_random_are_named_where_a_line_tells_them_from_ot
     assert found(run) == []
     (cause,) = found(sampled(run, stacks))
     assert (cause.id, cause.evidence["when"].value) == ("ESP807", "now and then")
-    assert cause.title == "4 of 40 steps take 500.0 ms instead of 100.0 ms: rank 0 spends it in a.py(1): retry"
+    assert (
+        cause.title == "4 of 40 steps take 500.0 ms instead of 100.0 ms: rank 0 spends the extra time in a.py(1): retry"
+    )
 
 
 def test_the_first_steps_of_epochs_are_a_group_of_their_own():
@@ -253,7 +255,7 @@ def test_the_first_steps_of_epochs_are_a_group_of_their_own():
     (cause,) = found(Run(run.meta, lambda name, rank: stages if name == "stages" else getattr(run, name)(rank)))
     assert (cause.id, cause.evidence["when"].value) == ("ESP807", "where an epoch begins")
     assert cause.title.startswith(
-        "The first step of an epoch takes 300.0 ms instead of 100.0 ms: rank 0 spends it in waiting"
+        "The first step of an epoch takes 300.0 ms instead of 100.0 ms: rank 0 spends the extra time waiting"
     )
 
 
@@ -275,7 +277,7 @@ def test_a_long_row_of_slow_steps_is_named_with_its_first_and_last_step():
 def test_a_short_row_is_named_where_it_can_be_told_why():
     step_ms = np.where((np.arange(60) > 40) & (np.arange(60) < 46), 400, 100)
     (cause,) = found(job(step_ms, stages=[(0, "validate", step, 290) for step in range(42, 47)]))
-    assert cause.title == "Steps 42 to 46 take 400.0 ms instead of 100.0 ms: rank 0 spends it in validate"
+    assert cause.title == "Steps 42 to 46 take 400.0 ms instead of 100.0 ms: rank 0 spends the extra time in validate"
 
 
 def test_what_a_machine_does_to_some_steps_does_not_hide_a_period():
@@ -291,7 +293,7 @@ def test_ranks_that_ran_for_longer_are_named_where_nothing_else_tells():
     steps = [step_table(step_ms, first=1, cpu_ns=one) for one in ran]
     run = Run(meta(2), lambda name, rank: steps[rank] if name == "steps" else table({}, EVENTS))
     (cause,) = found(run)
-    assert cause.title.endswith(": rank 0 spends it in computing on its CPU")
+    assert cause.title.endswith(": rank 0 spends the extra time computing on its CPU")
     assert cause.evidence["lost_there"].of(0) == pytest.approx(300 * MS)
 
 

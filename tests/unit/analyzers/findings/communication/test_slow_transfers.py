@@ -17,15 +17,17 @@ def test_transfers_that_take_three_times_as_long_as_others_are_named_and_priced(
     (found,) = slow(range(0, 12, 2))
     assert "3.0 times as long" in found.title
     assert "collective[" in found.command
-    # Six of twelve transfers of 10.1 ms take twice that too long; all but what the backward pass hides is gained.
+    # Six of twelve collectives of 10.1 ms take twice that too long.
     assert found.saving_us == pytest.approx(6 * 2 * 10_100, rel=0.02)
-    assert found.evidence["rate_of_fastest"].value == pytest.approx(3 * found.evidence["rate_of_slow"].value, rel=0.02)
-    assert not found.evidence["beside_computing"].value
+    assert found.evidence["bandwidth_of_fastest"].value == pytest.approx(
+        3 * found.evidence["bandwidth_of_slow"].value, rel=0.02
+    )
+    assert not found.evidence["overlap_compute"].value
 
 
 def test_that_they_are_slow_while_the_gpu_computes_is_told():
     (found,) = slow(range(4), compute_ms=10.0)
-    assert found.evidence["beside_computing"].value
+    assert found.evidence["overlap_compute"].value
     assert "while the GPU computes" in found.advice
 
 

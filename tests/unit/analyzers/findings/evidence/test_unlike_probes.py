@@ -24,7 +24,7 @@ def found(*sweeps, sizes=(1,) * 8, buckets=(1,) * 8):
 def test_transfers_that_are_clearly_not_what_was_measured_are_told(times):
     (cause,) = found(link(0, PER_BYTE / times))
     assert cause.evidence["recorded_over_measured"].value == pytest.approx(times, rel=0.01)
-    assert cause.evidence["transfers"].value == 8
+    assert cause.evidence["collectives"].value == 8
     assert cause.ranks == (0, 1)
 
 

@@ -49,7 +49,7 @@ def test_the_verdict_says_where_that_rank_is_and_needs_no_window():
 
 def test_a_job_that_still_runs_stands_still():
     run = run_of_flight({0: killed(WAITING, alive=True), 1: killed(ELSEWHERE, alive=True)})
-    assert only(run).title.startswith("Step 9 stands still: rank 1 did not enter all_reduce 2")
+    assert only(run).title.startswith("The job hangs in step 9: rank 1 did not enter all_reduce 2")
 
 
 def test_a_hang_comes_before_the_costs_of_a_replayed_run():
@@ -72,7 +72,7 @@ def test_different_collectives_show_where_they_part():
     assert found.evidence["odd_ranks"] == Evidence((1,), "ranks")
     assert found.evidence["odd_ranks_entered"].value == "broadcast of 28 B"
     assert found.evidence["others_entered"].value == "all_reduce of 2.0 KiB"
-    assert found.evidence["left_one_out"].value is False
+    assert found.evidence["skipped_one"].value is False
 
 
 def test_ranks_that_disagreed_and_crashed_by_it_are_told_by_what_they_had_entered():
@@ -115,7 +115,7 @@ def test_a_rank_that_ended_before_the_others_is_named_and_not_the_one_that_lost_
     lost = snapshot(0, [call(2)], reason="error", error="RuntimeError: Connection closed by peer [127.0.0.1]:5548")
     found = only(run_of_flight({0: FlightLog(snapshots=(lost,)), 1: FlightLog()}))
     assert (found.id, found.ranks) == ("ESP801", (1,))
-    assert found.title == "Rank 1 ended after step 8, while rank 0 went on to a collective with it"
+    assert found.title == "Rank 1 ended after step 8, but rank 0 entered another collective with it"
 
 
 def interrupted(rank, calls):
@@ -145,9 +145,9 @@ def test_a_rank_that_was_late_and_came_is_a_stall_of_that_step():
     ended = {one.rank: FlightLog(snapshots=(one,)) for one in (WAITING, ELSEWHERE)}
     found = only(run_of_flight(ended, last_step=20, long_steps={9: 8 * S}))
     assert (found.id, found.severity, found.ranks, found.confidence) == ("ESP804", "warning", (1,), "high")
-    assert found.title == "Step 9 took 8,000 ms instead of 10.0 ms: rank 1 kept the others waiting at data.py(88): read"
+    assert found.title == "Step 9 took 8,000 ms instead of 10.0 ms: rank 1 delayed the others at data.py(88): read"
     assert found.evidence["took"] == by_step({9: 8_000 * MS}, "ns")
-    assert found.evidence["lost_in_all"] == Evidence(7_990 * MS, "ns")
+    assert found.evidence["lost_in_total"] == Evidence(7_990 * MS, "ns")
 
 
 def test_stalls_at_one_place_are_one_finding():
@@ -156,7 +156,7 @@ def test_stalls_at_one_place_are_one_finding():
         for step in (9, 12, 15)
     ]
     found = only(run_of_flight({0: FlightLog(snapshots=tuple(snapshots))}, last_step=20, long_steps={12: 3 * S}))
-    assert found.title == "3 steps took up to 3,000 ms instead of 10.0 ms: rank 0 was seen at data.py(88): read"
+    assert found.title == "3 steps took up to 3,000 ms instead of 10.0 ms: rank 0 was at data.py(88): read"
     assert found.confidence == "medium"
 
 
@@ -177,7 +177,7 @@ def test_a_collective_that_was_under_way_just_then_is_not_the_cause_of_a_slow_st
 
 def test_a_run_without_windows_and_faults_says_what_a_step_takes():
     diagnosis = diagnose(run_of_flight({0: FlightLog()}))
-    assert diagnosis.verdict.startswith("A step takes 10.0 ms; no window was recorded")
+    assert diagnosis.verdict.startswith("A step takes 10.0 ms. No window was recorded")
 
 
 def test_a_rank_of_which_no_step_is_known_has_a_diagnosis():
@@ -218,7 +218,7 @@ def test_a_rank_that_did_not_join_the_process_group_is_named_with_its_line():
     assert found.evidence["stacks"].of(1) == "data.py(7): download"
 
 
-@pytest.mark.parametrize(("alive", "when"), [(False, "The job hung in step 9"), (True, "Step 9 stands still")])
+@pytest.mark.parametrize(("alive", "when"), [(False, "The job hung in step 9"), (True, "The job hangs in step 9")])
 def test_a_rank_that_waits_in_no_collective_is_named_with_its_loaders_worker(alive, when):
     worker = Worker(worker=1, pid=7, dump=SIGTERM_TEXT)
     one = snapshot(0, [call(1)], lingers=True, stands_still=True, same_place_ns=61 * S, workers=(worker,), world=1)
@@ -236,7 +236,7 @@ def test_a_job_that_was_ended_while_it_started_is_not_said_to_hang():
         {0: FlightLog(snapshots=(interrupted,), starting=True), 1: killed(fatal=SIGTERM_TEXT, starting=True)}
     )
     assert (found.id, found.confidence, found.ranks) == ("ESP808", "low", (0, 1))
-    assert found.title == "The job was ended before its first step was over"
+    assert found.title == "The job was stopped before its first step ended"
     assert found.evidence["stacks"] == by_rank({0: "train.py(3): build", 1: "/job/train.py(88): step"})
 
 
@@ -244,4 +244,4 @@ def test_a_rank_that_raised_before_its_first_step_was_over_is_named_and_not_thos
     raised = snapshot(1, [], step=0, reason="error", error="ValueError: no such file")
     found = of_start({0: killed(fatal=SIGTERM_TEXT, starting=True), 1: FlightLog(snapshots=(raised,), starting=True)})
     assert (found.id, found.ranks) == ("ESP803", (1,))
-    assert found.title == "Rank 1 died before its first step was over: ValueError: no such file"
+    assert found.title == "Rank 1 died before its first step ended: ValueError: no such file"

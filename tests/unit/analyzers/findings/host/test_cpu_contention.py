@@ -47,9 +47,9 @@ def found(*ready_ms, throttled_ms=0, threads=None):
 
 def test_a_thread_that_could_run_and_did_not_is_named_with_what_it_costs():
     (finding,) = found(30)
-    assert finding.title == "Rank 0 could run, but had no CPU for 30.0 ms a step: something else uses the CPUs"
+    assert finding.title == "Rank 0 waits 30.0 ms a step for a CPU: other threads use the CPUs"
     assert finding.saving_us == pytest.approx(30 * MS, rel=0.02)
-    assert finding.evidence["without_a_cpu"].of(0) == 30 * NS
+    assert finding.evidence["waiting_for_cpu"].of(0) == 30 * NS
     assert finding.command is not None
     assert "runqueue=0" in finding.command
 
@@ -63,14 +63,14 @@ def test_ranks_that_wait_far_less_are_not_named_beside_the_worst():
 
 def test_a_quota_is_told_from_other_users():
     (finding,) = found(30, throttled_ms=40)
-    assert finding.title.endswith("a CPU quota stops it")
-    assert finding.evidence["stopped_by_quota"].of(0) == 40 * NS
+    assert finding.title.endswith("the CPU quota is used up")
+    assert finding.evidence["throttled_by_quota"].of(0) == 40 * NS
 
 
 def test_threads_are_held_against_the_hosts_cpus():
     run_of_threads = found(30, 30, threads=8)[0]
-    assert run_of_threads.evidence["threads_of_operations_on_the_host"].value == 16
-    assert run_of_threads.evidence["cpus_for_each_rank_at_most"].value == 2.0
+    assert run_of_threads.evidence["operator_threads_on_host"].value == 16
+    assert run_of_threads.evidence["max_cpus_per_rank"].value == 2.0
 
 
 @pytest.mark.parametrize("ready_ms", [0, 2, None])
@@ -98,8 +98,8 @@ def stalling(stalls, ranks=4):
 def test_ranks_that_stall_again_and_again_at_other_places_each_lack_cpus():
     (finding,) = stalling(lambda rank: range(rank, 36 + 4 * (rank == 2), 4))
     assert finding.ranks == (0, 1, 2, 3)
-    assert "each at other places" in finding.title
-    assert finding.title.endswith("the others wait for rank 2 most")
+    assert "each at different operations" in finding.title
+    assert finding.title.endswith("the others wait longest for rank 2")
     assert finding.evidence["stalled"].of(0) == 9 * 3 * NS
     assert finding.evidence["stalled"].of(2) == 10 * 3 * NS
     # The step begins with 8 ms of work where nothing stalls, and 38 where rank 2 does.

@@ -62,8 +62,8 @@ def test_a_hook_of_a_single_process_is_named_with_its_line_and_what_it_called():
     assert finding.id == "ESP402"
     assert finding.title == f"Rank 0 spends 20.0 ms a step in {HOOK}, calling {EMIT}"
     assert finding.saving_us == pytest.approx(20 * MS, rel=0.01)
-    assert finding.evidence["place"].value == HOOK
-    assert finding.evidence["on_a_cpu"].value == pytest.approx(0.9, abs=0.01)
+    assert finding.evidence["source_line"].value == HOOK
+    assert finding.evidence["cpu_share"].value == pytest.approx(0.9, abs=0.01)
     assert "Python computes there" in finding.advice
     assert finding.command is not None
     assert r"python[^train\.py\(\d+\): hook( →|$)]=0" in finding.command
@@ -72,7 +72,7 @@ def test_a_hook_of_a_single_process_is_named_with_its_line_and_what_it_called():
 def test_on_all_ranks_alike_it_is_named_once():
     (finding,) = found(*[[seen(HOOK)]] * 3)
     assert finding.ranks == (0, 1, 2)
-    assert "sleeps, or waits" in finding.advice
+    assert "slept, or waited" in finding.advice
 
 
 def test_lines_of_a_function_are_one_place_and_those_of_the_training_loop_are_not():
@@ -168,8 +168,8 @@ def test_a_gap_that_is_like_no_other_is_told_by_the_samples_in_it():
     looks = [(EPOCH_NS + round((140 * n + 60) * NS), 20 * NS, 0, n, "data.py(7): fetch") for n in range(6)]
     looks += [(EPOCH_NS + round((140 * n + 85) * NS), 25 * NS, 0, n, "data.py(7): fetch") for n in range(6)]
     (finding,) = found([seen(HOOK, 1)], gap_ms=60, looks=looks)
-    assert finding.evidence["place"].value == "data.py(7): fetch"
-    assert "sleeps, or waits" in finding.advice
+    assert finding.evidence["source_line"].value == "data.py(7): fetch"
+    assert "slept, or waited" in finding.advice
 
 
 def test_waiting_for_a_collective_is_no_python_code():
@@ -302,9 +302,9 @@ def found_by_samples(*inside, ms=20, ranks=1, **how):
 def test_a_function_of_many_short_operations_is_named_though_it_leaves_no_gap():
     (finding,) = found_by_samples(f"{LINE}\ntrainer.py(5): emit\n{METRIC}\n{ITEM}", ranks=2)
     assert (finding.id, finding.command) == ("ESP402", None)
-    assert finding.evidence["place"].value == METRIC
+    assert finding.evidence["source_line"].value == METRIC
     assert finding.evidence["calls"].value == ITEM
-    assert finding.evidence["on_a_cpu"].value == 1
+    assert finding.evidence["cpu_share"].value == 1
     assert finding.evidence["per_step"].of(1) == pytest.approx(20 * NS * (PLAIN - 1) / PLAIN, rel=0.03)
     assert finding.saving_us == pytest.approx(20 * MS * (PLAIN - 1) / PLAIN, rel=0.03)
 
@@ -317,9 +317,9 @@ def test_the_function_that_others_pass_their_time_on_to_is_named_at_the_line_tha
         f"{emit}\nmetrics.py(22): Metric.update",
     ]
     (finding,) = found_by_samples(*lines, ms=10)
-    assert finding.evidence["place"].value == "metrics.py(22): Metric.update"
+    assert finding.evidence["source_line"].value == "metrics.py(22): Metric.update"
     one, other = found_by_samples(f"{LINE}\na.py(1): f\nb.py(2): g", f"{LINE}\nc.py(3): h", ms=10)
-    assert {one.evidence["place"].value, other.evidence["place"].value} == {"b.py(2): g", "c.py(3): h"}
+    assert {one.evidence["source_line"].value, other.evidence["source_line"].value} == {"b.py(2): g", "c.py(3): h"}
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_of_kernels_shorter_than_their_launch_the_host_finding_says_so():
 
     share, text = advice(2.0)
     assert share == 1
-    assert text.startswith("Most kernels take less than their launch")
+    assert text.startswith("Most kernels take less time than their launch")
     share, text = advice(20.0)
     assert share == 0
-    assert "what the CPU does between them" in text
+    assert "the CPU loses time between launches" in text

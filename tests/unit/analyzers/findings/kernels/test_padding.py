@@ -29,14 +29,14 @@ def test_half_of_all_tokens_cost_half_of_what_depends_on_them():
     assert finding.saving_us == pytest.approx(4_000, abs=1)
     assert finding.evidence["one_length_for_all"].value is True
     assert "to the same length" in finding.advice
-    assert "a bound" in finding.advice
+    assert "an upper bound" in finding.advice
     assert finding.confidence == "low"
 
 
 def test_batches_of_different_lengths_are_to_be_sorted_or_packed():
     (finding,) = found(job([800, 400, 960, 1600, 640, 800], [400, 200, 480, 800, 320, 400]))
     assert finding.evidence["one_length_for_all"].value is False
-    assert "packing" in finding.advice
+    assert "pack several into one row" in finding.advice
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_narrow_multiplication_is_named_with_its_sizes_and_share_of_the_peak()
     assert finding.evidence["share_of_gpu_work"].of(0) == pytest.approx(0.667, abs=0.001)
     assert finding.evidence["longest_multiplies"].value == "4096 × 4096 by 4096 × 8"
     assert (finding.evidence["longest_computes_in"].value, finding.confidence) == ("16 bits", "low")
-    assert "so narrow cannot fill" in finding.advice
+    assert "this narrow cannot fill" in finding.advice
     assert finding.saving_us == pytest.approx(600, rel=0.03)
     assert "kernel[" in finding.command
 

@@ -54,11 +54,11 @@ def test_a_rank_that_alone_does_something_is_named_with_its_line_and_what_that_t
     assert (finding.id, finding.ranks, finding.command) == ("ESP201", (1,), None)
     assert (
         finding.title
-        == f"Rank 1 keeps the others waiting: it alone spends {finding.saving_us / MS:.2f} ms a step in {LOG}"
+        == f"Rank 1 delays the other ranks: it alone spends {finding.saving_us / MS:.2f} ms a step in {LOG}"
     )
     assert finding.saving_us == pytest.approx(10 * MS * (PLAIN - 1) / PLAIN, rel=0.03)
     assert finding.evidence["python_call"].of(1) == WRITE
-    assert finding.evidence["on_a_cpu"].value == 0.5
+    assert finding.evidence["cpu_share"].value == 0.5
     assert finding.evidence["per_step"].of(0) == 0
 
 

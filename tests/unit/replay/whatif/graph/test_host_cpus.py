@@ -87,7 +87,7 @@ def test_where_cpus_are_the_limit_the_price_is_that_of_batches_that_nobody_makes
     (limited,) = (one for one in diagnose(job(60)).findings if one.id == "ESP101")
     assert limited.title.endswith("and CPUs are the limit")
     assert limited.saving_us == pytest.approx(70_000, abs=200)
-    assert limited.evidence["gain_if_others_make_them"].value == pytest.approx(20 * MS, abs=MS)
+    assert limited.evidence["saving_with_more_workers"].value == pytest.approx(20 * MS, abs=MS)
     assert "data[ready]=0" in limited.command
     (free,) = (one for one in diagnose(job(2)).findings if one.id == "ESP101")
     assert "limit" not in free.title

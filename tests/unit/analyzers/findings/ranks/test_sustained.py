@@ -45,7 +45,7 @@ def straggler(run: Run):
 
 def test_a_rank_that_sleeps_all_along_is_priced_by_replay():
     found = straggler(job([100] * 40, sleep_ms=40))
-    assert found.evidence["of_the_run"].value == 1
+    assert found.evidence["share_of_run"].value == 1
     assert found.command is not None
     assert "does not last" not in found.advice
 
@@ -54,12 +54,14 @@ def test_a_rank_that_sleeps_for_a_while_is_priced_by_how_long():
     # 8 of 40 steps beside the window are as slow as those in it.
     plain = [60] * 6 + [100] * 8 + [60] * 26
     found = straggler(job(plain, sleep_ms=40))
-    assert found.evidence["of_the_run"].value == pytest.approx(8 / 39, abs=0.01)  # The job's first step does not count.
+    assert found.evidence["share_of_run"].value == pytest.approx(
+        8 / 39, abs=0.01
+    )  # The job's first step does not count.
     assert found.command is None
     assert found.saving_us == pytest.approx(40_000 * 8 / 39, rel=0.05)
     # How many of the steps are slow is known as well as 8 in 39 tell.
     assert found.saving_high_us - found.saving_us > 40_000 * 1.9 * np.sqrt(8 / 39 * 31 / 39 / 39)
-    assert "It does not last" in found.advice
+    assert "The delay is not permanent" in found.advice
     assert "40.0 ms (`straggler[work]=fix`)" in found.advice
 
 
@@ -68,12 +70,12 @@ def test_a_slow_computation_must_show_in_the_cpu_time_of_the_other_steps():
     window = (steps >= 10) & (steps < 17)
     usual = [30.0] * 47
     always, then_only = [50.0] * 47, np.where(window, 50.0, 30.0)
-    assert straggler(job([100] * 40, compute_ms=50, cpu_ms=(usual, always))).evidence["of_the_run"].value == 1
+    assert straggler(job([100] * 40, compute_ms=50, cpu_ms=(usual, always))).evidence["share_of_run"].value == 1
     found = diagnose(job([100] * 40, compute_ms=50, cpu_ms=(usual, then_only))).findings
     assert not any(one.id.startswith("ESP20") and one.saving_us > 0 for one in found)
 
 
 def test_nothing_is_said_where_too_few_steps_are_known():
     found = straggler(job([100] * 12, sleep_ms=40))
-    assert "of_the_run" not in found.evidence
+    assert "share_of_run" not in found.evidence
     assert found.command is not None

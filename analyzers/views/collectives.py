@@ -1,4 +1,5 @@
-"""The transfers of a run's steady steps as rules look at them: what sent them, how long they took, what nothing hides."""
+"""The collectives of a run's steady-state steps: when they were launched, how long they took, and how much is "
+"exposed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,20 +16,20 @@ from esprof.replay.whatif.gradients.buckets import MIB
 from esprof.run.collective_names import collective_word
 
 SMALL: Bytes = MIB
-"""Least size that DDP itself gives a bucket (torch's `_DEFAULT_FIRST_BUCKET_BYTES`); its others hold 25 MiB."""
+"""Size of DDP's first bucket (torch's `_DEFAULT_FIRST_BUCKET_BYTES`); the others hold 25 MiB."""
 
 _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class SteadyStateCollectives:
-    """The matched transfers of the steady steps on all ranks, an entry for each on each of its ranks."""
+    """The matched collectives of the steady-state steps: an entry for each collective on each of its ranks."""
 
     replayed: Replayed
     node: np.ndarray
-    """The transfer's node, ascending."""
+    """Communication nodes, ascending, int64[collectives]."""
     launched_ns: np.ndarray
-    """When the rank launched it, ns since `t0_ns`; -1 where that is not known."""
+    """When the rank launched it, ns since `t0_ns`, int64[collectives]; -1 where unknown."""
 
     @property
     def dfg(self) -> Dfg:
@@ -36,7 +37,7 @@ class SteadyStateCollectives:
 
     @property
     def bytes(self) -> np.ndarray:
-        """-1 where unknown."""
+        """Bytes of each collective; -1 where unknown."""
         sizes: np.ndarray = self.dfg.bytes[self.node]
         return sizes
 
@@ -47,7 +48,7 @@ class SteadyStateCollectives:
 
     @property
     def shares(self) -> int:
-        """How many steps of ranks there are: what sums are divided by."""
+        """Steps times ranks: the divisor of sums."""
         return len(self.replayed.steps.steady) * len(self.dfg.marks.ranks)
 
     @property
@@ -56,15 +57,15 @@ class SteadyStateCollectives:
         return small
 
     @cached_property
-    def _handled(self) -> dict[Rank, np.ndarray]:
-        """Rank -> (step, begin, end) of its handling of each gradient, by begin; times in ns since `t0_ns`. shape (n, 3)."""
+    def _gradients(self) -> dict[Rank, np.ndarray]:
+        """Rank -> (step, begin, end) of its autograd functions, by begin; times in ns since `t0_ns`, shape (n, 3)."""
         dfg = self.dfg
         number = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
         nodes = np.flatnonzero((dfg.name == number) & (dfg.event >= 0))
         found = {}
         for rank in dfg.marks.ranks:
             mine = nodes[dfg.rank[nodes] == rank]
-            # An operation that launches work goes on behind it, as another node of the same event.
+            # An operation that launches work continues after the launch, as another node of the same event.
             event, first, which = np.unique(dfg.event[mine], return_index=True, return_inverse=True)
             end = np.zeros(len(event), np.int64)
             np.maximum.at(end, which, (dfg.recorded_ns + dfg.dur_ns)[mine])
@@ -74,40 +75,41 @@ class SteadyStateCollectives:
 
     @cached_property
     def by_gradient(self) -> np.ndarray:
-        """Mask of those launched while the rank handled a gradient, as DDP does."""
+        """Mask of the collectives launched from within an autograd function, as DDP does."""
         return self._of_rank(_within)
 
     @cached_property
     def after_first_gradient(self) -> np.ndarray:
-        """Mask of those launched once the rank had a gradient in the step."""
-        return self._of_rank(lambda launched, step, handled: _since(launched, step, handled, np.minimum, _NEVER))
+        """Mask of the collectives launched after the start of the first autograd function of the rank's step."""
+        return self._of_rank(lambda launched, step, gradients: _since(launched, step, gradients, np.minimum, _NEVER))
 
     @cached_property
     def after_last_gradient(self) -> np.ndarray:
-        """Mask of those launched for, or behind, the last gradient of the rank's step: no backward pass can hide them.
+        """Mask of the collectives launched with or after the last gradient of the rank's step: no backward pass can overlap
+        them.
 
-        The order of issue tells, on GPUs as well: what a stream sends waits for all that was launched before.
+        The launch order is decisive on GPUs, too: a collective waits for all work that was launched before.
         """
-        return self._of_rank(lambda launched, step, handled: _since(launched, step, handled, np.maximum, -1))
+        return self._of_rank(lambda launched, step, gradients: _since(launched, step, gradients, np.maximum, -1))
 
-    def _of_rank(self, asked: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-        """The mask that `asked` makes of the transfers of each rank: of when they were launched, their steps, and the rank's
-        handling of gradients (`_handled`). Nothing of ranks of which no gradient was recorded."""
+    def _of_rank(self, select: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+        """Mask from `select`, called for each rank with its collectives' launch times and steps, and its `_gradients`. False
+        for ranks without recorded gradients."""
         mask = np.zeros(len(self.node), bool)
-        for rank, handled in self._handled.items():
+        for rank, gradients in self._gradients.items():
             mine = self.dfg.rank[self.node] == rank
-            if len(handled):
-                mask[mine] = asked(self.launched_ns[mine], self.dfg.step[self.node[mine]], handled)
+            if len(gradients):
+                mask[mine] = select(self.launched_ns[mine], self.dfg.step[self.node[mine]], gradients)
         return mask
 
     def is_kind(self, *words: str) -> np.ndarray:
-        """Mask of the transfers whose name is one of these words (`collective_word`)."""
-        told = np.array([collective_word(name) in words for name in self.dfg.names])
-        mask: np.ndarray = told[self.dfg.name[self.node]]
+        """Mask of the collectives whose kind is one of these words (`collective_word`)."""
+        matches = np.array([collective_word(name) in words for name in self.dfg.names])
+        mask: np.ndarray = matches[self.dfg.name[self.node]]
         return mask
 
     def exposed_ns(self, chosen: np.ndarray) -> dict[Rank, float]:
-        """Rank -> time of its mean step in which only transfers of the mask `chosen` run, ns."""
+        """Rank -> time of its mean step in which only collectives of the mask `chosen` run, ns."""
         timeline, dfg, at = self.replayed.timeline, self.dfg, self.replayed.pricer.steady_at
         spans_ns = np.stack([timeline.start_ns[self.node], timeline.end_ns[self.node]], axis=1)
         found = {}
@@ -125,41 +127,41 @@ class SteadyStateCollectives:
         return float(values.sum()) / self.shares
 
     def rate(self, chosen: np.ndarray) -> float:
-        """Bytes a second while the transfers of the mask `chosen`, of known sizes, run."""
+        """Bandwidth of the collectives of the mask `chosen`, of known sizes, bytes/s."""
         return float(self.bytes[chosen].sum()) / max(float(self.took_ns[chosen].sum()), 1) * NS_PER_S
 
 
-def _within(launched: np.ndarray, step: np.ndarray, handled: np.ndarray) -> np.ndarray:
-    at = np.searchsorted(handled[:, 1], launched, side="right") - 1
-    inside: np.ndarray = (at >= 0) & (launched < handled[np.maximum(at, 0), 2])
+def _within(launched: np.ndarray, step: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+    at = np.searchsorted(gradients[:, 1], launched, side="right") - 1
+    inside: np.ndarray = (at >= 0) & (launched < gradients[np.maximum(at, 0), 2])
     return inside
 
 
-def _since(launched: np.ndarray, step: np.ndarray, handled: np.ndarray, which: np.ufunc, start: int) -> np.ndarray:
-    """Mask of those launched since the begin of the first (`np.minimum`) or last (`np.maximum`) gradient of their step."""
-    steps, at = np.unique(handled[:, 0], return_inverse=True)
+def _since(launched: np.ndarray, step: np.ndarray, gradients: np.ndarray, which: np.ufunc, start: int) -> np.ndarray:
+    """Mask of launches at or after the begin of the first (`np.minimum`) or last (`np.maximum`) gradient of their "
+    "step."""
+    steps, at = np.unique(gradients[:, 0], return_inverse=True)
     begin = np.full(len(steps), start)
-    which.at(begin, at, handled[:, 1])
-    place = np.minimum(np.searchsorted(steps, step), len(steps) - 1)
-    since: np.ndarray = (steps[place] == step) & (launched >= begin[place])
+    which.at(begin, at, gradients[:, 1])
+    index = np.minimum(np.searchsorted(steps, step), len(steps) - 1)
+    since: np.ndarray = (steps[index] == step) & (launched >= begin[index])
     return since
 
 
-def transfers(replayed: Replayed) -> SteadyStateCollectives:
-    """The transfers of the steady steps."""
+def steady_collectives(replayed: Replayed) -> SteadyStateCollectives:
+    """The collectives of the steady-state steps."""
     dfg = replayed.built.dfg
     counted = np.isin(dfg.step, replayed.steps.steady) & (dfg.collective >= 0)
     node = np.flatnonzero(dfg.of(Cls.COMMUNICATION) & counted)
     launches = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & (counted & dfg.of(Cls.WAIT))[dfg.pred_target])
     source, arrival = dfg.pred_idx[launches], dfg.pred_target[launches]
     at_ns = (dfg.recorded_ns[source] + dfg.dur_ns[source]).tolist()
-    # A rank takes part in a collective once.
-    launched = dict(zip(_parts(dfg, arrival), at_ns, strict=True))
-    return SteadyStateCollectives(
-        replayed, node, np.array([launched.get(part, -1) for part in _parts(dfg, node)], np.int64)
-    )
+    # (rank, collective) is unique: a rank takes part in a collective once.
+    launched = dict(zip(_participations(dfg, arrival), at_ns, strict=True))
+    launched_ns = np.array([launched.get(key, -1) for key in _participations(dfg, node)], np.int64)
+    return SteadyStateCollectives(replayed, node, launched_ns)
 
 
-def _parts(dfg: Dfg, nodes: np.ndarray) -> list[tuple[int, int]]:
+def _participations(dfg: Dfg, nodes: np.ndarray) -> list[tuple[int, int]]:
     """(rank, number of the collective) of each of these nodes."""
     return list(zip(dfg.rank[nodes].tolist(), dfg.collective[nodes].tolist(), strict=True))

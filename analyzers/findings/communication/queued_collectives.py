@@ -1,4 +1,4 @@
-"""ESP305: collectives that wait on their GPU stream for others of another kind."""
+"""ESP305: collectives that queue on their GPU stream behind collectives of another kind."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from esprof.run.collective_names import collective_word
 _APART = "streams=apart"
 
 
-def queued_transfers(case: Case) -> Iterator[Cause]:
-    """What a step would gain if collectives of each kind had a stream of their own."""
+def queued_collectives(case: Case) -> Iterator[Cause]:
+    """Saving of a step if each kind of collective had its own stream."""
     dfg = case.replayed.built.dfg
     kinds = kinds_in_queues(dfg)
     if not kinds.any():
@@ -30,8 +30,8 @@ def queued_transfers(case: Case) -> Iterator[Cause]:
     who, behind = _longest(dfg, waited, before)
     yield Cause(
         id="ESP305",
-        title=f"Collectives wait up to {duration(max(per_step.values()))} a step for others on their stream: mostly "
-        f"{who} behind {behind}",
+        title=f"Collectives queue for up to {duration(max(per_step.values()))} a step behind others on their "
+        f"stream: mostly {who} behind {behind}",
         ranks=tuple(rank for rank, ns in per_step.items() if ns > 0),
         scenario=_APART,
         confidence="low",
@@ -40,21 +40,21 @@ def queued_transfers(case: Case) -> Iterator[Cause]:
             "waiting": Evidence(who),
             "behind": Evidence(behind),
         },
-        advice=f"Give {who} and {behind} process groups of their own (torch.distributed.new_group): each group has its own "
-        "stream, on which one collective follows the other. With FSDP, a group for all-gathers beside that for "
-        "reduce-scatters; with parallelism of several kinds, a group for each. The saving is a bound: two transfers at once "
-        "share the link.",
+        advice=f"Use separate process groups for {who} and {behind} (torch.distributed.new_group): each group has "
+        "its own stream, on which collectives run one after the other. With FSDP, use separate groups for "
+        "all-gathers and reduce-scatters; with several kinds of parallelism, one group for each. The saving is an "
+        "upper bound: concurrent collectives share the link.",
     )
 
 
 def _by_rank(case: Case, waited_ns: np.ndarray) -> dict[Rank, float]:
-    """What a mean steady step of each rank has of `waited_ns`, [N], ns."""
+    """Sum of `waited_ns`, ns, shape (N,), in a mean steady-state step, by rank."""
     dfg, steps = case.replayed.built.dfg, len(case.replayed.steps.steady)
     return {rank: float(waited_ns[dfg.nodes_of(rank)].sum()) / steps for rank in dfg.marks.ranks}
 
 
 def _longest(dfg: Dfg, waited_ns: np.ndarray, before: np.ndarray) -> tuple[str, str]:
-    """The kinds of the collectives that wait longest in all, and of those that they wait behind."""
+    """The pair of kinds with the longest total wait: the waiting collectives, and those ahead of them."""
     kinds = [collective_word(name) or name for name in dfg.names]
     of_pair: dict[tuple[str, str], int] = defaultdict(int)
     for node in np.flatnonzero(waited_ns).tolist():
@@ -65,16 +65,16 @@ def _longest(dfg: Dfg, waited_ns: np.ndarray, before: np.ndarray) -> tuple[str, 
 _PAGES = (
     Page(
         "ESP305",
-        "Collectives wait for others on their stream",
-        "The collectives of a process group run one after the other on its GPU stream. One whose data is ready waits there "
-        "for another that is of another kind and whose result nobody needs as soon: an all-gather of the next layer's "
-        "parameters behind a reduce-scatter of gradients.",
-        "`queued_per_step` is how long collectives of a mean step of each rank wait for one of another kind while all else "
-        "that they wait for is there; `waiting` and `behind` are the kinds that make most of it.",
-        "`streams=apart`: replay gives collectives of each kind a stream of their own. A bound: two transfers at once share "
-        "the link.",
-        "A process group for each kind of collective (torch.distributed.new_group).",
+        "Collectives queue behind others on their stream",
+        "The collectives of a process group run one after the other on its GPU stream. A collective whose data is "
+        "ready waits there for one of another kind whose result is needed later: for example an all-gather of the "
+        "next layer's parameters behind a reduce-scatter of gradients.",
+        "`queued_per_step` is how long collectives wait in a mean step of each rank for a collective of another "
+        "kind, while their data is ready; `waiting` and `behind` are the kinds with the longest wait.",
+        "`streams=apart`: replay gives each kind of collective its own stream. An upper bound: concurrent "
+        "collectives share the link.",
+        "Use a process group for each kind of collective (torch.distributed.new_group).",
     ),
 )
 
-RULE = Rule(pages=_PAGES, of_case=queued_transfers)
+RULE = Rule(pages=_PAGES, of_case=queued_collectives)

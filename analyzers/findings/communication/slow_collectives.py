@@ -1,0 +1,146 @@
+"""ESP304: collectives between GPUs with far less bandwidth than others of their kind."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.views.collectives import SteadyStateCollectives, steady_collectives
+from esprof.core.types import NS_PER_S
+from esprof.replay.dfg import LaneKind
+from esprof.replay.whatif.communication.links import line
+from esprof.replay.whatif.grammar import literal
+
+FAST_QUANTILE = 0.1
+"""Share of the collectives of a kind, those with the least time per byte, that show the bandwidth of the link."""
+
+MIN_TIMES_THE_FAST = 1.5
+"""Least ratio of a slow collective's time to its time at that bandwidth."""
+
+MIN_SHARE_SLOW = 0.1
+"""Least share of a kernel's collectives that must be slow: any link is slow at times."""
+
+MIN_COLLECTIVES = 20
+"""Least number of collectives of a kind in the steady-state steps of all ranks, for the fastest to be "
+"representative."""
+
+MIN_MORE_OVERLAP = 0.25
+"""Least difference between the shares of time in which slow and fast collectives overlap compute, to be reported."""
+
+
+@dataclass(frozen=True)
+class _Slow:
+    """Collectives that take longer than necessary."""
+
+    is_slow: np.ndarray
+    """Mask of the collectives that take `MIN_TIMES_THE_FAST` times the necessary time, bool[collectives]."""
+    is_known: np.ndarray
+    """Mask of the collectives whose necessary time is known."""
+    needed_ns: np.ndarray
+    """Time at the bandwidth of the fastest of the kind, ns, float64[collectives]; 0 where unknown."""
+
+
+def slow_collectives(case: Case) -> Iterator[Cause]:
+    """Collectives on GPU streams of which many are far slower than the fastest of the same kind and process group."""
+    sent = steady_collectives(case.replayed)
+    slow = _slow(sent)
+    factors = _factors(sent, slow)
+    if not factors:
+        return
+    scenario = ",".join(f"collective[^{literal(name)}$]={factor:.3g}x" for name, factor in sorted(factors.items()))
+    if not case.worth_naming(case.pricer.saving_ns(scenario)):
+        return
+    mine = slow.is_slow & np.isin(sent.dfg.name[sent.node], [sent.dfg.names.index(name) for name in factors])
+    longer = float(sent.took_ns[mine].sum() / slow.needed_ns[mine].sum())
+    overlaps = _overlap_compute(sent, mine, slow.is_known & ~slow.is_slow)
+    yield Cause(
+        id="ESP304",
+        title=f"{sent.a_step(mine):.1f} collectives a step take {longer:.1f} times as long as the fastest of the "
+        "same kind and size",
+        ranks=sent.dfg.marks.ranks,
+        scenario=scenario,
+        confidence="medium",
+        evidence={
+            "slow_collectives_per_step_and_rank": Evidence(round(sent.a_step(mine), 1)),
+            "bandwidth_of_slow": Evidence(round(sent.rate(mine)), "bytes/s"),
+            "bandwidth_of_fastest": Evidence(
+                round(float(sent.bytes[mine].sum() / slow.needed_ns[mine].sum()) * NS_PER_S), "bytes/s"
+            ),
+            "exposed": by_rank({rank: round(ns) for rank, ns in sent.exposed_ns(mine).items()}, "ns"),
+            "overlap_compute": Evidence(overlaps),
+        },
+        advice=_OVERLAPPING_COMPUTE if overlaps else _ALONE,
+    )
+
+
+def _slow(sent: SteadyStateCollectives) -> _Slow:
+    """By process group (a stream) and kernel: a fixed time, and the bytes at the bandwidth of the fastest."""
+    dfg = sent.dfg
+    needed, known = np.zeros(len(sent.node)), np.zeros(len(sent.node), bool)
+    roles = {role: at for at, role in enumerate(dict.fromkeys(lane.role for lane in dfg.lanes))}
+    role = np.array([roles[lane.role] for lane in dfg.lanes])[dfg.lane[sent.node]]
+    kind = role * len(dfg.names) + dfg.name[sent.node]
+    counted = dfg.on(LaneKind.STREAM)[sent.node] & (sent.bytes > 0)
+    for one in np.unique(kind[counted]).tolist():
+        mine = np.flatnonzero(counted & (kind == one))
+        if len(mine) < MIN_COLLECTIVES:
+            continue
+        size, took = sent.bytes[mine], sent.took_ns[mine]
+        drawn = line(size, took)
+        fixed = min(drawn.fixed_ns, float(took.min())) if drawn else 0.0
+        # Small collectives take the fixed time only and say nothing about bandwidth.
+        large = size >= np.median(size) / 2
+        ns_per_byte = float(np.quantile((took[large] - fixed) / size[large], FAST_QUANTILE))
+        needed[mine], known[mine] = fixed + ns_per_byte * size, True
+    return _Slow(known & (sent.took_ns > MIN_TIMES_THE_FAST * needed), known, needed)
+
+
+def _factors(sent: SteadyStateCollectives, slow: _Slow) -> dict[str, float]:
+    """Name of a kernel -> its speed-up if none of its collectives were slow; only kernels with a large one."""
+    names, excess = sent.dfg.name[sent.node], np.where(slow.is_slow, sent.took_ns - slow.needed_ns, 0.0)
+    factors = {}
+    for name in np.unique(names[slow.is_slow]).tolist():
+        mine = names == name
+        took = float(sent.took_ns[mine].sum())
+        factor = took / (took - float(excess[mine].sum()))
+        if factor >= MIN_TIMES_THE_FAST and slow.is_slow[mine].mean() >= MIN_SHARE_SLOW:
+            factors[sent.dfg.names[name]] = factor
+    return factors
+
+
+def _overlap_compute(sent: SteadyStateCollectives, slow: np.ndarray, fast: np.ndarray) -> bool:
+    """Whether slow collectives overlap compute for a clearly larger share of their time than fast ones."""
+    hidden = []
+    for chosen in (slow, fast):
+        exposed = sum(sent.exposed_ns(chosen).values()) * len(sent.replayed.steps.steady)
+        hidden.append(1 - exposed / max(float(sent.took_ns[chosen].sum()), 1.0))
+    return bool(hidden[0] > hidden[1] + MIN_MORE_OVERLAP)
+
+
+_OVERLAPPING_COMPUTE = (
+    "They are slow while the GPU computes, because both compete for its memory bandwidth and cores. Try fewer or "
+    "more NCCL channels (NCCL_MAX_CTAS, NCCL_MIN_CTAS), or launch them when the GPU does less."
+)
+_ALONE = (
+    "The cause is outside the recorded job. Check for other traffic on the link (other jobs, storage, other process "
+    "groups), errors and retries (nvidia-smi nvlink -e, ibqueryerrors), and the placement of ranks on nodes."
+)
+
+_PAGES = (
+    Page(
+        "ESP304",
+        "Collectives below the bandwidth of their link",
+        "Collectives of one process group and kind have very different bandwidths: many take at least one and a "
+        "half times as long as the fastest tenth of them would.",
+        "Only between GPUs, where communication starts when the last rank arrives, and only kinds with at least twenty "
+        "collectives. `bandwidth_of_slow` is compared with `bandwidth_of_fastest`, that of the fastest tenth, "
+        "without the fixed cost of a collective. `overlap_compute` says whether slow collectives overlap compute "
+        "for a clearly larger share of their time than the others. A link that is always slow is not detected.",
+        "`collective[…]=`: replay speeds the collectives of that name up by the total excess time of the slow ones.",
+        "Find other traffic on the link, or give NCCL fewer, or more, of the GPU's cores.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=slow_collectives)

@@ -1,0 +1,162 @@
+"""ESP302: many small collectives whose fixed cost dominates."""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.views.collectives import SMALL, SteadyStateCollectives, steady_collectives
+from esprof.core import readable
+from esprof.core.types import Bytes, Rank
+from esprof.replay.whatif.communication.links import line
+from esprof.replay.whatif.gradients.buckets import MIB
+
+MIN_PER_STEP = 8
+"""Least number of small collectives a step and rank: any job has a few, for a norm, a loss, a flag."""
+
+MIN_SHARE_SMALL = 0.5
+"""Least share of fixed cost in the time of small collectives."""
+
+BUCKET: Bytes = 25 * MIB
+"""DDP's default bucket size (`bucket_cap_mb`)."""
+
+_BUCKETS_MB = (25, 50, 100)
+"""Bucket sizes that are tried."""
+
+_SHARDED = ("FullyShardedDataParallel.", "FSDP::")
+"""Prefixes of FSDP's annotations."""
+
+
+def small_collectives(case: Case) -> Iterator[Cause]:
+    """Gradients or shards in many small collectives, where fewer and larger ones would cost less."""
+    sent = steady_collectives(case.replayed)
+    small = sent.is_small & _can_be_combined(case, sent)
+    if small.sum() < MIN_PER_STEP * sent.shares:
+        return
+    exposed = sent.exposed_ns(small)
+    fixed = _fixed(sent, small)
+    if not case.worth_naming(max(exposed.values())) or fixed is None or fixed.share < MIN_SHARE_SMALL:
+        return
+    scenario = _scenario(case, sent, small, fixed)
+    if scenario is None or not case.worth_naming(case.pricer.saving_ns(scenario)):
+        return
+    count, median = sent.a_step(small), float(np.median(sent.bytes[small]))
+    yield Cause(
+        id="ESP302",
+        title=f"{count:.0f} small collectives a step, {readable.size(median)} each (median), cost time by their "
+        "number, not by their bytes",
+        ranks=case.replayed.built.dfg.marks.ranks,
+        scenario=scenario,
+        confidence="high" if scenario.startswith("bucket_mb") else "medium",
+        evidence=_evidence(sent, small, fixed, exposed),
+        advice=_advice(case, sent, small, fixed),
+    )
+
+
+def _can_be_combined(case: Case, sent: SteadyStateCollectives) -> np.ndarray:
+    """Mask of the collectives of gradients or of a sharded model. The results of others, such as activations in tensor
+    parallelism, are needed before the next one can start."""
+    run, names = case.run, {}
+    for rank in case.run.ranks:
+        names[rank] = any(name.startswith(_SHARDED) for name in run.events(rank).codes("name")[1])
+    sharded = np.isin(sent.dfg.rank[sent.node], [rank for rank, is_sharded in names.items() if is_sharded])
+    gradients = sent.is_kind("all_reduce", "reduce_scatter") & (sent.by_gradient | sent.after_last_gradient)
+    mask: np.ndarray = gradients | (sharded & sent.is_kind("all_gather", "reduce_scatter"))
+    return mask
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """The fixed cost of small collectives."""
+
+    collective_ns: float
+    """Of one collective, ns."""
+    ns_per_byte: float
+    share: float
+    """Share of the time of all small collectives."""
+
+
+def _fixed(sent: SteadyStateCollectives, small: np.ndarray) -> _Fixed | None:
+    """From a linear fit of time over size of all collectives of their kinds; None if their sizes do not differ "
+    "enough."""
+    alike = np.isin(sent.dfg.name[sent.node], np.unique(sent.dfg.name[sent.node[small]])) & (sent.bytes > 0)
+    found = line(sent.bytes[alike], sent.took_ns[alike])
+    if found is None:
+        return None
+    fixed, moving = found.fixed_ns * small.sum(), found.ns_per_byte * sent.bytes[small].sum()
+    return _Fixed(found.fixed_ns, found.ns_per_byte, float(fixed / (fixed + moving)) if fixed else 0.0)
+
+
+def _scenario(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: _Fixed) -> str | None:
+    """The what-if of larger collectives: other buckets if the run's buckets are known, else a speed-up by the linear fit.
+
+    On CPUs a what-if of buckets does not include the fixed cost of a collective, which is what matters here.
+    """
+    if sent.dfg.has_gpu():
+        savings = {f"bucket_mb={size}": case.pricer.saving_ns(f"bucket_mb={size}") for size in _BUCKETS_MB}
+        known = {scenario: saving for scenario, saving in savings.items() if saving is not None}
+        if known:
+            return max(known, key=lambda scenario: known[scenario])
+    names = np.unique(sent.dfg.name[sent.node[small]])
+    if not small[np.isin(sent.dfg.name[sent.node], names)].all():
+        return None
+    count, size = sent.a_step(small), sent.a_step(sent.bytes[small])
+    moving = size * fixed.ns_per_byte
+    faster = (count * fixed.collective_ns + moving) / (math.ceil(size / BUCKET) * fixed.collective_ns + moving)
+    pattern = "|".join(re.escape(sent.dfg.names[name]) for name in names.tolist())
+    return f"collective[^({pattern})$]={faster:.3g}x"
+
+
+def _evidence(
+    sent: SteadyStateCollectives, small: np.ndarray, fixed: _Fixed, exposed: dict[Rank, float]
+) -> dict[str, Evidence]:
+    large = (sent.bytes >= SMALL) & np.isin(sent.dfg.name[sent.node], np.unique(sent.dfg.name[sent.node[small]]))
+    evidence = {
+        "small_collectives_per_step_and_rank": Evidence(round(sent.a_step(small), 1)),
+        "median_size": Evidence(round(float(np.median(sent.bytes[small]))), "bytes"),
+        "small_bytes_per_step_and_rank": Evidence(round(sent.a_step(sent.bytes[small])), "bytes"),
+        "fixed_cost_per_collective": Evidence(round(fixed.collective_ns), "ns"),
+        "fixed_share": Evidence(round(fixed.share, 3), "share"),
+        "exposed": by_rank({rank: round(ns) for rank, ns in exposed.items()}, "ns"),
+        "bandwidth_of_small": Evidence(round(sent.rate(small)), "bytes/s"),
+    }
+    if large.any():
+        evidence["bandwidth_of_large"] = Evidence(round(sent.rate(large)), "bytes/s")
+    return evidence
+
+
+def _advice(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: _Fixed) -> str:
+    size = sent.a_step(sent.bytes[small])
+    needed = math.ceil(size / BUCKET)
+    several = "one collective" if needed == 1 else f"{needed} collectives"
+    return (
+        f"Combine collectives: each has a fixed cost of {readable.duration(fixed.collective_ns)}, and all "
+        f"{readable.size(size)} would fit into {several} of PyTorch's default bucket size (25 MiB). With DDP raise "
+        "bucket_cap_mb; with FSDP wrap larger units; if the job sends gradients itself, flatten them into one "
+        "tensor first. Compression would save little, because the bytes do not take the time."
+    )
+
+
+_PAGES = (
+    Page(
+        "ESP302",
+        "Many small collectives",
+        "Each collective has a fixed cost: it is launched, all ranks synchronise, and data passes through every "
+        "rank. If gradients or shards of a model are sent in many collectives of less than 1 MiB, the fixed cost "
+        "dominates.",
+        "`fixed_cost_per_collective` is the intercept of a linear fit of time over size, and `fixed_share` its "
+        "share of the time of small collectives. `bandwidth_of_small` can be compared with `bandwidth_of_large`, if "
+        "the run has large collectives of the same kind. `exposed` is the time per step in which only small "
+        "collectives run. Collectives of activations, which cannot be combined, are not counted.",
+        "`bucket_mb=` on GPUs with known DDP buckets: 25 MiB or the larger size that saves most. Otherwise "
+        "`collective[…]=`: the speed-up that the linear fit predicts for the same bytes in collectives of 25 MiB.",
+        "Use larger buckets (bucket_cap_mb), larger FSDP units, or gradients flattened into one tensor. Compression or "
+        "smaller buckets do not help.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=small_collectives)
