@@ -1,1 +1,1 @@
-"""The Run and everything that reads or writes one."""
+"""The Run, its readers and its writers."""

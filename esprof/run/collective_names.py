@@ -1,4 +1,4 @@
-"""What collectives and their element types are called, in each of the spellings that PyTorch and NCCL use."""
+"""Names of collectives and element types, in the spellings of PyTorch and NCCL."""
 
 _WORDS = (
     ("allreduce", "all_reduce"),
@@ -14,8 +14,8 @@ _WORDS = (
     ("send", "send"),
     ("recv", "recv"),
 )
-"""(part of a lower-case name without underscores, the spelling used here). The first match counts, so a longer part stands
-before the shorter ones that it contains: `allreduce` before `reduce`."""
+"""(substring of a lower-case name without underscores, normalised name). The first match counts, so `allreduce` precedes
+`reduce`."""
 
 ITEM_BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "c10::half": 2,
@@ -29,11 +29,11 @@ NCCL's kernels (`f16`) use, lower-cased."""
 
 
 def collective_word(name: str) -> str | None:
-    """The collective that a kernel, annotation or call name stands for, in one spelling (`all_reduce`)."""
+    """Return the normalised collective (`all_reduce`) of the name of a kernel, annotation or call."""
     plain = name.lower().replace("_", "").replace("coalesced", "")
     return next((word for key, word in _WORDS if key in plain), None)
 
 
 def names_a_collective(annotation: str) -> bool:
-    """Whether an annotation is one that torch puts around the launch of a NCCL kernel."""
+    """Whether an annotation is torch's for the launch of a NCCL kernel."""
     return annotation.startswith("nccl:")

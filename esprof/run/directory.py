@@ -1,7 +1,6 @@
-"""The Run directory: `run.json`, and a file a rank for each table and for its flight recorder.
+"""Read and write Run directories.
 
-Every file is whole or absent, and for its owner alone: names of files, hosts and functions of a job are nobody else's
-business.
+Every file is complete or absent, and only its owner may read it, as it has names of files, hosts and functions of the job.
 """
 
 from contextlib import AbstractContextManager, suppress
@@ -31,30 +30,30 @@ SCHEMAS = {"events": EVENTS, "steps": STEPS, "stages": STAGES, "memory": MEMORY,
 _Line = TypeVar("_Line", bound=msgspec.Struct)
 
 _BYTES_A_VALUE = 8
-_WITHOUT_IT = "Delete this file to go on without it, or record the run again."
+_WITHOUT_IT = "Delete this file to load the run without it, or record the job again."
 
 
 def write_table(path: Path, name: str, rank: Rank, rows: Table) -> None:
-    """Write one table of one rank into the Run directory `path`. Raises OutputError where it cannot be written."""
+    """Write one table of one rank into the Run directory `path`. Raises OutputError."""
     with _private_file(path, table_path(path, name, rank)) as file:
         pq.write_table(rows.arrow, file, compression="zstd")
 
 
 def write_flight(path: Path, rank: Rank, log: FlightLog) -> None:
-    """Write what the flight recorder of one rank left into the Run directory `path`."""
+    """Write the flight log of one rank into the Run directory `path`. Raises OutputError."""
     with _private_file(path, flight_path(path, rank)) as file:
         file.write(msgspec.json.encode(log))
 
 
 def write_probes(path: Path, probes: Probes) -> None:
-    """Write what was measured for the job of the Run directory `path`. Raises OutputError where it cannot be written."""
+    """Write measurements into the Run directory `path`. Raises OutputError."""
     with _private_file(path, path / files.PROBES) as file:
         file.write(msgspec.json.format(msgspec.json.encode(probes), indent=1) + b"\n")
 
 
 def read_probes(path: Path) -> Probes | None:
-    """What was measured for the job of the Run directory `path`; None where nothing was. Raises InputError where the file
-    is broken."""
+    """Return the measurements in the Run directory `path`; None if there are none. Raises InputError if the file is
+    broken."""
     file = path / files.PROBES
     try:
         if file.stat().st_size > memory_limit():
@@ -69,20 +68,19 @@ def read_probes(path: Path) -> Probes | None:
     except OSError as error:
         raise unreadable(file, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"is no probes.json of esprof: {error}", path=file, remedy="Probe the job again.") from error
+        raise InputError(f"is not a valid probes.json: {error}", path=file, remedy="Probe the job again.") from error
 
 
 def write_meta(path: Path, meta: RunMeta) -> None:
-    """Write `run.json`, the last file of a Run: a directory without it is not a Run yet."""
+    """Write `run.json`, the last file of a Run, which makes it complete. Raises OutputError."""
     with _private_file(path, path / files.META) as file:
         file.write(msgspec.json.format(msgspec.json.encode(meta), indent=1) + b"\n")
 
 
 def read_run(path: Path) -> Run:
-    """Open a Run directory. A rank whose events are missing or broken is left out and named in `warnings`, as is a broken
-    side table.
+    """Open a Run directory. Ranks without readable events and broken side tables are skipped with a warning.
 
-    Raises InputError where `run.json` is missing or broken, or where no rank is whole.
+    Raises InputError if `run.json` is missing or broken, or if no rank is readable.
     """
     meta = _read_meta(path / files.META)
     whole, warnings, broken = [], [], set()
@@ -105,8 +103,8 @@ def read_run(path: Path) -> Run:
     if fault is not None:
         warnings.append(RunWarning(WarningCode.TABLE_UNREADABLE, fault))
     if not whole:
-        faults = "; ".join(warning.message for warning in warnings) or "it lists none"
-        raise InputError(f"no rank of this run is readable ({faults})", path=path, remedy="Record the run again.")
+        faults = "; ".join(warning.message for warning in warnings) or "run.json lists none"
+        raise InputError(f"no rank of this run is readable ({faults})", path=path, remedy="Record the job again.")
 
     def read(name: str, rank: Rank) -> Table | None:
         return None if (name, rank) in broken else _read_table(table_path(path, name, rank), SCHEMAS[name])
@@ -138,7 +136,7 @@ def _log_or_fault(log: JsonLog[_Line], path: Path, what: str) -> tuple[tuple[_Li
 
 
 def _private_file(run: Path, path: Path) -> AbstractContextManager[BinaryIO]:
-    with suppress(OSError):  # `atomic_file` meets the same error and reports it.
+    with suppress(OSError):  # `atomic_file` raises and reports the same error.
         run.mkdir(0o700, parents=True, exist_ok=True)
     return atomic_file(path, private=True)
 
@@ -152,7 +150,7 @@ def _read_flight(run: Path, rank: Rank) -> FlightLog | None:
     except OSError as error:
         raise unreadable(path, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"is no flight log: {error}", path=path, remedy=_WITHOUT_IT) from error
+        raise InputError(f"is not a valid flight log: {error}", path=path, remedy=_WITHOUT_IT) from error
 
 
 def _read_meta(path: Path) -> RunMeta:
@@ -160,12 +158,13 @@ def _read_meta(path: Path) -> RunMeta:
         raw = path.read_bytes()
         schema = msgspec.json.decode(raw, type=_RunEnvelope).schema
         if schema != SCHEMA:
-            raise InputError(f"schema {schema!r} is not {SCHEMA!r}", path=path, remedy="Use the esprof that wrote it.")
+            remedy = "Use the version of esprof that wrote it."
+            raise InputError(f"schema {schema!r} is not {SCHEMA!r}", path=path, remedy=remedy)
         return msgspec.json.decode(raw, type=RunMeta)
     except OSError as error:
         raise unreadable(path, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"is no run.json of esprof: {error}", path=path, remedy="Record the run again.") from error
+        raise InputError(f"is not a valid run.json: {error}", path=path, remedy="Record the job again.") from error
 
 
 class _RunEnvelope(msgspec.Struct):
@@ -173,7 +172,7 @@ class _RunEnvelope(msgspec.Struct):
 
 
 def _fault(run: Path, name: str, rank: Rank) -> str | None:
-    """What is wrong with a table, as far as its footer tells; None where nothing is, or where a side table is absent."""
+    """Return the defect of a table according to its footer; None if there is none, or if a side table is absent."""
     path = table_path(run, name, rank)
     try:
         footer = pq.read_metadata(path)
@@ -185,7 +184,7 @@ def _fault(run: Path, name: str, rank: Rank) -> str | None:
     lacks = [column for column in SCHEMAS[name].names if column not in present]
     if lacks:
         return f"its {name} lack the columns {', '.join(lacks)}"
-    # Parquet packs a column of equal values to almost nothing, so the size of the file does not tell the memory it takes.
+    # Parquet compresses equal values to almost nothing, so the size of the file says little about its memory.
     if footer.num_rows * len(SCHEMAS[name]) * _BYTES_A_VALUE > memory_limit():
         return f"its {name} are larger than the memory limit ({footer.num_rows} rows)"
     return None

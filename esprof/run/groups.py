@@ -1,4 +1,4 @@
-"""Process groups and their names: per-process strings differ between ranks, so a group is named by its global ranks."""
+"""Process groups. PyTorch's names differ between ranks, so a group is named by its global ranks."""
 
 import re
 from collections.abc import Iterable
@@ -10,10 +10,10 @@ from esprof.core.readable import stretches
 from esprof.core.types import Rank
 
 MAX_RANKS = 1 << 20
-"""Largest world size: a greater number in a file is garbage, and a range over it would exhaust the memory."""
+"""Largest world size: a greater number in a file is corrupt, and a range over it would exhaust memory."""
 
 RankField = Annotated[Rank, msgspec.Meta(ge=0, lt=MAX_RANKS)]
-"""A rank as a file may have it."""
+"""A valid rank in a file."""
 
 _LIST = re.compile(r"\s*[\[(]?\s*\d{1,7}(\s*,\s*\d{1,7})*\s*[\])]?\s*", re.ASCII)
 
@@ -28,12 +28,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_name(ranks: Iterable[Rank]) -> str:
-    """A name that all members agree on: sorted ranks with runs shortened, such as `0-3` or `0,2,4`."""
+    """Return the name of a group: its sorted ranks with ranges, such as `0-3` or `0,2,4`."""
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in stretches(ranks))
 
 
 def parse_ranks(listed: list[int] | str | None) -> tuple[Rank, ...] | None:
-    """Ranks out of a trace's `[0, 1]`; None where the list is missing, was cut off with `...`, or is no list of ranks."""
+    """Parse a list of ranks such as `[0, 1]`; None if it is missing, was truncated with `...`, or is invalid."""
     if isinstance(listed, str):
         listed = [int(number) for number in re.findall(r"\d+", listed)] if _LIST.fullmatch(listed) else None
     return tuple(sorted(set(listed))) if listed and all(0 <= rank < MAX_RANKS for rank in listed) else None
@@ -52,5 +52,5 @@ def named_groups(
 
 
 def joined_groups(groups: Iterable[Group]) -> tuple[Group, ...]:
-    """The groups that several ranks know, each once."""
+    """Return the distinct groups of several ranks."""
     return tuple({group.name: group for group in groups}.values())

@@ -1,4 +1,4 @@
-"""`esprof.load`: open whatever a person has, a Run directory or the traces of one run, as a Run."""
+"""`esprof.load`: open a Run directory, or the traces of one job, as a Run."""
 
 import glob
 from collections.abc import Sequence
@@ -14,12 +14,11 @@ _NAME_ONE = "Name a Run directory, a trace file, a folder of traces or a pattern
 
 
 def load(source: str | Path | Sequence[str | Path], executor: Executor | None = None) -> Run:
-    """Open a Run directory, or one trace, a folder of them, a glob pattern or a list, one file a rank.
+    """Open a Run directory; or traces, one file per rank: a file, a folder, a glob pattern or a list.
 
-    A Run whose job still runs is read as it stands; one whose launcher was killed is finished first.
-    `executor` reads the files, one task for each; by default a few threads, as most of the work runs without Python's lock.
-    A rank that is missing or unreadable is left out and named in `Run.warnings`. Raises InputError where nothing is
-    readable, or where the files are not of one run.
+    A Run whose job is running is opened with the data so far; one whose launcher was killed is finished first. `executor`
+    reads the files, one task each; by default a few threads do, as most of the work releases the GIL. Missing and unreadable
+    ranks are named in `Run.warnings`. Raises InputError if nothing is readable, or if the files are of different jobs.
     """
     sources = [source] if isinstance(source, str | Path) else list(source)
     matches = [_matches(one) for one in sources]
@@ -40,15 +39,15 @@ def _folder_reader(path: Path) -> Reader | None:
 
 
 def _reader_of(files: list[Path]) -> Reader:
-    """The first reader that recognises all of the files."""
+    """Return the first reader that recognises all files."""
     of_files = [reader for reader in READERS if not reader.is_folder]
     return next((reader for reader in of_files if all(map(reader.recognises, files))), DEFAULT)
 
 
 def _matches(source: str | Path) -> list[Path]:
-    """The path that `source` names, or all that match it as a pattern; at least one."""
-    if source == "":  # As an unset variable leaves it; Path would take it for the current folder.
-        raise InputError("no run was named: the name is empty", remedy=_NAME_ONE)
+    """Return the path `source`, or all paths that match it as a pattern; at least one."""
+    if source == "":  # From an unset variable, for example; Path would take it for the current folder.
+        raise InputError("the name of the run is empty", remedy=_NAME_ONE)
     path = Path(source)
     try:
         matches = [path] if path.exists() else sorted(Path(match) for match in glob.glob(str(source)))
@@ -60,11 +59,11 @@ def _matches(source: str | Path) -> list[Path]:
 
 
 def _files(matches: list[Path]) -> list[Path]:
-    """The traces that one source names: those in a folder, if it is the only match, or else all matches."""
+    """Return the traces of one source: those in a folder if it is the only match, otherwise all matches."""
     for path in matches:
         if _folder_reader(path) is not None:
-            remedy = "Name it alone, as it holds all ranks; `esprof merge` joins the runs of one job."
-            raise InputError("is a Run directory", path=path, remedy=remedy)
+            remedy = "Name it alone: it has all ranks. `esprof merge` joins several Runs of one job."
+            raise InputError("is a Run directory among other inputs", path=path, remedy=remedy)
     if len(matches) > 1 or not matches[0].is_dir():
         return matches
     try:
@@ -79,8 +78,8 @@ def _traces_in(folder: Path) -> list[Path]:
     files = [file for file in named if any(reader.recognises(file) for reader in of_files)]
     if not files:
         raise InputError(
-            "holds neither a run.json nor a trace (*.json, *.json.gz) nor a dump of the Flight Recorder",
+            "contains no run.json, no trace (*.json, *.json.gz) and no dump of the Flight Recorder",
             path=folder,
-            remedy="Name the Run directory that `esprof record -o` wrote, or a folder of what docs/how-to/inputs.md lists.",
+            remedy="Name the Run directory of `esprof record -o`, or a folder with inputs that docs/how-to/inputs.md lists.",
         )
     return files

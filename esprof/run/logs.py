@@ -1,8 +1,8 @@
-"""The logs of a Run, each a file of JSON lines that is appended to and never changed: the history and the rounds of an
-elastic job, the ledger of what-ifs, and the steps of a job that still runs.
+"""Logs of a Run, as append-only JSON lines: history and tuning rounds of an elastic job, the ledger of what-ifs, and the
+steps of a running job.
 
-`HISTORY.append(run, event)` adds a line, `HISTORY.read(run)` gives all of them; so do `ROUNDS` and `LEDGER`. Steps come
-fast, so the job keeps their file open (`Live`), and who follows it reads what is new (`Tail`).
+`HISTORY.append(run, event)` adds a line, `HISTORY.read(run)` returns all; `ROUNDS` and `LEDGER` work alike. As steps are
+frequent, the job keeps their file open (`Live`), and readers follow it (`Tail`).
 """
 
 import os
@@ -19,22 +19,22 @@ from esprof.core.types import Ns
 from esprof.run import files
 
 MAX_BYTES_READ = 16 << 20
-"""What is read of a log at most: its end."""
+"""Only the last bytes of a longer log are read."""
 MAX_BYTES_OF_LIVE = 8 << 20
-"""The file of a running job's steps is begun anew when it is larger than this."""
+"""The file of a running job's steps is emptied when it exceeds this size."""
 
 _Line = TypeVar("_Line", bound=msgspec.Struct)
 
 
 class JsonLog(Generic[_Line]):
-    """The log `name` of a folder, whose lines are of `kind`: one struct, or a union of several."""
+    """The log `name` in a folder, with lines of `kind`: a struct, or a union of structs."""
 
     def __init__(self, name: str, kind: Any) -> None:
         self._name = name
         self._decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(kind)
 
     def append(self, folder: Path, line: _Line) -> None:
-        """Add a line to the log, which is made where it is not there, as is its folder. Raises OutputError."""
+        """Append a line; create the log and its folder if necessary. Raises OutputError."""
         path, written = folder / self._name, msgspec.json.encode(line) + b"\n"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,8 +51,8 @@ class JsonLog(Generic[_Line]):
             raise unwritable(path, error) from error
 
     def read(self, folder: Path) -> tuple[_Line, ...]:
-        """The lines of the log, oldest first; what is no such line, such as half of one, is left out. None of a log that is
-        not there. Raises InputError where it cannot be read."""
+        """Return the lines, oldest first, without invalid or incomplete ones; empty if the log does not exist. Raises
+        InputError if it cannot be read."""
         path = folder / self._name
         try:
             with path.open("rb") as file:
@@ -67,7 +67,7 @@ class JsonLog(Generic[_Line]):
 
 
 def _decoded(raw: bytes, decoder: msgspec.json.Decoder[_Line]) -> list[_Line]:
-    """The lines of `raw` that can be decoded."""
+    """Return the valid lines of `raw`."""
     found = []
     for line in raw.splitlines():
         try:
@@ -92,86 +92,85 @@ EventKind = Literal[
     "rejected",
     "rolled_back",
 ]
-"""`kept`, `missed` and `reverted` say what became of a plan: `missed` is kept, and less than was promised. The last three
-are a person's decisions on a plan, before the job has said anything of it."""
+"""`kept`, `missed` and `reverted` are outcomes of a plan: a `missed` plan stays adopted, but gains less than predicted. The
+last three are a person's decisions on a plan."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a job a plan may change."""
+    """The settings of a job that a plan may change."""
 
     ests: tuple[tuple[int, ...], ...]
-    """Those of each rank."""
+    """ESTs of each rank."""
     codec: str | None = None
-    """None where the plan did not change it."""
+    """None if the plan does not change it."""
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that happened to an elastic job, a line of its history."""
+    """One event of an elastic job, a line of its history."""
 
     what: EventKind
     step: int
-    """The step before which it happened."""
+    """The event happened before this step."""
     time_ns: Ns = msgspec.field(default_factory=time.time_ns)
     """Since the Unix epoch."""
     plan: str | None = None
-    """Id of the plan that this is about."""
+    """Id of the plan concerned."""
     version: int | None = None
     before_us: float | None = None
     """Median step before the plan."""
     after_us: float | None = None
-    """Median step with it."""
+    """Median step with the plan."""
     promised_us: float | None = None
     gain_low_us: float | None = None
-    """In a trial the 95 % interval of what a step is shorter by with the plan."""
+    """Lower end of the 95 % interval of the reduction of a step in a trial."""
     gain_high_us: float | None = None
     phases_us: dict[str, float] = {}
-    """What of the time without steps went into what, where the number of processes has changed."""
+    """Downtime by phase when the number of processes changed."""
     was: Setting | None = None
-    """Of a plan that is adopted or tried, what held before it: what a person goes back to."""
+    """The setting before an adopted or tried plan, which a rollback restores."""
     reason: str = ""
 
 
 HISTORY: JsonLog[JobEvent] = JsonLog(files.HISTORY, JobEvent)
-"""What happened to an elastic job."""
+"""Events of an elastic job."""
 
 
 RoundOutcome = Literal["kept", "missed", "reverted", "refused", "nothing", "unknown"]
-"""`missed` is kept, although steps take longer than promised; `nothing` that there was nothing to advise; `unknown` that the
-job ended before it told, or could not be asked."""
+"""`missed`: the plan stays adopted, although steps are longer than predicted; `nothing`: there was no advice; `unknown`: the
+job ended before it reported an outcome, or could not be reached."""
 
 RoundKind = Literal["assignment", "compression"]
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One round of `esprof tune`: what was advised to a running job, what was promised, and what came of it. Times are of a
-    step."""
+    """One round of `esprof tune`: the advice to a running job with the predicted and measured gain. Times are per step."""
 
     round: int
     kind: RoundKind
     step: int
-    """The step before which the job was asked."""
+    """The job was asked before this step."""
     outcome: RoundOutcome
     plan: str | None = None
-    """Id; None where none was made."""
+    """Id; None without a plan."""
     counts: tuple[int, ...] = ()
-    """How many ESTs each rank was to have; empty in rounds of compression."""
+    """Planned number of ESTs of each rank; empty in rounds of compression."""
     codec: str = ""
-    """What gradients were to be encoded by, in rounds of compression."""
+    """Planned codec, in rounds of compression."""
     noticed_step: int | None = None
-    """The step at which the job was seen to have changed; None in rounds that nothing of the kind began."""
+    """The step at which a change of the job was detected, if that started the round."""
     before_us: float | None = None
-    """Measured without the plan, beside `measured_us`."""
+    """Measured without the plan, in the same period as `measured_us`."""
     predicted_us: float | None = None
     low_us: float | None = None
     high_us: float | None = None
     measured_us: float | None = None
     predicted_gain_pct: float | None = None
     gain_pct: float | None = None
-    """Measured, in per cent of `before_us`, with its 95 % interval where the plan was tried by turns."""
+    """Measured, in per cent of `before_us`; with a 95 % interval if the trial was interleaved."""
     gain_low_pct: float | None = None
     gain_high_pct: float | None = None
     error_pct: float | None = None
-    """How far the predicted step is off the measured one."""
+    """Error of the predicted step relative to the measured one."""
     why: str = ""
 
 
@@ -180,15 +179,15 @@ ROUNDS: JsonLog[Round] = JsonLog(files.ROUNDS, Round)
 
 
 class JobClass(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes two jobs alike, as far as a prediction goes. What is not known is None."""
+    """Properties by which predictions for similar jobs are grouped. None means unknown."""
 
     backend: str | None
-    """Of its process groups, such as `gloo`; None where it has none."""
+    """Backend of its process groups, such as `gloo`; None without one."""
     devices: str
     """`CPU`, or the names of the accelerators."""
     world_size: int
     gradients: str | None
-    """What synchronises them: `DDP`, `FSDP`, or `collectives` of the job's own; None where nothing does."""
+    """How gradients are synchronised: `DDP`, `FSDP`, or `collectives` of the job's own; None if they are not."""
 
     def __str__(self) -> str:
         known = (self.gradients, self.backend, f"{self.world_size} × {self.devices}")
@@ -196,7 +195,7 @@ class JobClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean step, µs, with its 95 % interval; None where too little was measured to tell."""
+    """A mean step, µs, with its 95 % interval; None with too few measurements."""
 
     us: float
     low_us: float | None = None
@@ -204,7 +203,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayPromise(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="promised"):
-    """What replay said of a run, before the change was made. Its times are those of steps under the profiler."""
+    """Prediction of a replay, before the change is made. Times are of steps with the profiler."""
 
     id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
     time_ns: Ns = msgspec.field(default_factory=time.time_ns)
@@ -220,7 +219,7 @@ class ReplayPromise(msgspec.Struct, frozen=True, kw_only=True, tag_field="what",
     saving_low_us: float
     saving_high_us: float
     known_error_pct: float | None
-    """How far off replay is on the run itself."""
+    """Replay error on the unchanged run."""
     unprofiled_step_us: float | None
     """The median step without profiler, as it was recorded."""
     note: str | None
@@ -228,14 +227,14 @@ class ReplayPromise(msgspec.Struct, frozen=True, kw_only=True, tag_field="what",
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """The step promised, and the ends of its interval, as shares of the step as it is: (predicted, low, high)."""
+        """Predicted step and the ends of its interval, relative to the recorded step: (predicted, low, high)."""
         saved = (self.step_us - self.predicted_us, self.saving_high_us, self.saving_low_us)
         predicted, low, high = (max(0.0, 1 - saving / self.step_us) for saving in saved)
         return predicted, low, high
 
 
 class ObservedOutcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="verified"):
-    """What came of a promise, whose `id` it has."""
+    """Measured outcome of the prediction with the same `id`."""
 
     id: str
     time_ns: Ns = msgspec.field(default_factory=time.time_ns)
@@ -243,55 +242,55 @@ class ObservedOutcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="what
     terms: tuple[str, ...]
     job: JobClass
     by: str
-    """What made the change: `verify`, or `test bed`."""
+    """How the change was made: `verify` or `test bed`."""
     repeats: int
-    """Pairs that were measured."""
+    """Number of measured pairs."""
     before: Estimate
     predicted: Estimate
     observed: Estimate
     error_pct: float
-    """Of the step predicted, in per cent of the one observed."""
+    """Error of the predicted step, in per cent of the observed one."""
     held: bool
-    """Whether the step observed lies in the interval predicted."""
+    """Whether the observed step lies in the predicted interval."""
     versions: dict[str, str]
 
 
 LedgerLine = ReplayPromise | ObservedOutcome
 
 LEDGER: JsonLog[LedgerLine] = JsonLog(files.LEDGER, LedgerLine)
-"""What what-ifs promised, and what came once the change was made. A promise is written before anything is measured, so that
-none can be fitted to what came, and none that failed gets lost."""
+"""Predictions of what-ifs and measured outcomes. A prediction is written before the measurement, so that it cannot be fitted
+to the outcome, and failed ones are not lost."""
 
 
 class LiveStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a running job that is over."""
+    """One finished step of a running job."""
 
     step: int
     took_us: float
-    """From the end of the step before."""
+    """Time since the end of the preceding step."""
     busy_us: tuple[float, ...]
-    """What each rank took until it had nothing to do but wait for gradients: its loader and its ESTs."""
+    """Time of each rank for data loading and ESTs, until it only waited for gradients."""
     ests: tuple[int, ...]
-    """How many ESTs each rank had."""
+    """Number of ESTs of each rank."""
     updated_us: tuple[float, ...] = ()
-    """What the optimizers' step before this one took on each rank: what is known of a rank that has no EST."""
+    """Time of each rank's preceding optimizer step, the only measure of a rank without ESTs."""
     version: int | None = None
-    """Of the plan that held; None before the first."""
+    """Version of the adopted plan; None before the first one."""
     twice: bool = False
-    """Whether its ESTs ran twice: it is no measure then."""
+    """Whether its ESTs ran twice; its times do not count then."""
 
 
 _STEP = msgspec.json.Decoder(LiveStep)
 
 
 class Live:
-    """Begins the file anew, so that nobody takes an older job's steps for this one's, and appends to it, in the job. Where
-    that fails it is an OutputError, and nothing is appended any more."""
+    """Writer of the file, in the job. It first removes the steps of an older job. After an OutputError it writes nothing
+    more."""
 
     def __init__(self, run: Path) -> None:
         self._path = run / files.LIVE
         self._file: int | None = None
-        """None once writing has failed."""
+        """None after a failure."""
         try:
             run.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -316,18 +315,18 @@ class Live:
 
 
 class Tail:
-    """Reads the file of a Run directory as it grows."""
+    """Follows the growing file in a Run directory."""
 
     def __init__(self, run: Path) -> None:
         self._path = run / files.LIVE
         self._read = 0
 
     def read(self) -> list[LiveStep]:
-        """The steps since the last call; at first all that the file holds. None of a file that is not there yet. What is no
-        step, such as a line that is half written, is left out. Raises InputError where the file cannot be read."""
+        """Return the steps since the last call, at first all in the file, without invalid or incomplete lines; empty if the
+        file does not exist. Raises InputError if it cannot be read."""
         try:
             with self._path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._read:  # It was begun anew.
+                if os.fstat(file.fileno()).st_size < self._read:  # It was emptied.
                     self._read = 0
                 file.seek(self._read)
                 raw = file.read(2 * MAX_BYTES_OF_LIVE)

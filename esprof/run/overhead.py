@@ -1,4 +1,4 @@
-"""What recording cost a job, as far as its own steps tell: those under the profiler against those without it."""
+"""Overhead of recording: steps with the profiler compared to steps without it."""
 
 from collections.abc import Sequence
 
@@ -8,16 +8,16 @@ import numpy as np
 from esprof.core.statistics import MIN_REPLICATES, bootstrap
 
 _MIN_STEPS = 3
-"""Steps under the profiler of which a median is taken: of fewer it means little."""
+"""Minimum number of profiled steps for a median."""
 _MIN_STRETCHES = 5
-"""How often the plain steps hold a window's length at least: fewer do not show how stretches of that length differ."""
+"""Minimum number of plain steps, in window lengths: fewer do not show the variance between such windows."""
 _INTERVAL = (0.025, 0.975)
 _MAX_UNSURE_PCT = 25.0
-"""Where the overhead may be none or this, nothing is known of it."""
+"""The overhead is unknown if its interval includes both 0 and this value."""
 
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True):
-    """By how many per cent the median step under the profiler is longer than the median plain one, and the 95 % interval."""
+    """Increase of the median step by the profiler, in per cent of the median plain step, with its 95 % interval."""
 
     pct: float
     low_pct: float
@@ -25,12 +25,11 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def overhead(windows: Sequence[np.ndarray], plain: np.ndarray) -> Overhead | None:
-    """The overhead told by what the steps of some windows took, and by what the `plain` steps beside them took, by time.
+    """Estimate the overhead from step durations in `windows` and of `plain` steps near them, both in order of time.
 
-    Steps are not independent, and a window is short: what else the machine did meanwhile may weigh more than the profiler.
-    So the interval is as wide as stretches of plain steps, as many and as long as the windows, differ from plain steps in
-    general. None where the overhead cannot be told: of too few steps, or where the interval holds none as well as a large
-    one, or nothing but speed-ups.
+    Steps are correlated and a window is short, so other load on the machine may outweigh the profiler. The confidence
+    interval therefore comes from a block bootstrap of the plain steps, with blocks of the windows' number and length. None
+    if the overhead is unknown: too few steps, an interval that includes both 0 and a large value, or one below 0.
     """
     timed = np.concatenate(windows) if windows else np.empty(0)
     block = max(map(len, windows), default=0)
@@ -38,7 +37,7 @@ def overhead(windows: Sequence[np.ndarray], plain: np.ndarray) -> Overhead | Non
         return None
 
     def medians(length: int, seed: int) -> np.ndarray:
-        """Of series of plain steps, each so long."""
+        """Medians of resampled series of plain steps, each of this length."""
         rng = np.random.default_rng(seed)
         return bootstrap(len(plain), block, lambda at: np.median(plain[at], axis=-1), MIN_REPLICATES, rng, length)
 

@@ -1,4 +1,4 @@
-"""Asking a running elastic job to write its telemetry now: a file in its Run directory, which the job takes away."""
+"""Request telemetry from a running elastic job, by a file in its Run directory that the job removes."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,29 +12,30 @@ _MAX_BYTES = 1 << 20
 
 
 class TelemetryRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for."""
+    """Content of `telemetry.request`."""
 
     since: int = 0
-    """The first step to be written."""
+    """The first step to write."""
     ests: tuple[tuple[tuple[int, ...], ...], ...] = ()
-    """Assignments with which the job is to measure the exchange of its gradients: that takes as long as four exchanges for
-    each, or a second, whichever is longer. Of those that come last some are left out where it would take too long."""
+    """Assignments for which the job measures its gradient exchange. Each takes four exchanges or 1 s, whichever is longer.
+    The last ones are skipped if the total would take too long."""
     max_vnmse: float = 0.0
-    """If above 0 it also measures the exchange by codecs that lose at most so much of the gradient's square."""
+    """If above 0, the job also measures exchanges by codecs with at most this squared error, relative to the gradient's
+    square."""
 
 
 def ask(run: Path, request: TelemetryRequest) -> None:
-    """Raises OutputError."""
+    """Write the request. Raises OutputError."""
     write_bytes(run / files.TELEMETRY_REQUEST, msgspec.json.encode(request))
 
 
 def is_open(run: Path) -> bool:
-    """Whether the job has not yet taken the request."""
+    """Whether the job has not yet accepted the request."""
     return (run / files.TELEMETRY_REQUEST).exists()
 
 
 def withdraw(run: Path, request: TelemetryRequest | None = None) -> None:
-    """Ask no more; if a `request` is given, for that: another one that has come since stays."""
+    """Remove the request; with `request`, only if it is still the current one."""
     if request is not None and waiting(run) != request:
         return
     with suppress(OSError):
@@ -42,7 +43,7 @@ def withdraw(run: Path, request: TelemetryRequest | None = None) -> None:
 
 
 def waiting(run: Path) -> TelemetryRequest | None:
-    """What the job is asked for; None where that is nothing, or no request."""
+    """Return the open request; None if there is none or it is invalid."""
     path = run / files.TELEMETRY_REQUEST
     try:
         if not path.is_file() or path.stat().st_size > _MAX_BYTES:

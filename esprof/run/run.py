@@ -1,4 +1,4 @@
-"""The Run: what was recorded of one job, on all its ranks."""
+"""The Run: the recording of one job on all its ranks."""
 
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
@@ -29,20 +29,20 @@ SCHEMA = "esprof.run/1"
 
 
 class WarningCode(StrEnum):
-    """Codes of the warnings that code acts upon; all others are only shown."""
+    """Codes of the warnings that code handles; all others are only shown."""
 
     RANK_MISSING = "rank-missing"
-    """Nothing was recorded of the ranks."""
+    """The ranks have no recording."""
     STILL_RUNNING = "still-running"
-    """The job has not ended: the Run is what was recorded up to now."""
+    """The job has not ended: the Run is incomplete."""
     TORCH_LACKS = "torch-lacks"
-    """The torch that the job ran with cannot tell something that others can."""
+    """The job's torch version lacks data that other versions provide."""
     TABLE_UNREADABLE = "table-unreadable"
-    """A side table is broken, which is told anew whenever the Run is opened."""
+    """A side table is broken; this is reported whenever the Run is opened."""
 
 
 class RunWarning(msgspec.Struct, frozen=True):
-    """Something the input lacks, and what that costs the answer."""
+    """A defect of the input and its consequence."""
 
     code: str
     message: str
@@ -50,7 +50,7 @@ class RunWarning(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of steps that the profiler recorded. `first` and `last` are inclusive step numbers."""
+    """Consecutive steps that the profiler recorded; `first` and `last` are inclusive."""
 
     first: int
     last: int
@@ -58,100 +58,99 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnobReading(msgspec.Struct, frozen=True, kw_only=True):
-    """How a knob stood on a rank (`esprof.recorder.knobs`): its value, or None where it has nothing that could be set so."""
+    """Value of a knob (`esprof.recorder.knobs`) on a rank; None if the job has no such setting."""
 
     name: str
     value: str | None
     reason: str = ""
-    """Why it stood so, where it could not be set."""
+    """Why the knob could not be set."""
 
 
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one rank. A value that the source lacks is None."""
+    """Metadata of one rank. A value that the source lacks is None."""
 
     rank: RankField
     host: str | None = None
     device: str | None = None
-    """Name of the accelerator, or of the CPU where the job runs on it."""
+    """Name of the accelerator, or of the CPU for a job without one."""
     accelerators: int | None = None
     cpus: tuple[int, ...] = ()
-    """Numbers of the CPUs of its host that the rank may run on; empty where that is not known."""
+    """Numbers of the host's CPUs that the rank may run on; empty if unknown."""
     cpu_quota: float | None = None
-    """How many CPUs its control groups let it use at a time, on average; None without a quota."""
+    """CPU quota of its control groups, in CPUs; None without a quota."""
     threads: int | None = None
-    """Threads that each of its operations may use on the CPU, when its first step ended."""
+    """Intra-op CPU threads at the end of its first step."""
     paced_by: str | None = None
-    """What ended its steps: `job` (`esprof.step`), `optimizer`, `loader` (a DataLoader was asked for its next batch) or
-    `module` (one returned that no other had called)."""
+    """Event that ends its steps: `job` (`esprof.step`), `optimizer`, `loader` (the next batch of a DataLoader is requested)
+    or `module` (the outermost module returns)."""
     pid: int | None = None
     clock_offset_ns: Ns | None = None
-    """By how many ns the clock was ahead of rank 0's in the middle of its readings; the tables are corrected for it."""
+    """Offset of the clock to that of rank 0 in the middle of its readings, ns; the tables are corrected for it."""
     clock_drift_ppm: float | None = None
-    """Microseconds that the clock gained per second on rank 0's; the tables are corrected for it."""
+    """Drift of the clock relative to that of rank 0, µs per s; the tables are corrected for it."""
     clock_residual_ns: Ns | None = None
-    """By how many ns times on rank 0's clock may still be wrong."""
+    """Residual error of corrected times, ns."""
     windows: tuple[Window, ...] = ()
     events: int = 0
     dropped_events: int = 0
     dropped_steps: int = 0
-    """Steps whose rows were dropped to keep within the bounds of the recording."""
+    """Steps whose rows were dropped to limit the size of the recording."""
     windows_lost: int = 0
-    """Windows that were begun or asked for and could not be kept."""
+    """Windows that were started or requested, and lost."""
     ended: bool = True
-    """Whether the rank's process ended in good order, as far as is known: not where it was killed or still runs."""
+    """Whether the rank's process ended normally, as far as known; False if it was killed or is running."""
     overhead: Overhead | None = None
-    """What its timed steps cost, against the plain steps beside them; None where that cannot be told."""
+    """Overhead of its profiled steps, relative to the plain steps near them; None if unknown."""
     peak_memory: Bytes | None = None
     peak_memory_of: str | None = None
-    """What `peak_memory` measures: `cuda` (allocator peak) or `rss` (resident set of the process)."""
+    """Kind of `peak_memory`: `cuda` (peak of the allocator) or `rss` (resident set size of the process)."""
     memory_limit: Bytes | None = None
-    """Bytes that `peak_memory` could have reached: of the device, or of the machine or control group, which other processes
-    share."""
+    """Upper bound of `peak_memory`: the memory of the device, or of the machine or control group, which is shared."""
     knobs: tuple[KnobReading, ...] = ()
-    """Those that `esprof verify` has set or read back."""
+    """Knobs that `esprof verify` set or read."""
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """How the gradients of an elastic job's ESTs come to their mean, measured by the job itself between two steps."""
+    """Gradient exchange of an elastic job's ESTs, measured by the job between two steps."""
 
     ests: tuple[tuple[int, ...], ...]
-    """Those of each rank."""
+    """ESTs of each rank."""
     codec: str
-    """`none` for gradients as they are."""
+    """`none` for uncompressed gradients."""
     samples_ns: tuple[Ns, ...]
-    """Of each repeat, from when the last rank comes to when the last one has the mean: encoding, transfers, and decoding of
-    the gradients. Ranks come one after the other, as their ESTs take them in a step."""
+    """Duration of each repeat, ns, from the last rank's start to the last rank's end: encoding, communication and decoding.
+    The ranks start with the same delays as in a step."""
     sent: Bytes
-    """What the rank that sends most sends to others."""
+    """Bytes sent by the rank that sends most."""
     vnmse: float | None
-    """What the mean of real gradients loses, as squared error relative to their square."""
+    """Squared error of the mean of real gradients, relative to their square."""
 
 
 class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `run.json`."""
+    """Content of `run.json`."""
 
     schema: str = SCHEMA
     source: str = "esprof"
-    """`esprof` for our own recording, `kineto` for a trace of torch.profiler, `flight-recorder` for dumps of PyTorch's
+    """`esprof` for a recording by esprof, `kineto` for a trace of torch.profiler, `flight-recorder` for dumps of PyTorch's
     Flight Recorder."""
     created_ns: Ns | None = None
     command: tuple[str, ...] = ()
     exit_code: int | None = None
     versions: dict[str, str] = {}
     model_signature: str | None = None
-    """What tells the model from others; None where the job did not say."""
+    """Identifies the model; None if the job gives none."""
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
     ranks: tuple[RankMeta, ...]
     groups: tuple[Group, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
-    """Those that somebody has asked for."""
+    """Exchanges measured on request."""
     warnings: tuple[RunWarning, ...] = ()
 
 
 class Run:
-    """One recorded job: `meta`, and per rank an event table and side tables, read when first asked for.
+    """One recorded job: `meta`, and an event table and side tables for each rank, read on first use.
 
-    Asking raises InputError where a table turns out to be broken.
+    Reading a broken table raises InputError.
     """
 
     def __init__(
@@ -167,11 +166,10 @@ class Run:
         history: tuple[JobEvent, ...] = (),
         rounds: tuple[Round, ...] = (),
     ) -> None:
-        """`read(table_name, rank)` returns a table (`events`, `steps`, …), and `flight(rank)` what the flight recorder
-        left; None where there is none. `window` is a step of the only window that this Run holds; None for all of a run.
-        `sources` are what a command line names to open the Run again; the path alone, where none are given. `probes` is
-        what was measured for the job; None where nothing was. `history` is what happened to an elastic job, and `rounds`
-        how it was tuned, oldest first."""
+        """`read(table_name, rank)` returns a table (`events`, `steps`, …) and `flight(rank)` a flight log, or None.
+        `window` is a step of the only window in this Run; None for a Run with all windows. `sources` are the arguments of
+        a command line that opens the Run again; by default its path. `history` has the events of an elastic job, `rounds`
+        its tuning, oldest first."""
         self.meta = meta
         self.path = path
         self.sources = sources or ((str(path),) if path is not None else ())
@@ -186,9 +184,9 @@ class Run:
 
     @property
     def ranks(self) -> list[Rank]:
-        """The ranks whose events are here, ascending; may be fewer than `world_size`.
+        """Ranks with events, ascending; may be fewer than `world_size`.
 
-        Where no rank has events, as in a flight recording without a window, all ranks that left anything.
+        If no rank has events, as in a flight recording without a window, all ranks with any data.
         """
         with_events = [rank.rank for rank in self.meta.ranks if rank.events or any(not w.stacks for w in rank.windows)]
         return with_events or [rank.rank for rank in self.meta.ranks]
@@ -199,21 +197,21 @@ class Run:
 
     @property
     def dumped(self) -> bool:
-        """Whether all that is known are dumps of PyTorch's Flight Recorder: neither steps nor times of operations."""
+        """Whether the Run has only dumps of PyTorch's Flight Recorder: neither steps nor durations of operations."""
         return self.meta.source == "flight-recorder"
 
     @property
     def may_wait_inside(self) -> bool:
-        """Whether an operation may wait for others inside, as PyTorch's calls do. Those of a table are the work alone."""
+        """Whether operations may include waiting time, as PyTorch's calls do; operations of a table never do."""
         return self.meta.source != "table"
 
     @property
     def missing_ranks(self) -> tuple[Rank, ...]:
-        """The ranks of the job that are not among `ranks`, ascending."""
+        """Ranks of the job that are not in `ranks`, ascending."""
         return tuple(sorted(set(range(self.world_size)).difference(self.ranks)))
 
     def without(self, ranks: Collection[Rank], why: RunWarning) -> "Run":
-        """This run as if no events of `ranks` had been recorded; what is known of them beside the events stays."""
+        """Return this Run without the events of `ranks`; their other data stays."""
         metas = (
             msgspec.structs.replace(meta, events=0, windows=()) if meta.rank in ranks else meta
             for meta in self.meta.ranks
@@ -240,41 +238,41 @@ class Run:
         return self._tables[name, rank]
 
     def events(self, rank: Rank) -> Table:
-        """The event table of `rank`, sorted by start; see `schema.EVENTS`."""
+        """Event table of `rank`, sorted by start; see `schema.EVENTS`."""
         events = self._table("events", rank)
         assert events is not None, f"rank {rank} is not in this run"
         return events
 
     def steps(self, rank: Rank) -> Table:
-        """Every step of `rank`, recorded or not; see `schema.STEPS`. Without a step table, the steps of the event table."""
+        """All steps of `rank`, profiled or not; see `schema.STEPS`. Without a step table, the steps of the event table."""
         return self._table("steps", rank) or _steps_of_trace(self.events(rank))
 
     def stages(self, rank: Rank) -> Table:
-        """The DataLoader's work for `rank`; empty where it was not probed. See `schema.STAGES`."""
+        """Data loading and marked stages of `rank`; may be empty. See `schema.STAGES`."""
         return self._table("stages", rank) or table({}, STAGES)
 
     def memory(self, rank: Rank) -> Table:
-        """Samples of the memory of `rank`; empty where none were taken. See `schema.MEMORY`."""
+        """Memory samples of `rank`; may be empty. See `schema.MEMORY`."""
         return self._table("memory", rank) or table({}, MEMORY)
 
     def flight(self, rank: Rank) -> FlightLog:
-        """What the flight recorder of `rank` left; a rank without one is taken to have ended in good order."""
+        """Flight log of `rank`; a rank without one counts as ended normally."""
         return self._flight(rank) or FlightLog(ended=True)
 
     def samples(self, rank: Rank) -> Table:
-        """Where the training thread of `rank` was, by time; empty where it was not looked at. See `schema.SAMPLES`."""
+        """Stack samples of the training thread of `rank`, by time; may be empty. See `schema.SAMPLES`."""
         return self._table("samples", rank) or table({}, SAMPLES)
 
     def stacks(self, rank: Rank) -> Table:
-        """Python frames behind host gaps; empty where no window with stacks was recorded. See `schema.STACKS`."""
+        """Python frames in host gaps; empty without a window with stacks. See `schema.STACKS`."""
         return self._table("stacks", rank) or table({}, STACKS)
 
     def step_times(self) -> "pd.DataFrame":
-        """Every step of every rank as a pandas table, recorded or not; see `schema.STEPS`. Times are microseconds."""
+        """All steps of all ranks, profiled or not, as a pandas table; see `schema.STEPS`. Times are microseconds."""
         return _api().step_times(self)
 
     def analyze(self, window: int | None = None) -> "Analysis":
-        """Build the graph and replay it, once for all that is asked of the Analysis (`esprof.analyze`)."""
+        """Build and replay the graph once, and return its Analysis (`esprof.analyze`)."""
         analysis: Analysis = _api().analyze(self, window)
         return analysis
 
@@ -292,12 +290,12 @@ class Run:
 
 
 def _api() -> Any:
-    """The Python API, of the layer above all others: found by name, and not before somebody asks."""
+    """Return the Python API, imported late because it is in the layer above."""
     return import_module("esprof.api")
 
 
 def _job_of(run: Run) -> str:
-    """What the run is of, in a word: its script or module, or where it was read from."""
+    """Short name of the job: its script or module, or the file it was read from."""
     command = run.meta.command
     scripts: Sequence[str] = [Path(word).name for word in command if word.endswith(".py")]
     modules = [after for before, after in pairwise(command) if before == "-m"]

@@ -1,4 +1,4 @@
-"""The tables of a Run: one row an event, and the side tables, as Arrow schemas with typed numpy views."""
+"""Tables of a Run: the event table, with one row per event, and side tables, as Arrow schemas with numpy views."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -23,7 +23,8 @@ KINDS = (
     "python",
     "checkpoint",
 )
-"""Values of the column `kind`. A NCCL kernel or a gloo transfer is a `collective`; the CPU call behind it is an `op`."""
+"""Values of the column `kind`. A NCCL kernel or the work of a gloo collective is a `collective`; the CPU call that launches
+it is an `op`."""
 
 EVENTS = pa.schema(
     [
@@ -75,15 +76,17 @@ STEPS = pa.schema(
         ("throttled_ns", pa.int64()),
     ]
 )
-"""`steps/`: every step of the job, inside windows and out. `phase` is `plain` (no profiler), `warmup`, `timed`, `stack`
-(recorded with stacks, left out of all timing) or `export` (the profiler was started or its trace written in it). `tokens`
-are all of them, `padding` those that only fill up their sequences: null where batches have no attention mask. `cpu_ns` is
-how long the training thread ran, `ready_ns` how long it could have run while something else had its CPU; the rest of the
-step it slept. `throttled_ns` is how long the process's control groups were stopped at their CPU quota, summed over CPUs,
-since the last step that tells it."""
+"""`steps/`: all steps of the job.
+
+- `phase`: `plain` (without profiler), `warmup`, `timed`, `stack` (recorded with stacks, excluded from all timing) or
+  `export` (the profiler was started, or its trace written);
+- `tokens`: number of all tokens; `padding`: tokens that only pad their sequences, null without an attention mask;
+- `cpu_ns`: time the training thread ran; `ready_ns`: time it waited for a CPU. It slept for the rest of the step;
+- `throttled_ns`: time the process's control groups were stopped at their CPU quota, summed over CPUs, since the last step
+  with a value."""
 
 ADDED = {"steps": ("padding", "cpu_ns", "ready_ns", "throttled_ns"), "stages": ("cpu_ns",)}
-"""Columns, by table, that runs of earlier versions lack: null there."""
+"""Columns, by table, that Runs of earlier versions lack; they are null there."""
 
 StageKind = Literal["next", "fetch", "stage"]
 
@@ -103,10 +106,14 @@ STAGES = pa.schema(
         ("cpu_ns", pa.int64()),
     ]
 )
-"""`stages/`: what went into a rank's work, by `kind`. `next` rows are calls of a DataLoader iterator in the rank, `fetch`
-rows the making of a batch in a loader worker; both name the iterator (`loader`, counted from 0 in the rank) and the batch
-number within it. `cpu_ns` is how long the thread that called `next`, or all of the worker process, ran meanwhile. `stage`
-rows are what the job marked with `esprof.stage`, under the `name` that it gave: null elsewhere."""
+"""`stages/`: data loading and marked stages, by `kind`.
+
+- `next`: a call of a DataLoader iterator in the rank;
+- `fetch`: the preparation of a batch in a loader worker;
+- `stage`: a block that the job marked with `esprof.stage`. Only these rows have a `name`.
+
+`next` and `fetch` rows have the number of the iterator (`loader`, from 0 in each rank) and of the batch in it. `cpu_ns` is
+the CPU time of the thread that called `next`, or of the worker process."""
 
 MEMORY = pa.schema(
     [
@@ -119,18 +126,23 @@ MEMORY = pa.schema(
         ("rss", pa.int64()),
     ]
 )
-"""`memory/`: samples in bytes, by time. `phase` is what ended in `step` at that moment: `forward`, `backward`,
-`optimizer`, or null for the end of a step whose phases were not sampled. `peak_allocated` is the peak of the CUDA allocator
-since the job began or last reset it: where it differs from the row before, it was reached in between. `rss` is the
-process's resident set. A value that the source lacks is null."""
+"""`memory/`: samples in bytes, by time. Values that the source lacks are null.
+
+- `phase`: the phase of `step` that ended at this time, `forward`, `backward` or `optimizer`; null at the end of a step whose
+  phases were not sampled;
+- `peak_allocated`: peak of the CUDA allocator since the job's start or last reset. If it differs from the preceding row,
+  the peak was reached in between;
+- `rss`: resident set size of the process."""
 
 SAMPLES = pa.schema(
     [("at_ns", pa.int64()), ("dur_ns", pa.int64()), ("cpu_ns", pa.int64()), ("step", pa.int32()), ("stack", _TEXT)]
 )
-"""`samples/`: where the training thread was, by time: some fifty times a second, and a thousand times a second in windows
-with stacks. A sample stands for the `dur_ns` before `at_ns`, of which the thread ran `cpu_ns`. `stack` are its Python
-frames, outermost first, one a line, each as `file(line): function` with the line that it was at. The job's own files are
-named relative to the folder that it ran in; those of Python and of installed packages begin with `python3.11/`."""
+"""`samples/`: stack samples of the training thread, by time: about 50 per second, and 1,000 per second in windows with
+stacks.
+
+- A sample represents the `dur_ns` before `at_ns`, of which the thread ran for `cpu_ns`;
+- `stack`: its Python frames, outermost first, one per line, each as `file(line): function`. The job's files are relative to
+  its working directory; files of Python and of installed packages begin with `python3.11/`."""
 
 STACKS = pa.schema(
     [
@@ -142,14 +154,15 @@ STACKS = pa.schema(
         ("cpu_ns", pa.int64()),
     ]
 )
-"""`stacks/`: what Python ran on the training thread while nothing was recorded, from the windows with stacks: between two
-top-level operations (`before`, `after`), or inside one (`before`; `after` is null). `frame` is the line of the job's own
-code, as in `samples/`, `call` the innermost frame that it led to, null where that is the same one. `dur_ns` is how long, and
-`cpu_ns` how much of that the thread ran."""
+"""`stacks/`: Python code that the training thread ran without a recorded operation, from windows with stacks.
+
+- The gap lies between two top-level operations, `before` and `after`, or inside `before` if `after` is null;
+- `frame`: the innermost line of the job's own code, as in `samples/`; `call`: the innermost frame, null if it is `frame`;
+- `dur_ns`: duration, of which the thread ran for `cpu_ns`."""
 
 
 class Table:
-    """A read-only view of an Arrow table with numpy columns: the form that the graph builder and the analyzers read."""
+    """A read-only view of an Arrow table with numpy columns, for the graph builder and the analyzers."""
 
     def __init__(self, arrow: pa.Table) -> None:
         self.arrow = arrow
@@ -159,7 +172,7 @@ class Table:
         return int(self.arrow.num_rows)
 
     def ints(self, column: str, missing: int = -1) -> np.ndarray:
-        """int64 values of `column`; null becomes `missing`."""
+        """Values of `column` as int64; null becomes `missing`."""
         if column not in self._columns or missing != -1:
             filled = pc.fill_null(self.arrow[column].cast(pa.int64()), missing)
             values: np.ndarray = filled.to_numpy().astype(np.int64)
@@ -169,7 +182,7 @@ class Table:
         return self._columns[column]
 
     def codes(self, column: str) -> tuple[np.ndarray, list[str]]:
-        """A text column as (int32 code per row, the distinct texts); null is code -1."""
+        """A text column as (int32 code per row, distinct texts); null has code -1."""
         array = self.arrow[column].combine_chunks()
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.unify_dictionaries().chunks) if array.num_chunks else pa.array([], _TEXT)
@@ -187,7 +200,7 @@ class Table:
         return np.isin(codes, [i for i, value in enumerate(values) if value in kinds])
 
     def where(self, mask: np.ndarray) -> "Table":
-        """The rows under a boolean mask, or in the order of an index array."""
+        """Rows selected by a boolean mask or an index array."""
         picked = self.arrow.filter(pa.array(mask)) if mask.dtype == bool else self.arrow.take(pa.array(mask))
         return Table(picked)
 
@@ -196,7 +209,7 @@ class Table:
 
 
 def table(columns: Mapping[str, Sequence[Any] | np.ndarray | pa.Array], schema: pa.Schema) -> Table:
-    """Build a table from columns; a column that is not given is null throughout."""
+    """Build a table from columns; missing columns are null."""
     length = len(next(iter(columns.values()), ()))
     arrays = []
     for field in schema:

@@ -98,7 +98,7 @@ def test_a_flight_log_comes_back_and_a_rank_without_one_ended_well(run):
     assert opened.flight(1) == log
     assert not opened.flight(0).died
     (run / "flight" / "rank-00001.json").write_bytes(b"[")
-    with pytest.raises(InputError, match="is no flight log"):
+    with pytest.raises(InputError, match="is not a valid flight log"):
         load(run).flight(1)
 
 
@@ -198,20 +198,20 @@ def test_a_small_file_that_unpacks_to_a_large_table_is_left_out(run, monkeypatch
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "no run.json of esprof"),
-        (b"{", "no run.json of esprof"),
-        (b"\xff\xfe\x00", "no run.json of esprof"),
-        (b'{"schema": "\xff"}', "no run.json of esprof"),
-        (b'{"x": ' + b"[" * 100_000, "no run.json of esprof"),
-        (b"[]", "no run.json of esprof"),
-        (b'{"project": "somebody else\'s"}', "no run.json of esprof"),
-        (b'{"schema": 1}', "no run.json of esprof"),
+        (b"", "is not a valid run.json"),
+        (b"{", "is not a valid run.json"),
+        (b"\xff\xfe\x00", "is not a valid run.json"),
+        (b'{"schema": "\xff"}', "is not a valid run.json"),
+        (b'{"x": ' + b"[" * 100_000, "is not a valid run.json"),
+        (b"[]", "is not a valid run.json"),
+        (b'{"project": "somebody else\'s"}', "is not a valid run.json"),
+        (b'{"schema": 1}', "is not a valid run.json"),
         (b'{"schema": "esprof.run/2", "other": 1}', "'esprof.run/2' is not 'esprof.run/1'"),
         (b'{"schema": "\\u001b[31m"}', "is not 'esprof.run/1'"),
-        (b'{"schema": "esprof.run/1"}', "no run.json of esprof"),
-        (b'{"schema": "esprof.run/1", "world_size": 0, "ranks": []}', "no run.json of esprof"),
-        (b'{"schema": "esprof.run/1", "world_size": 1000000000000, "ranks": []}', "no run.json of esprof"),
-        (b'{"schema": "esprof.run/1", "world_size": 1, "ranks": [{"rank": -1}]}', "no run.json of esprof"),
+        (b'{"schema": "esprof.run/1"}', "is not a valid run.json"),
+        (b'{"schema": "esprof.run/1", "world_size": 0, "ranks": []}', "is not a valid run.json"),
+        (b'{"schema": "esprof.run/1", "world_size": 1000000000000, "ranks": []}', "is not a valid run.json"),
+        (b'{"schema": "esprof.run/1", "world_size": 1, "ranks": [{"rank": -1}]}', "is not a valid run.json"),
         (b'{"schema": "esprof.run/1", "world_size": 1, "ranks": []}', "no rank of this run is readable"),
     ],
 )

@@ -280,7 +280,7 @@ def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch, sources)
     run_directory(tmp_path / "run")
     case.write(tmp_path / "run" / "trace.json", trace(rank=0))
     monkeypatch.chdir(tmp_path / "run")
-    with pytest.raises(InputError, match="no run was named") as caught:
+    with pytest.raises(InputError, match="the name of the run is empty") as caught:
         load(sources)
     assert caught.value.remedy
 

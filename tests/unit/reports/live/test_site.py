@@ -378,4 +378,4 @@ def test_what_a_search_for_advice_fails_by_is_said(run, page):
     page.client.portal.call(search)
     text = page.text()
     assert "No advice could be made" in text
-    assert "is no run.json of esprof" in text
+    assert "is not a valid run.json" in text
