@@ -62,7 +62,7 @@ class _Dump(msgspec.Struct, frozen=True):
     entries: list[RecordedCall] = []
 
 
-_DUMP = msgspec.json.Decoder(_Dump)  # Made here, once: docs/decisions/0018-decoders-are-made-once.md.
+_DUMP = msgspec.json.Decoder(_Dump)  # Made here, once: docs/decisions/0002-libraries.md.
 
 
 def read_calls(path: Path) -> list[RecordedCall]:

@@ -25,7 +25,7 @@ from esprof.run.raw import names
 
 RowT = TypeVar("RowT")
 
-# Created once, as several threads use them: docs/decisions/0018-decoders-are-made-once.md.
+# Created once, as several threads use them: docs/decisions/0002-libraries.md.
 _RANK_ROWS: msgspec.json.Decoder[RankRow] = msgspec.json.Decoder(RankRow)
 _ROLLED_ROWS: msgspec.json.Decoder[RolledRows] = msgspec.json.Decoder(RolledRows)
 

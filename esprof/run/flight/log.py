@@ -222,7 +222,7 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return own_frame(main_stack(self.fatal)) if self.died and self.fatal else None
 
 
-_SNAPSHOT = msgspec.json.Decoder(Snapshot)  # Made here, once: docs/decisions/0018-decoders-are-made-once.md.
+_SNAPSHOT = msgspec.json.Decoder(Snapshot)  # Made here, once: docs/decisions/0002-libraries.md.
 
 
 def own_frame(frames: Iterable[StackFrame]) -> StackFrame | None:

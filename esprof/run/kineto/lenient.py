@@ -37,7 +37,7 @@ def decode(raw: bytes, wanted: Any, misfits: Misfits, times: int = 1) -> Any:
 
 
 def prepare(wanted: Any) -> None:
-    """Make ready to decode `wanted`, a type with a Struct in it: docs/decisions/0018-decoders-are-made-once.md."""
+    """Make ready to decode `wanted`, a type with a Struct in it: docs/decisions/0002-libraries.md."""
     _decoder(wanted)
 
 
