@@ -1,4 +1,4 @@
-"""What `benchmarks.check_trial` printed, as the part of docs/results/accuracy.md on `esprof check`."""
+"""What `benchmarks.check_trial` printed, as the table of docs/results/check.md."""
 
 import json
 from collections.abc import Iterator, Sequence

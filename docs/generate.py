@@ -19,6 +19,7 @@ from esprof.cli import root
 from esprof.core.plan import Plan
 from esprof.recorder.knobs import KNOBS
 from esprof.replay.whatif.terms import TERMS
+from esprof.run import files, schema
 from esprof.verbs import VERBS
 
 DOCS = Path(__file__).parent
@@ -119,6 +120,51 @@ def verify() -> str:
     return f"{before}{NOTE}\n{table}\n\n{KNOBS_END}{rest.split(KNOBS_END, 1)[1]}"
 
 
+def run_directory() -> str:
+    """Every file of a Run as a table, from the docstring of `esprof.run.files`, then the columns of each Parquet table."""
+    text = files.__doc__ or ""
+    _, rows, after = _run_files(text)
+    intro = text.split("\n===")[0].split("\n\n", 1)[1].strip()
+    listed = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    parts = [
+        NOTE,
+        "# The Run directory\n",
+        f"{intro}\n",
+        "| file | written by | content |",
+        "|---|---|---|",
+        listed,
+        "",
+    ]
+    parts += [f"{after}\n", "## Columns of the tables\n"]
+    parts += ["Names that end in `_ns` are nanoseconds. A column without a value is null.\n"]
+    parts += ["| table | column | type |", "|---|---|---|"]
+    for name in ("EVENTS", "STEPS", "STAGES", "MEMORY", "SAMPLES", "STACKS"):
+        parts += [
+            f"| `{name.lower()}/` | `{field.name}` | {_type_name(field.type)} |" for field in getattr(schema, name)
+        ]
+    return "\n".join([*parts, ""])
+
+
+def _type_name(of: object) -> str:
+    """An Arrow type as a reader of the table sees it: texts are stored as dictionaries."""
+    return "text" if str(of).startswith("dictionary") else str(of)
+
+
+def _run_files(text: str) -> tuple[str, list[list[str]], str]:
+    """Heading, rows and following text of the table in a docstring; an indented line continues the row above."""
+    lines = text.splitlines()
+    first, second, last = (at for at, line in enumerate(lines) if line.startswith("==="))
+    starts = [at for at, char in enumerate(lines[first]) if char == "=" and lines[first][at - 1 : at] != "="]
+    rows: list[list[str]] = []
+    for line in lines[second + 1 : last]:
+        cells = [line[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
+        if cells[0]:
+            rows.append(cells)
+        else:
+            rows[-1] = [f"{above} {more}".strip() for above, more in zip(rows[-1], cells, strict=True)]
+    return lines[first + 1], rows, "\n".join(lines[last + 1 :]).strip()
+
+
 def plan_schema() -> str:
     """The JSON Schema of a Plan."""
     schema = msgspec.json.schema(Plan)
@@ -131,6 +177,7 @@ def main() -> None:
         "reference/commands.md": commands(),
         "reference/findings.md": findings(),
         "reference/what-ifs.md": what_ifs(),
+        "reference/run-directory.md": run_directory(),
         "how-to/verify.md": verify(),
         "reference/plan.schema.json": plan_schema(),
     }
