@@ -107,8 +107,8 @@ def predict(run: Path) -> tuple[dict[Ests, float], Ests, float, float]:
     for one in counts:
         if len(tried) < TRIED:
             tried.setdefault(Assignment.of(in_ranges(one)).ests)
-    turns = est_load_of(replayed)
-    prices = {ests: replayed.pricer.price_edited(turns.moved(Assignment(ests))) for ests in tried}
+    est_load = est_load_of(replayed)
+    prices = {ests: replayed.pricer.price_edited(est_load.moved(Assignment(ests))) for ests in tried}
     times = {ests: float(price.step_ns.mean()) / 1e6 for ests, price in prices.items()}
     return times, advice.decision.ests, advice.low_us / 1e3, advice.high_us / 1e3
 

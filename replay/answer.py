@@ -1,4 +1,4 @@
-"""The answer of `esprof replay`, as typed JSON: how well the graph reproduces the run, and what each what-if would give."""
+"""The JSON document of `esprof replay`: how well the graph reproduces the run, and the prediction of each what-if."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from esprof.run.run import RunWarning
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
-    """One steady step: measured against replayed with residuals kept."""
+    """One steady-state step: measured, and replayed with residuals."""
 
     step: int
     measured_us: float
@@ -17,7 +17,7 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepLeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that is not part of the answer, and why."""
+    """An excluded step, with the reason."""
 
     step: int
     measured_us: float
@@ -25,7 +25,7 @@ class StepLeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that the prediction has not seen: its graph, with durations fitted on the other steps."""
+    """A held-out step: its graph was replayed with durations fitted on other steps."""
 
     step: int
     measured_us: float
@@ -34,16 +34,16 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What durations fitted on some steady steps say of the other steady steps."""
+    """Held-out test: durations fitted on some steady-state steps predict the others."""
 
     fit_steps: tuple[int, ...]
     held_out: tuple[HeldOut, ...]
     reason: str | None = None
-    """Why there is no held-out step, where there is none."""
+    """Why no step was held out; None where one was."""
 
 
 class RankShare(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the critical path that lies on one rank."""
+    """The share of the critical path on one rank."""
 
     rank: Rank
     us: float
@@ -59,7 +59,7 @@ class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario. Where `answered` is false, `reason` says why and the figures are None."""
+    """Prediction of one scenario. Where `answered` is false, `reason` is given and the figures are None."""
 
     spec: str
     answered: bool
@@ -71,22 +71,22 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """By how much the mean step gets shorter; negative if longer."""
     saving_low_us: float | None = None
     saving_high_us: float | None = None
-    """Ends of the saving's own interval. It is narrower than that of the step: both have the same steps, however they
-    scatter."""
+    """Ends of the 95 % interval of the saving. It is narrower than that of the step, since the scatter of the
+    same steps cancels."""
     reason: str | None = None
     note: str | None = None
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the graph could and could not tie together."""
+    """How much of the recording the graph could connect."""
 
     collectives: int
     """Collective calls seen, over all ranks."""
     collectives_matched: int
-    """Calls that were matched with those of all peers that the run has, or that have no peer."""
+    """Calls matched on all recorded members of their group; calls without peers count."""
     collectives_partial: int
-    """Those of `collectives_matched` that have a member of which nothing was recorded, in that step or at all: in these,
-    waiting for that member and transfer cannot be told apart."""
+    """Calls of `collectives_matched` with a member that recorded nothing in that step: waiting for it counts as
+    communication."""
     p2p: int
     """Sends and receives seen, over all ranks."""
     p2p_matched: int
@@ -94,41 +94,40 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     kernels_without_launch: int
     launches_without_kernel: int
     waits: int
-    """Blocking calls and gaps long enough to need a reason."""
+    """Blocking calls and gaps that are long enough to need a cause."""
     waits_recorded: int
-    """Waits whose reason stands in the trace."""
+    """Waits whose cause was recorded."""
     waits_inferred: int
-    """Waits whose reason was found by time alone."""
+    """Waits whose cause was inferred from times."""
     waits_rejected: int
-    """Waits between streams that were paired wrongly: what was waited for ended too late."""
+    """Waits between streams rejected as wrong pairs: the awaited work ended too late."""
     collectives_ended_early: int
-    """Transfers that ended before their last peer arrived: a sign of clocks out of step."""
+    """Collectives that ended before their last member arrived: a sign of unaligned clocks."""
     unmatched_by_rank: dict[Rank, int]
-    """Calls, collective or point to point, that have peers and could not be matched with them."""
+    """Unmatched collective and point-to-point calls."""
     edges_dropped: int
-    """Dependencies that formed a cycle."""
+    """Dependencies dropped because they formed a cycle."""
     lags_clamped: int
     """Lags of more than two seconds."""
     missing_ranks: tuple[Rank, ...]
 
 
 class HostClockAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A host's clock against those of the other hosts, by the ends of collectives, and what stays apart afterwards."""
+    """Offset of a host's clock, from the ends of collectives, and the residuals after correction."""
 
     host: str
     ranks: tuple[Rank, ...]
     offset_us: float
-    """By how much the host's clock is ahead."""
+    """Offset of the host's clock; positive: ahead."""
     drift_ppm: float
-    """By how much the host's clock runs too fast, parts in a million; 0 where the window is too short to tell."""
+    """Drift of the host's clock, parts per million; positive: fast. 0 where the window is too short."""
     moved: bool
-    """Whether the host's clock was set right: a clock that is nearly right is left alone."""
+    """Whether the host's clock was corrected; small offsets are not."""
     residual_p50_us: float | None
-    """Median distance of a rank's end of a collective from the median end of its peers, once clocks are set right; that
-    of the host's worst rank."""
+    """Median distance of a rank's end of a collective from the median end of its peers, after correction; of the host's
+    worst rank."""
     residual_p99_us: float | None
-    """99th percentile of the distance of a rank's end of a collective from the median end of its peers, once clocks are set
-    right; that of the host's worst rank."""
+    """99th percentile of that distance."""
 
 
 class GraphSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +136,7 @@ class GraphSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Wall time of reading the run, of building its graph and of replaying it, s."""
+    """Wall time to read the run, build its graph and replay it, s."""
 
     read: float
     build: float
@@ -152,21 +151,21 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepTime, ...]
     left_out: tuple[StepLeftOut, ...]
     step_us: float
-    """Mean measured time of `steps`, under the profiler: what the what-ifs are compared with."""
+    """Mean measured duration of `steps` under the profiler: the baseline of the what-ifs."""
     scatter_pct: float | None
-    """Half the width of the 95 % interval of `step_us`, in per cent of it: how far the mean of as many other steps may be
-    off by chance alone. None for one step. Another run of the job may differ by more."""
+    """Half the width of the 95 % interval of `step_us`, in per cent of it; None for one step. Another run of the job may
+    differ by more."""
     unprofiled_step_us: float | None
-    """Median of the steps without profiler next to the window; None where fewer than three were seen."""
+    """Median of the unprofiled steps next to the window; None for fewer than three."""
     overhead: Overhead | None
-    """By how much the median of `steps` is longer than `unprofiled_step_us`; None where that cannot be told."""
+    """Profiler overhead: how much longer the median of `steps` is than `unprofiled_step_us`; None where unknown."""
     strict_error_pct: float
-    """Error of the sum of `steps` when residuals are dropped."""
+    """Error of the sum of `steps`, replayed without residuals."""
     explained_pct: float
-    """Share of the critical path that is no residual, no contention, and no operation that did not run."""
+    """Share of the critical path that is not residual, contention, or time in which an operation did not run."""
     known_error_pct: float | None
-    """Error known for this very run: of the steps that a fit has not seen (mean), or of the replay without residuals,
-    whichever is worse. Every what-if's interval holds it. None where too few steps were recorded to hold any back."""
+    """Error on this run: the mean held-out error or the error without residuals, whichever is larger. The interval of every
+    what-if includes it. None where there are too few steps for a held-out test."""
     prediction: Prediction
     critical_path: CriticalPath
     what_if: tuple[WhatIf, ...]

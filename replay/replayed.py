@@ -67,8 +67,8 @@ class Replayed:
         run = steps.run
         built = build_counted(run, steps, rules=rules)
         built_at = time.perf_counter()
-        shift = {rank: built.clocks.correction_ns(rank) for rank in run.ranks}
-        measured = steps.measured_ns(shift)
+        correction_ns = {rank: built.clocks.correction_ns(rank) for rank in run.ranks}
+        measured = steps.measured_ns(correction_ns)
         steady_at = np.array([steps.all.index(step) for step in steps.steady])
         pricer = Pricer(run, built.dfg, steady_at, measured[steady_at], max_error_pct)
         stretches = readable.stretches(steady_at.tolist())
@@ -81,7 +81,7 @@ class Replayed:
             built=built,
             steps=steps,
             measured_ns=measured,
-            plain_ns=steps.plain_ns(shift),
+            plain_ns=steps.plain_ns(correction_ns),
             pricer=pricer,
             path=tuple(path),
             not_run=missing,
@@ -231,7 +231,7 @@ def _step_warnings(steps: RecordedSteps) -> tuple[RunWarning, ...]:
 
 
 def _clocks(replayed: Replayed) -> tuple[HostClockAnswer, ...]:
-    residuals = replayed.built.transfers.residuals
+    residuals = replayed.built.communication.residuals
     found = []
     for clock in replayed.built.clocks.hosts:
         mine = [residuals[rank] for rank in clock.ranks if rank in residuals]

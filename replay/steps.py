@@ -1,4 +1,4 @@
-"""The steps of a run: which were recorded, which of them count, and how long they took with and without the profiler."""
+"""The steps of a run: which were recorded, which count, and their durations with and without the profiler."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,39 +15,37 @@ from esprof.run.run import Run, RunWarning
 from esprof.run.schema import Table
 
 MAX_ALLOCATOR_SHARE = 0.25
-"""A step that spends a larger share of its time than this in allocator calls, on any rank, is not steady."""
+"""Maximum share of a step in allocator calls, on any rank, of a steady-state step."""
 
 MIN_STEPS_TO_LEAVE_FIRST_OUT = 4
-"""Steps in a window, but for those around a lost one, from which on its first one is left out, since the profiler itself
-starts in that step."""
+"""Window length, without steps next to a lost one, from which on the first step is excluded: the profiler starts in it."""
 
 MAX_PLAIN_STEPS = 50
-"""How many plain steps before a window, and how many after it, tell what its steps would take without the profiler: a job's
-pace changes over the hours."""
+"""Maximum number of unprofiled steps in the baseline on each side of a window: the pace of a job changes over hours."""
 
 MIN_PLAIN_STEPS = 3
-"""Plain steps below which their median means little."""
+"""Minimum number of unprofiled steps for a median."""
 
 
 class LeftOutFor(Enum):
-    """Why a step is not steady."""
+    """Why a step is excluded from the steady-state steps."""
 
     FIRST = "first"
     ALLOCATOR = "allocator"
     LOST = "lost"
     """A rank recorded nothing of it."""
     AFTER_LOST = "after lost"
-    """A rank recorded nothing of the step before, and so enters this one as recorded, whatever a what-if makes faster: the
+    """A rank recorded nothing of the step before. It enters this one at its recorded time in every what-if, and the
     others would seem to wait for it."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why one step is not steady."""
+    """Why one step is excluded from the steady-state steps."""
 
     cause: LeftOutFor
     rank: Rank | None = None
-    """The last of the ranks on which the cause was found; None where it concerns all ranks alike."""
+    """The last of the ranks with this cause; None for a cause of all ranks."""
     share: float | None = None
     """Share of the step that allocator calls take on `rank`, from 0 to 1; None for other causes."""
 
@@ -63,57 +61,57 @@ class Reason:
 
 @dataclass(frozen=True)
 class RecordedSteps:
-    """The recorded steps of a run, sorted once for all that asks about them."""
+    """The recorded steps of a run, and which of them count."""
 
     run: Run = field(repr=False)
     """The run, without the ranks that recorded no CPU operation in `all`."""
-    borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]
-    """(start, end) of each step in ns, by rank and number of the step, on the rank's own clock: of those that it recorded,
-    and of those that it lost (`bridged`)."""
+    boundaries: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]
+    """(start, end) of each step that a rank recorded or lost (`bridged`), ns on the rank's own clock, by rank and step
+    number."""
     windows: tuple[range, ...]
-    """Unbroken stretches of steps whose borders are known on every rank, ascending."""
+    """Consecutive steps whose boundaries are known on every rank, ascending."""
     all: tuple[int, ...]
     """The steps that a graph covers: the longest window, and of equals the latest."""
     steady: tuple[int, ...]
-    """The steps of `all` that count: the steady ones, or all where none is steady."""
+    """The steady-state steps of `all`, or all where there are none."""
     left_out: Mapping[int, Reason]
-    """The steps of `all` that do not count, each with the reason."""
+    """The excluded steps of `all`, with the reason."""
     lost_by: Mapping[Rank, Collection[int]]
     """The steps of `all` of which each rank recorded nothing; without the ranks that recorded all."""
 
     @property
     def lost(self) -> list[int]:
         """Steps that some ranks recorded and others did not, ascending."""
-        recorded = {step for borders in self.borders.values() for step in borders}
+        recorded = {step for boundaries in self.boundaries.values() for step in boundaries}
         return sorted(recorded.difference(*self.windows))
 
-    def measured_ns(self, shift: Mapping[Rank, Ns]) -> np.ndarray:
+    def measured_ns(self, correction_ns: Mapping[Rank, Ns]) -> np.ndarray:
         """Recorded duration of each step of `all`, ns: from when the last rank enters it to when the last rank leaves it.
 
-        `shift` (ns) is added to the times of each rank, to bring them on one clock.
+        `correction_ns` is added to the times of each rank, which puts them on one clock.
         """
-        spans = [[self.borders[rank][step] for rank in self.run.ranks] for step in self.all]
-        by = np.array([shift.get(rank, 0) for rank in self.run.ranks], np.int64)
+        spans = [[self.boundaries[rank][step] for rank in self.run.ranks] for step in self.all]
+        by = np.array([correction_ns.get(rank, 0) for rank in self.run.ranks], np.int64)
         enter, leave = ((np.array(spans, np.int64)[:, :, end] + by).max(axis=1) for end in (0, 1))
         took: np.ndarray = np.maximum(leave - enter, 1)
         return took
 
-    def plain_ns(self, shift: Mapping[Rank, Ns]) -> np.ndarray:
-        """Recorded duration of each plain step near, ns, by time; empty where they are too few to tell anything."""
-        return plain_ns(self.run, self.all, shift)
+    def plain_ns(self, correction_ns: Mapping[Rank, Ns]) -> np.ndarray:
+        """Recorded duration of each unprofiled step near the window, ns, by time; empty below MIN_PLAIN_STEPS."""
+        return plain_ns(self.run, self.all, correction_ns)
 
 
 def steps_of(run: Run) -> RecordedSteps:
-    """Sort the steps of `run`. A rank that recorded no CPU operation in them is left out, as if its trace were missing.
+    """Find the steps of `run`. A rank without CPU operations in them is excluded, as if its trace were missing.
 
     Raises InputError where its ranks have no recorded step in common.
     """
     idle = [rank for rank in run.ranks if not _works(run.events(rank))]
     if 0 < len(idle) < len(run.ranks):
         return steps_of(_without(run, idle))
-    recorded = {rank: step_borders(run, rank) for rank in run.ranks}
-    borders = bridged(recorded)
-    windows = unbroken(borders)
+    recorded = {rank: step_boundaries(run, rank) for rank in run.ranks}
+    boundaries = bridged(recorded)
+    windows = unbroken(boundaries)
     if not windows:
         raise InputError(
             "its ranks have no recorded step in common",
@@ -122,23 +120,23 @@ def steps_of(run: Run) -> RecordedSteps:
         )
     longest = max(map(len, windows))
     steps = tuple([window for window in windows if len(window) == longest][-1])
-    spans = {rank: (borders[rank][steps[0]][0], borders[rank][steps[-1]][1]) for rank in run.ranks}
+    spans = {rank: (boundaries[rank][steps[0]][0], boundaries[rank][steps[-1]][1]) for rank in run.ranks}
     idle = [rank for rank in run.ranks if not _works(run.events(rank), spans[rank])]
     if 0 < len(idle) < len(run.ranks):
         return steps_of(_without(run, idle))
     lost_by = {rank: gone for rank, mine in recorded.items() if (gone := set(steps).difference(mine))}
-    lost = _around_lost(lost_by)
-    reasons = _unsteady(run, borders, steps, len(set(steps) - set(lost))) | lost
-    if len(reasons) == len(steps):  # Steps that are not steady are better than none.
+    lost = _lost_and_next(lost_by)
+    reasons = _unsteady(run, boundaries, steps, len(set(steps) - set(lost))) | lost
+    if len(reasons) == len(steps):  # Any steps are better than none.
         reasons = lost
     steady = tuple(step for step in steps if step not in reasons)
-    return RecordedSteps(run, borders, tuple(windows), steps, steady, reasons, lost_by)
+    return RecordedSteps(run, boundaries, tuple(windows), steps, steady, reasons, lost_by)
 
 
 def bridged(recorded: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]) -> dict[Rank, dict[int, tuple[Ns, Ns]]]:
-    """The borders of the steps that each rank recorded, and of those that it lost between two that all ranks recorded.
+    """The boundaries of the steps that each rank recorded, and of those that it lost between two that all ranks recorded.
 
-    What another rank recorded this one has run: from the end of its step before to the start of its step behind.
+    A rank ran every step that another one recorded: from the end of its previous step to the start of its next one.
     """
     common = set.intersection(*map(set, recorded.values()))
     lost = [step for step in set().union(*recorded.values()) - common if {step - 1, step + 1} <= common]
@@ -148,15 +146,15 @@ def bridged(recorded: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]) -> dict[Rank, 
     }
 
 
-def _around_lost(lost_by: Mapping[Rank, Collection[int]]) -> dict[int, Reason]:
-    """The steps that ranks lost, and those behind them, each with the reason."""
+def _lost_and_next(lost_by: Mapping[Rank, Collection[int]]) -> dict[int, Reason]:
+    """The steps that ranks lost, and the steps after them, with the reason."""
     lost = {step: rank for rank, steps in lost_by.items() for step in steps}
     behind = {step + 1: Reason(LeftOutFor.AFTER_LOST, rank) for step, rank in lost.items()}
     return behind | {step: Reason(LeftOutFor.LOST, rank) for step, rank in lost.items()}
 
 
 def _works(events: Table, span: tuple[Ns, Ns] | None = None) -> bool:
-    """Whether a CPU operation of the job begins within `span`, ns; anywhere, where that is None."""
+    """Whether a CPU operation of the job starts within `span`, ns; without `span`, at any time."""
     start = events.ints("start_ns")
     inside = slice(*np.searchsorted(start, span)) if span else slice(None)
     return bool(((events.is_kind("op") | events.is_kind("loader")) & (events.ints("tid") >= 0))[inside].any())
@@ -169,16 +167,16 @@ def _without(run: Run, idle: Sequence[Rank]) -> Run:
     return run.without(idle, RunWarning("no-operations", text, tuple(idle)))
 
 
-def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
+def step_boundaries(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
     """Step number -> (start, end), ns on the rank's clock, of the steps that the profiler recorded on `rank`.
 
-    The steps of a window that was given up (to the job's own profiler, say) were meant to be recorded, and are left out.
+    Steps of an abandoned window are excluded: the job's own profiler may have taken over, for example.
     """
     table = run.steps(rank)
-    kept = [range(window.first, window.last + 1) for window in run.rank(rank).windows if not window.stacks]
+    recorded_windows = [range(window.first, window.last + 1) for window in run.rank(rank).windows if not window.stacks]
     numbers, phases = table.ints("step").tolist(), table.texts("phase")
     timed = [
-        phase == "timed" and (not kept or any(step in window for window in kept))
+        phase == "timed" and (not recorded_windows or any(step in window for window in recorded_windows))
         for step, phase in zip(numbers, phases, strict=True)
     ]
     starts, durations = table.ints("start_ns").tolist(), table.ints("dur_ns").tolist()
@@ -190,23 +188,25 @@ def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
 
 
 def _unsteady(
-    run: Run, borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], steps: Sequence[int], whole: int
+    run: Run, boundaries: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], steps: Sequence[int], whole: int
 ) -> dict[int, Reason]:
-    """The steps that are not steady, each with the reason; `whole` is of how many of them no rank lost anything."""
+    """The steps to exclude, with the reason; `whole` is the number of steps that no rank lost."""
     reasons: dict[int, Reason] = {}
     if whole >= MIN_STEPS_TO_LEAVE_FIRST_OUT:
         reasons[steps[0]] = Reason(LeftOutFor.FIRST)
     for rank in run.ranks:
-        for step, share in _allocator_shares(run.events(rank), [borders[rank][step] for step in steps], steps):
+        for step, share in _allocator_shares(run.events(rank), [boundaries[rank][step] for step in steps], steps):
             if share > MAX_ALLOCATOR_SHARE:
                 reasons[step] = Reason(LeftOutFor.ALLOCATOR, rank, share)
     return reasons
 
 
-def _allocator_shares(events: Table, borders: Sequence[tuple[Ns, Ns]], steps: Sequence[int]) -> list[tuple[int, float]]:
-    """Each step with the share of it that allocator calls (`cudaMalloc`, `cudaFree` and kin) take.
+def _allocator_shares(
+    events: Table, boundaries: Sequence[tuple[Ns, Ns]], steps: Sequence[int]
+) -> list[tuple[int, float]]:
+    """Each step with the share of it that allocator calls take (`cudaMalloc`, `cudaFree`, …).
 
-    Only threads that run operations count: another one, such as that which pins memory for a loader, holds up nobody.
+    Only threads that run operations count. Others, such as the memory-pinning thread of a loader, delay no step.
     """
     codes, names = events.codes("name")
     allocators = [code for code, name in enumerate(names) if allocates(name)]
@@ -215,23 +215,23 @@ def _allocator_shares(events: Table, borders: Sequence[tuple[Ns, Ns]], steps: Se
     calls = events.is_kind("runtime") & np.isin(codes, allocators) & training
     starts, durations = events.ints("start_ns")[calls], events.ints("dur_ns")[calls]
     shares = []
-    for step, (begin, end) in zip(steps, borders, strict=True):
+    for step, (begin, end) in zip(steps, boundaries, strict=True):
         inside = (starts >= begin) & (starts < end)
         shares.append((step, float(durations[inside].sum()) / max(1, end - begin)))
     return shares
 
 
 def unbroken(steps_of: Mapping[Rank, Collection[int]]) -> list[range]:
-    """The unbroken stretches of steps that all ranks have, ascending."""
+    """Ranges of consecutive steps that all ranks have, ascending."""
     return readable.stretches(set.intersection(*map(set, steps_of.values())))
 
 
 def at_window(run: Run, step: int) -> Run:
-    """`run` as if nothing but the window around `step` had been recorded; steps without the profiler stay.
+    """`run` with only the window that holds `step`; unprofiled steps stay.
 
     Raises UsageError where no window holds that step.
     """
-    windows = unbroken(bridged({rank: step_borders(run, rank) for rank in run.ranks}))
+    windows = unbroken(bridged({rank: step_boundaries(run, rank) for rank in run.ranks}))
     window = next((window for window in windows if step in window), None)
     if window is None:
         known = readable.runs(step for window in windows for step in window)
@@ -241,11 +241,11 @@ def at_window(run: Run, step: int) -> Run:
     def read(name: str, rank: Rank) -> Table | None:
         if name == "steps":
             return _without_other_windows(run.steps(rank), window)
-        table: Table = getattr(run, name)(rank)  # Each table has its name for a method.
+        table: Table = getattr(run, name)(rank)  # The method of each table has the name of the table.
         return table
 
-    beside = run.warnings[len(run.meta.warnings) :]
-    return Run(run.meta, read, run.path, beside, run.flight, step, run.sources, run.probes)
+    warnings = run.warnings[len(run.meta.warnings) :]
+    return Run(run.meta, read, run.path, warnings, run.flight, step, run.sources, run.probes)
 
 
 def _without_other_windows(steps: Table, window: range) -> Table:
@@ -253,11 +253,11 @@ def _without_other_windows(steps: Table, window: range) -> Table:
     return steps.where(~timed | np.isin(steps.ints("step"), window))
 
 
-def plain_ns(run: Run, window: Sequence[int], shift: Mapping[Rank, Ns]) -> np.ndarray:
-    """Durations of the plain steps next to `window`, ns, by time; empty where they are too few.
+def plain_ns(run: Run, window: Sequence[int], correction_ns: Mapping[Rank, Ns]) -> np.ndarray:
+    """Durations of the unprofiled steps next to `window`, ns, by time; empty below MIN_PLAIN_STEPS.
 
-    A step of the job lasts from when the last rank enters it to when the last rank leaves it. `shift` (ns) is added to the
-    times of each rank, to bring them on one clock.
+    A step of the job lasts from when the last rank enters it to when the last rank leaves it. `correction_ns` is added to
+    the times of each rank, which puts them on one clock.
     """
     plain = {rank: plain_steps(run.steps(rank)) for rank in run.ranks}
     shared = reduce(np.intersect1d, [steps.ints("step") for steps in plain.values()])
@@ -267,13 +267,13 @@ def plain_ns(run: Run, window: Sequence[int], shift: Mapping[Rank, Ns]) -> np.nd
     enter, leave = [], []
     for rank, steps in plain.items():
         rows = np.searchsorted(steps.ints("step"), near)
-        enter.append(steps.ints("start_ns")[rows] + shift.get(rank, 0))
+        enter.append(steps.ints("start_ns")[rows] + correction_ns.get(rank, 0))
         leave.append(enter[-1] + steps.ints("dur_ns")[rows])
     took: np.ndarray = np.max(leave, axis=0) - np.max(enter, axis=0)
     return took
 
 
 def plain_steps(steps: Table) -> Table:
-    """The rows of steps without the profiler, but for the job's first step, which holds what a job does only once."""
+    """The rows of unprofiled steps, without the job's first step, which includes one-time work."""
     phases = np.array([phase or "" for phase in steps.texts("phase")])
     return steps.where(np.flatnonzero((phases == "plain") & (np.arange(len(steps)) > 0)))

@@ -122,7 +122,7 @@ def check_rank(run: Run, rank: Rank) -> None:
 
 def _of_rank(samples: JobSamples, rank: Rank, steps: RecordedSteps, by_shape: bool) -> _RankOps:
     events = samples.run.events(rank)
-    steady = SteadyTime([steps.borders[rank][step] for step in steps.steady])
+    steady = SteadyTime([steps.boundaries[rank][step] for step in steps.steady])
     calls = calls_of(events, steady, by_shape)
     launched = launched_by(events, calls)
     own_gpu, total_gpu = total_gpu_ns(calls, launched)

@@ -182,8 +182,8 @@ class Analysis:
         return f"<Analysis of {self.run!r}: {takes}, {found} finding{'' if found == 1 else 's'}>"
 
     def _repr_html_(self) -> str:
-        told = self.findings()[["id", "title", "ranks", "saving_us", "saving_pct", "confidence"]]
-        return analysis_html(self.verdict, told, self.breakdown())
+        findings = self.findings()[["id", "title", "ranks", "saving_us", "saving_pct", "confidence"]]
+        return analysis_html(self.verdict, findings, self.breakdown())
 
 
 def _scenarios(asked: str | Sequence[str]) -> tuple[str, ...]:

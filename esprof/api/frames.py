@@ -80,9 +80,11 @@ def operations(answer: OpsAnswer, by_rank: bool) -> pd.DataFrame:
     found["differs"] = found["differs"].astype("Int64")
     if not by_rank:
         return found
-    told = [{"name": op.name, "kind": op.kind, "shapes": op.shapes} for op in answer.ops]
+    described = [{"name": op.name, "kind": op.kind, "shapes": op.shapes} for op in answer.ops]
     rows = [
-        about | msgspec.structs.asdict(one) for about, op in zip(told, answer.ops, strict=True) for one in op.by_rank
+        about | msgspec.structs.asdict(one)
+        for about, op in zip(described, answer.ops, strict=True)
+        for one in op.by_rank
     ]
     columns = ["rank", *(name for name in found.columns if name not in ("share_pct", "differs"))]
     return pd.DataFrame(rows, columns=columns)

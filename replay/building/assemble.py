@@ -77,10 +77,10 @@ def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> 
     joins = nodes_of(len(arrival_ns), start_ns=arrival_ns, lane=JOIN_LANE, cls=Cls.WAIT)
     joins["collective"] = np.arange(len(joins))
     # Of several values for one place numpy keeps the last: backwards, that of the collective's first member.
-    transfers = members[~is_arrival][::-1]
-    joins["step"][nodes["collective"][transfers]] = nodes["step"][transfers]
+    communications = members[~is_arrival][::-1]
+    joins["step"][nodes["collective"][communications]] = nodes["step"][communications]
     name = np.zeros(len(joins), np.int64)
-    name[nodes["collective"][transfers]] = nodes["name"][transfers]
+    name[nodes["collective"][communications]] = nodes["name"][communications]
     spelling = list(names)
     kinds, distinct = numbered(name)
     joins["name"] = np.array(

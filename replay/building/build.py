@@ -9,7 +9,7 @@ import numpy as np
 from esprof.core.types import Rank
 from esprof.replay.building.assemble import assemble
 from esprof.replay.building.collectives.matching import CollectiveCalls, calls_of, is_partial, match
-from esprof.replay.building.collectives.rendezvous import Rendezvous, meet
+from esprof.replay.building.collectives.rendezvous import Rendezvous, find_rendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.rank_events import read_rank
 from esprof.replay.building.rank_part import rank_part
@@ -29,7 +29,7 @@ class Built:
     unmatched: dict[Rank, int]
     """How many calls of each rank have peers, and could not be matched with them."""
     clocks: Clocks
-    transfers: CommunicationFit
+    communication: CommunicationFit
 
 
 def build(
@@ -49,17 +49,19 @@ def build_counted(
     """`build`, with what was counted on the way, the clocks and the transfer times. Raises InputError as `build` does."""
     steps = steps or steps_of(run)
     run = steps.run
-    events = [read_rank(run, rank, steps.borders[rank], steps.all) for rank in run.ranks]
+    events = [read_rank(run, rank, steps.boundaries[rank], steps.all) for rank in run.ranks]
     calls = calls_of(run, events, steps.lost_by)
     number = match(calls)
     if not rules.rendezvous:
         number, calls = np.full(len(number), -1), replace(calls, members=np.ones_like(calls.members))
-    rendezvous = meet(run, calls, number)
-    parts = list((executor.map if executor else map)(partial(rank_part, rules=rules), events, rendezvous.met))
+    rendezvous = find_rendezvous(run, calls, number)
+    parts = list((executor.map if executor else map)(partial(rank_part, rules=rules), events, rendezvous.by_rank))
     dfg, counts = assemble(parts, rendezvous, steps.all)
     alone = calls.rank[(number < 0) & (calls.members != 1)]
     unmatched = dict(zip(run.ranks, np.bincount(alone, minlength=len(run.ranks)).tolist(), strict=True))
-    return Built(dfg, _coverage(calls, number, rendezvous) + counts, unmatched, rendezvous.clocks, rendezvous.transfers)
+    return Built(
+        dfg, _coverage(calls, number, rendezvous) + counts, unmatched, rendezvous.clocks, rendezvous.communication
+    )
 
 
 def _coverage(calls: CollectiveCalls, number: np.ndarray, rendezvous: Rendezvous) -> BuildCounts:

@@ -193,12 +193,13 @@ def members_of(run: Run, group: str | None) -> tuple[Rank, ...]:
     return next((known.ranks for known in run.meta.groups if known.name == group), tuple(range(run.world_size)))
 
 
-def read_rank(run: Run, rank: Rank, borders: Mapping[int, tuple[Ns, Ns]], steps: Sequence[int]) -> RankEvents:
+def read_rank(run: Run, rank: Rank, boundaries: Mapping[int, tuple[Ns, Ns]], steps: Sequence[int]) -> RankEvents:
     """Read what the builder needs of `rank` for these consecutive steps.
 
-    `borders` are start and end of each step on the rank's clock, ns. Raises InputError where the rank has no CPU operation.
+    `boundaries` are start and end of each step on the rank's clock, ns. Raises InputError where the rank has no CPU
+    operation.
     """
-    table, spans = run.events(rank), np.array([borders[step] for step in steps], np.int64)
+    table, spans = run.events(rank), np.array([boundaries[step] for step in steps], np.int64)
     begin, finish = int(spans[0, 0]), int(spans[-1, 1])
     start = table.ints("start_ns")
     end = start + table.ints("dur_ns")

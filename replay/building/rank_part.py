@@ -57,11 +57,11 @@ class _Draft:
     nodes: list[np.ndarray] = field(default_factory=list)
 
     @property
-    def place(self) -> NextIds:
+    def next_ids(self) -> NextIds:
         return NextIds(len(self.lanes), sum(map(len, self.nodes)))
 
     def add(self, work: _Section) -> _Section:
-        """Append a section, whose lanes and nodes are numbered from `place` on, and return it."""
+        """Append a section, whose lanes and nodes are numbered from `next_ids` on, and return it."""
         self.lanes += work.lanes
         self.nodes.append(work.nodes)
         return work
@@ -85,10 +85,10 @@ class _Work:
     unknown: loader.UnknownBatches
 
 
-def rank_part(events: RankEvents, met: RankRendezvous, rules: Rules) -> RankPart:
+def rank_part(events: RankEvents, rendezvous: RankRendezvous, rules: Rules) -> RankPart:
     """The nodes and edges of one rank. Independent of all others: may run in another thread or process."""
     draft = _Draft()
-    work = _work(draft, events, met, rules)
+    work = _work(draft, events, rendezvous, rules)
     nodes = joined(draft.nodes)
     waits = streams.waits(work.on_gpu)
     edges = _edges(work, nodes, waits.held, rules)
@@ -103,11 +103,11 @@ def rank_part(events: RankEvents, met: RankRendezvous, rules: Rules) -> RankPart
     return RankPart(events.rank, draft.lanes, nodes, edges, events.texts, first, last, counts)
 
 
-def _work(draft: _Draft, events: RankEvents, met: RankRendezvous, rules: Rules) -> _Work:
+def _work(draft: _Draft, events: RankEvents, rendezvous: RankRendezvous, rules: Rules) -> _Work:
     """Add the nodes of a rank to `draft`. GPU, gloo and loader come first, since the chains of threads look at them."""
-    on_gpu = draft.add(kernels.gpu_work(events, met, draft.place, has_queue=rules.launch_queue))
-    on_gloo = draft.add(gloo.gloo_work(events, met, draft.place))
-    loading = draft.add(loader.loader_work(events, draft.place))
+    on_gpu = draft.add(kernels.gpu_work(events, rendezvous, draft.next_ids, has_queue=rules.launch_queue))
+    on_gloo = draft.add(gloo.gloo_work(events, rendezvous, draft.next_ids))
+    loading = draft.add(loader.loader_work(events, draft.next_ids))
     runtime = runtime_waits.runtime_calls(on_gpu)
     causes, hidden = runtime_waits.causes(on_gpu, runtime), runtime_waits.hidden_causes(on_gpu, runtime)
     rows = calls.operations(on_gpu)
@@ -115,8 +115,8 @@ def _work(draft: _Draft, events: RankEvents, met: RankRendezvous, rules: Rules) 
     calls.mark_loads(rows, loading)
     launches = calls.mark_runtime_calls(rows, on_gpu, runtime, causes, hidden)
     launched = gloo.works_of(on_gloo, len(events.threads.roles))
-    chains = draft.add(cpu_threads.chains(events, rows, launched, draft.place))
-    unknown = draft.add(loader.unknown_batches(events, loading, chains, draft.place))
+    chains = draft.add(cpu_threads.chains(events, rows, launched, draft.next_ids))
+    unknown = draft.add(loader.unknown_batches(events, loading, chains, draft.next_ids))
     return _Work(on_gpu, on_gloo, loading, runtime, causes, hidden, launches, launched, chains, unknown)
 
 

@@ -79,7 +79,7 @@ def on_path_ns(found: Iterable[NotRun], dfg: Dfg, path: Sequence[Piece]) -> floa
 
 def warnings_of(found: Iterable[NotRun], steady_at: np.ndarray, step_ns: float) -> tuple[RunWarning, ...]:
     """A warning for each rank whose operations did not run for much of a steady step, which takes `step_ns`."""
-    told = []
+    warnings = []
     for one in found:
         operations, idle = (float(each[steady_at].mean()) for each in (one.operations_ns, one.idle_ns))
         if idle <= MIN_NOTED_SHARE_OF_STEP * step_ns:
@@ -90,5 +90,5 @@ def warnings_of(found: Iterable[NotRun], steady_at: np.ndarray, step_ns: float) 
         )
         if one.throttled_ns:
             text += f"; its CPU quota stopped it for {readable.duration(one.throttled_ns)} a step"
-        told.append(RunWarning("operations-not-run", text, (one.rank,)))
-    return tuple(told)
+        warnings.append(RunWarning("operations-not-run", text, (one.rank,)))
+    return tuple(warnings)

@@ -72,11 +72,11 @@ class PythonTime:
         alike = self._nodes.copy()
         alike[list(self._seen)] = False
         of_kind = np.bincount(self._kinds[alike], time_ns[alike], 2 * len(self.dfg.names)).tolist()
-        told = [(of_kind[kind], rows) for kind, rows in self._rows.items()]
-        told += [(float(time_ns[node]), rows) for node, rows in self._seen.items()]
+        shares = [(of_kind[kind], rows) for kind, rows in self._rows.items()]
+        shares += [(float(time_ns[node]), rows) for node, rows in self._seen.items()]
         took: dict[SourceLocation, float] = defaultdict(float)
         ran: dict[SourceLocation, float] = defaultdict(float)
-        for total, rows in told:
+        for total, rows in shares:
             for row in rows:
                 took[row.place] += row.share * total
                 ran[row.place] += row.share * total * row.ran
@@ -91,8 +91,8 @@ class PythonTime:
         """When each node begins and ends on the rank's own clock, ns, int64[N]."""
         dfg, events = self.dfg, self.run.events(self.rank)
         own = np.flatnonzero((dfg.lane == dfg.main_lane(self.rank)) & (dfg.event >= 0))
-        shift = int(np.median(events.ints("start_ns")[dfg.event[own]] - dfg.recorded_ns[own])) if len(own) else 0
-        begin = dfg.recorded_ns + shift
+        offset_ns = int(np.median(events.ints("start_ns")[dfg.event[own]] - dfg.recorded_ns[own])) if len(own) else 0
+        begin = dfg.recorded_ns + offset_ns
         return begin, begin + dfg.dur_ns
 
     @cached_property

@@ -24,7 +24,7 @@ _LANE_STATE = np.dtype(
         ("coming", np.int64),  # how many nodes are in its heap in `_ListState.coming`
         ("waiting", np.int64),  # how many nodes are in its heap in `_ListState.waiting`
         ("free", np.int64),  # when the lane is done with all nodes that it has started, ns
-        ("turn", np.int64),  # when the lane can start its next node, ns; _NEVER_NS while none is queued
+        ("next_start_ns", np.int64),  # when the lane can start its next node, ns; _NEVER_NS while none is queued
     ]
 )
 
@@ -73,7 +73,7 @@ class _ListState(NamedTuple):
     """State of each lane, `_LANE_STATE`[L]."""
     soonest: np.ndarray
     """Tournament tree of the lanes, uint32[2L]: entry L + n is lane n, and entry n < L that of the lanes in entries 2n and
-    2n + 1 whose turn is sooner. The lane whose turn is the soonest of all stands in entry 1."""
+    2n + 1 that starts its next node first. Entry 1 is the lane that starts first of all."""
     coming: np.ndarray
     """A heap for each lane of the nodes that were not ready yet when the lane was free, the soonest first, uint32[N]."""
     waiting: np.ndarray
@@ -180,12 +180,12 @@ def _idle(lane: np.ndarray, count: int) -> np.ndarray:
     lanes = np.zeros(count, _LANE_STATE)
     # The heaps of a lane begin behind those of all lanes before it, each with room for every node of its lane.
     lanes["first"][1:] = np.cumsum(np.bincount(lane[lane >= 0], minlength=count))[:-1]
-    lanes["free"], lanes["turn"] = -_NEVER_NS, _NEVER_NS
+    lanes["free"], lanes["next_start_ns"] = -_NEVER_NS, _NEVER_NS
     return lanes
 
 
 def _tournament(lanes: int) -> np.ndarray:
-    """The tournament before anybody has a turn: the lowest lane wins each match."""
+    """The tournament while no lane has a next node: the lowest lane wins each match."""
     soonest = np.empty(2 * lanes, np.uint32)
     soonest[lanes:] = np.arange(lanes)
     for match in range(lanes - 1, 0, -1):
@@ -222,10 +222,10 @@ def _run(state: _ListState) -> int:
             state.end[node] = state.when[node] + state.delay[node]
         else:
             lane = state.soonest[1]
-            if state.lanes[lane].turn == _NEVER_NS:
+            if state.lanes[lane].next_start_ns == _NEVER_NS:
                 return started
             node = _take(lane, state)
-            state.end[node] = state.lanes[lane].turn + state.delay[node]
+            state.end[node] = state.lanes[lane].next_start_ns + state.delay[node]
             state.lanes[lane].free = state.end[node]
         state.order[started] = node
         started += 1
@@ -264,17 +264,17 @@ def _admit(node: int, idle: int, state: _ListState) -> int:
     else:
         _push(state.coming, lane.first, lane.coming, node, state.when)
         lane.coming += 1
-    if max(when, lane.free) < lane.turn:
+    if max(when, lane.free) < lane.next_start_ns:
         _set_next_of_lane(state.lane[node], state)
     return idle
 
 
 @compiled_in_place
 def _take(number: int, state: _ListState) -> int:
-    """Remove the node whose turn it is from the heaps of a lane, and return it."""
+    """Remove the next node from the heaps of a lane, and return it."""
     lane = state.lanes[number]
     # All that is ready by now competes by recorded start.
-    while lane.coming > 0 and state.when[state.coming[lane.first]] <= lane.turn:
+    while lane.coming > 0 and state.when[state.coming[lane.first]] <= lane.next_start_ns:
         _push(
             state.waiting,
             lane.first,
@@ -293,15 +293,15 @@ def _set_next_of_lane(number: int, state: _ListState) -> None:
     """Find out when a lane can start its next node, and bring the tournament up to date on its way to the top."""
     lanes, soonest = state.lanes, state.soonest
     lane = lanes[number]
-    lane.turn = _NEVER_NS
+    lane.next_start_ns = _NEVER_NS
     if lane.waiting > 0:
-        lane.turn = lane.free
+        lane.next_start_ns = lane.free
     elif lane.coming > 0:
-        lane.turn = max(lane.free, state.when[state.coming[lane.first]])
+        lane.next_start_ns = max(lane.free, state.when[state.coming[lane.first]])
     match = (len(lanes) + number) >> 1
     while match > 0:
         left, right = soonest[2 * match], soonest[2 * match + 1]
-        winner = right if lanes[right].turn < lanes[left].turn else left
+        winner = right if lanes[right].next_start_ns < lanes[left].next_start_ns else left
         # Another lane has won this match before and wins it again: nothing changes above.
         if soonest[match] == winner and winner != number:
             return

@@ -174,12 +174,12 @@ class Blame:
         """The delay that each rank alone causes in each of `steps`, ns, int64[steps, ranks]; 0 where it causes none."""
         dfg, ranks = self.dfg, self.dfg.marks.ranks
         by_rank = np.argsort(dfg.rank, kind="stable")
-        borders = np.searchsorted(dfg.rank[by_rank], [*ranks, np.iinfo(np.int32).max])
+        offsets = np.searchsorted(dfg.rank[by_rank], [*ranks, np.iinfo(np.int32).max])
         usual = np.rint(self.usual_ns).astype(np.int64)
         alike = self._progress_ns(usual)
         late = np.zeros((len(self.steps), len(ranks)), np.int64)
         for column in self._suspects():
-            mine = by_rank[borders[column] : borders[column + 1]]
+            mine = by_rank[offsets[column] : offsets[column + 1]]
             dur = usual.copy()
             dur[mine] += np.rint(self.excess_ns[mine]).astype(np.int64)
             late[:, column] = np.maximum(self._progress_ns(dur) - alike, 0)

@@ -34,7 +34,7 @@ MAX_ERROR_PCT = 10.0
 _MIN_NOTED_SHARE = 0.01
 """Share of a step from which on it is told that a change was left out."""
 
-_MOVES_TRANSFERS = ("network", "collective", "communication", "bucket_mb", "compress")
+_CHANGES_COMMUNICATION = ("network", "collective", "communication", "bucket_mb", "compress")
 """Terms that change how long transfers last or where they lie, and so what they cost the work beside them."""
 
 
@@ -152,7 +152,7 @@ class Pricer:
 
     def _made(self, terms: tuple[Term, ...]) -> Scenario | Declined:
         """The graph as these terms change it, or why they cannot."""
-        slowing = self._slowing if any(term.kind.name in _MOVES_TRANSFERS for term in terms) else None
+        slowing = self._slowing if any(term.kind.name in _CHANGES_COMMUNICATION for term in terms) else None
         before = Scenario(
             self.run,
             self.blame,

@@ -30,7 +30,7 @@ from esprof.replay.ranks.blame import Blame
 from esprof.replay.replayed import Replayed, answer
 from esprof.replay.rules import ALL_RULES
 from esprof.replay.runtime_names import copies_across_bus
-from esprof.replay.steps import step_borders
+from esprof.replay.steps import step_boundaries
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import fix_stragglers
@@ -191,7 +191,10 @@ def wall_ns(name):
     mine = replayed(name)
     shift = {rank: mine.built.clocks.correction_ns(rank) for rank in mine.run.ranks}
     borders = [
-        {step: (begin + shift[rank], end + shift[rank]) for step, (begin, end) in step_borders(mine.run, rank).items()}
+        {
+            step: (begin + shift[rank], end + shift[rank])
+            for step, (begin, end) in step_boundaries(mine.run, rank).items()
+        }
         for rank in mine.run.ranks
     ]
     kept = mine.steps.steady
@@ -218,7 +221,7 @@ def test_the_parts_agree_with_the_definitions_of_holistic_trace_analysis(name):
     mine = replayed(name)
     apart = 1 if len(mine.run.ranks) == 1 else 50
     for part in diagnosis_of(name).breakdown:
-        rows, borders = mine.run.events(part.rank), step_borders(mine.run, part.rank)
+        rows, borders = mine.run.events(part.rank), step_boundaries(mine.run, part.rank)
         spans = [borders[step] for step in mine.steps.steady]
         begin = rows.ints("start_ns")
         on_gpu = (rows.ints("stream") >= 0) & rows.is_kind("kernel", "collective", "memcpy", "memset")

@@ -159,12 +159,12 @@ class _Layout:
         base = replay(dfg)
         begin = base.end_ns[dfg.marks.first].max(axis=1)
         ready, link = [], []
-        for encodes, transfers in zip(self.buckets.encodes, self.buckets.transfers, strict=True):
+        for encodes, all_reduces in zip(self.buckets.encodes, self.buckets.all_reduces, strict=True):
             ends = [self._latest(base.end_ns[nodes], dfg.step[nodes]) for nodes in encodes.values()]
             ready.append(
                 np.mean([max(one[step] for one in ends) - begin[dfg.marks.steps.index(step)] for step in steps])
             )
-            link.append(float(dfg.dur_ns[transfers].mean()))
+            link.append(float(dfg.dur_ns[all_reduces].mean()))
         table = np.array(
             [
                 [

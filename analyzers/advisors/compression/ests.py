@@ -35,13 +35,13 @@ def advise_est_codec(
     Raises NotTold where the job has not measured its exchanges, or there is none that sends less, EsprofError where replay
     is too far off.
     """
-    run, pricer, turns = replayed.run, replayed.pricer, _turns(replayed)
-    measured = {one.codec: one for one in run.meta.exchanges if one.ests == turns.assignment.ests}
+    run, pricer, est_load = replayed.run, replayed.pricer, _est_load(replayed)
+    measured = {one.codec: one for one in run.meta.exchanges if one.ests == est_load.assignment.ests}
     lost = {codec: one.vnmse for codec, one in measured.items() if codec != NONE and one.vnmse is not None}
     fitting = [measured[codec] for codec, share in lost.items() if share <= max_vnmse]
-    prices = {one.codec: pricer.price_edited(exchanged(turns, fmean(one.samples_ns))) for one in fitting}
+    prices = {one.codec: pricer.price_edited(exchanged(est_load, fmean(one.samples_ns))) for one in fitting}
     steps = {codec: float(price.step_ns.mean()) for codec, price in prices.items()}
-    nothing = float(pricer.price_edited(exchanged(turns, 0.0)).step_ns.mean())
+    nothing = float(pricer.price_edited(exchanged(est_load, 0.0)).step_ns.mean())
     best = min(steps, key=steps.__getitem__, default=NONE)
     if best != NONE and steps[best] >= pricer.step_ns:
         best = NONE
@@ -77,10 +77,10 @@ def advise_est_codec(
     )
     if best == NONE or not is_worth_it(1 - step / pricer.step_ns, error):
         return advice
-    return msgspec.structs.replace(advice, plan=_plan(replayed, turns, advice, max_vnmse))
+    return msgspec.structs.replace(advice, plan=_plan(replayed, est_load, advice, max_vnmse))
 
 
-def _turns(replayed: Replayed) -> EstLoad:
+def _est_load(replayed: Replayed) -> EstLoad:
     """How the job's ESTs take turns. Raises as `advise_est_codec` does."""
     run, pricer = replayed.run, replayed.pricer
     if pricer.too_far_off:
@@ -124,7 +124,7 @@ def _decided(chosen: Exchange | None, saves_ns: float) -> BucketAdvice:
     )
 
 
-def _plan(replayed: Replayed, turns: EstLoad, advice: CompressionAdvice, max_vnmse: float) -> Plan:
+def _plan(replayed: Replayed, est_load: EstLoad, advice: CompressionAdvice, max_vnmse: float) -> Plan:
     """What was allowed to be lost is what the guard lets through."""
     promise = PlanPromise(
         step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines
@@ -132,4 +132,4 @@ def _plan(replayed: Replayed, turns: EstLoad, advice: CompressionAdvice, max_vnm
     (decided,) = advice.decision
     body = CompressionBody(default=CodecChoice(codec=decided.codec), guard=GuardSettings(max_vnmse=max_vnmse))
     part = part_of(replayed, body, promise, applies="live", changes_bits=True)
-    return plan_of(replayed, turns.assignment.n_est, PlanParts(compression=part))
+    return plan_of(replayed, est_load.assignment.n_est, PlanParts(compression=part))

@@ -65,15 +65,15 @@ class _Tried:
 class _AssignmentPrices:
     """Prices assignments on one graph, each once."""
 
-    def __init__(self, replayed: Replayed, turns: EstLoad, exchanges: Sequence[Exchange]) -> None:
-        self._pricer, self._turns = replayed.pricer, turns
+    def __init__(self, replayed: Replayed, est_load: EstLoad, exchanges: Sequence[Exchange]) -> None:
+        self._pricer, self._est_load = replayed.pricer, est_load
         self._took = {Assignment.of(one.ests): fmean(one.samples_ns) for one in exchanges}
         self._known: dict[Assignment, _Tried] = {}
 
     @property
     def measured(self) -> list[Assignment]:
         """The assignments whose exchange was measured; none where there is nothing to hold them against."""
-        return list(self._took) if self._turns.assignment in self._took and len(self._took) > 1 else []
+        return list(self._took) if self._est_load.assignment in self._took and len(self._took) > 1 else []
 
     @property
     def known(self) -> list[_Tried]:
@@ -84,8 +84,8 @@ class _AssignmentPrices:
         if assignment not in self._known:
             longer = None
             if assignment in self.measured:
-                longer = self._took[assignment] / self._took[self._turns.assignment]
-            price = self._pricer.price_edited(self._turns.moved(assignment, longer))
+                longer = self._took[assignment] / self._took[self._est_load.assignment]
+            price = self._pricer.price_edited(self._est_load.moved(assignment, longer))
             self._known[assignment] = _Tried(assignment, price)
         return self._known[assignment]
 
@@ -94,7 +94,7 @@ class _AssignmentPrices:
 class _Job:
     """What is known of an elastic job and its ranks."""
 
-    turns: EstLoad
+    est_load: EstLoad
     devices: list[Device]
     optimum: EstCounts
     prices: _AssignmentPrices
@@ -106,20 +106,20 @@ class _Job:
         if pricer.too_far_off:
             raise EsprofError(pricer.too_far_off, path=replayed.run.path)
         try:
-            turns = EstLoad.of(replayed.run, pricer.dfg, pricer.steps)
-            devices = _devices(replayed, turns)
+            est_load = EstLoad.of(replayed.run, pricer.dfg, pricer.steps)
+            devices = _devices(replayed, est_load)
         except Declined as reason:
             raise NotTold(str(reason), path=replayed.run.path) from reason
-        prices = _AssignmentPrices(replayed, turns, exchanges)
-        return cls(turns, devices, fewest_seconds(devices, turns.assignment.n_est), prices)
+        prices = _AssignmentPrices(replayed, est_load, exchanges)
+        return cls(est_load, devices, fewest_seconds(devices, est_load.assignment.n_est), prices)
 
     @property
     def even(self) -> Assignment:
-        return Assignment.even(self.turns.assignment.n_est, self.turns.assignment.world)
+        return Assignment.even(self.est_load.assignment.n_est, self.est_load.assignment.world)
 
     def best(self) -> _Tried:
         """The shortest step that was found; of measured assignments, where there are such."""
-        now = self.turns.assignment
+        now = self.est_load.assignment
         if self.prices.measured:
             return min(map(self.prices.of, (now, *self.prices.measured)), key=lambda one: one.step_ns)
         fewer = _on_fewer(self.devices, now.n_est)
@@ -132,7 +132,7 @@ def shortlist(replayed: Replayed) -> tuple[Assignment, ...]:
     predicted to be the shortest, or hardly longer than now. Raises EsprofError as `advise_ests` does."""
     job = _Job.of(replayed)
     job.best()
-    now, most_ns = job.turns.assignment, (1 + _MAX_LONGER_SHARE) * replayed.pricer.step_ns
+    now, most_ns = job.est_load.assignment, (1 + _MAX_LONGER_SHARE) * replayed.pricer.step_ns
     others = [one.assignment for one in job.prices.known if one.assignment != now and one.step_ns < most_ns]
     return now, *others[:_MAX_MEASURED]
 
@@ -154,8 +154,8 @@ def advise_ests(
     Raises EsprofError where the run does not tell what is needed, UsageError for a type that the job has not run on.
     """
     job, pricer = _Job.of(replayed, exchanges), replayed.pricer
-    turns, devices, optimum = job.turns, job.devices, job.optimum
-    now, best = turns.assignment, job.best()
+    est_load, devices, optimum = job.est_load, job.devices, job.optimum
+    now, best = est_load.assignment, job.best()
     error = pricer.error.of_terms([_TERM]) if known_error is None else known_error
     gain = 1 - best.step_ns / pricer.step_ns
     interval = pricer.error.interval(best.price.step_ns, [_TERM])
@@ -169,7 +169,7 @@ def advise_ests(
         / NS_PER_US,
     )
     baselines = {"now": us(pricer.step_ns), "even split": us(job.prices.of(job.even).step_ns)}
-    ranks = tuple(_rank_plans(replayed, turns, devices, best.assignment))
+    ranks = tuple(_rank_plans(replayed, est_load, devices, best.assignment))
     advice = EstAdvice(
         value=us(best.step_ns),
         low_us=us(interval.low_ns),
@@ -191,8 +191,8 @@ def advise_ests(
     return msgspec.structs.replace(advice, plan=_plan(replayed, advice, interval))
 
 
-def _devices(replayed: Replayed, turns: EstLoad) -> list[Device]:
-    costs = turns.costs
+def _devices(replayed: Replayed, est_load: EstLoad) -> list[Device]:
+    costs = est_load.costs
     return [
         Device(
             name=f"rank {rank}",
@@ -201,7 +201,7 @@ def _devices(replayed: Replayed, turns: EstLoad) -> list[Device]:
             last_s=costs[rank].last_ns / NS_PER_S,
             update_s=costs[rank].update_ns / NS_PER_S,
         )
-        for rank in turns.dfg.marks.ranks
+        for rank in est_load.dfg.marks.ranks
     ]
 
 
@@ -262,10 +262,10 @@ def _neighbours(assignment: Assignment, devices: Sequence[Device]) -> Iterator[A
 
 
 def _rank_plans(
-    replayed: Replayed, turns: EstLoad, devices: Sequence[Device], advised: Assignment
+    replayed: Replayed, est_load: EstLoad, devices: Sequence[Device], advised: Assignment
 ) -> Iterator[RankPlan]:
-    for at, rank in enumerate(turns.dfg.marks.ranks):
-        device, now, then = devices[at], turns.assignment.ests[at], advised.ests[at]
+    for at, rank in enumerate(est_load.dfg.marks.ranks):
+        device, now, then = devices[at], est_load.assignment.ests[at], advised.ests[at]
         yield RankPlan(
             rank=rank,
             device=replayed.run.rank(rank).device,
@@ -274,7 +274,7 @@ def _rank_plans(
             est_us=_us(device.est_s),
             last_us=_us(device.last_s),
             update_us=_us(device.update_s),
-            est_from="measured" if turns.costs[rank].is_measured else "assumed",
+            est_from="measured" if est_load.costs[rank].is_measured else "assumed",
             now_us=_us(device.step_s(len(now))),
             advised_us=_us(device.step_s(len(then))),
         )

@@ -177,7 +177,7 @@ def _doubt(calls: MatchedCalls, ranks_of: Mapping[str, list[Rank]], found: Fit, 
     return doubt
 
 
-def transfers(calls: MatchedCalls) -> CommunicationFit:
+def fit_communication(calls: MatchedCalls) -> CommunicationFit:
     """Transfer times of `calls`, whose times are on the clock of the job.
 
     A transfer is what a call takes after its last peer came. Where clocks are not good enough for that, it is the

@@ -53,25 +53,25 @@ class GlooWork:
     """bool: the call returns right when the transfer is done: it waited for the transfer, or their threads share a core."""
 
 
-def gloo_work(events: RankEvents, met: RankRendezvous, place: NextIds) -> GlooWork:
+def gloo_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds) -> GlooWork:
     """The collectives that ran on CPU threads, and the calls that launched them.
 
     Each thread is a lane, on which it comes to its collectives; their transfers are on one more, the rank's link. Lanes and
-    nodes are numbered from `place` on.
+    nodes are numbered from `next_ids` on.
     """
     rows = events.collectives.row
     calls = np.flatnonzero(events.ints("stream", rows) < 0)
     rows = rows[calls]
     lane, threads = numbered(events.ints("tid", rows))
     by_lane = np.argsort(lane, kind="stable")
-    in_threads = placed_at(events, met, rows[by_lane], lane[by_lane], place)
-    link = place.lane + len(threads)
-    placed = _on_one_link(in_threads, met.turn[calls[by_lane]], place, link)
+    in_threads = placed_at(events, rendezvous, rows[by_lane], lane[by_lane], next_ids)
+    link = next_ids.lane + len(threads)
+    placed = _on_one_link(in_threads, rendezvous.end_order[calls[by_lane]], next_ids, link)
     done = placed.nodes["start_ns"] + placed.nodes["dur_ns"]
-    noted = events.end[rows[by_lane]] - done[placed.last - place.node]
+    noted = events.end[rows[by_lane]] - done[placed.last - next_ids.node]
     follows = np.flatnonzero(lane[by_lane][1:] == lane[by_lane][:-1])
-    call, transfer = _issuing_calls(events, rows[by_lane])
-    row = rows[by_lane][transfer]
+    call, communication = _issuing_calls(events, rows[by_lane])
+    row = rows[by_lane][communication]
     returned = np.minimum(events.end[call], events.finish)
     is_long, after = returned - events.start[call] > rules.MIN_WAITING_CALL, returned - events.end[row]
     return GlooWork(
@@ -82,9 +82,9 @@ def gloo_work(events: RankEvents, met: RankRendezvous, place: NextIds) -> GlooWo
         launched=events.start[call],
         start=events.start[row],
         end=events.end[row],
-        first=placed.first[transfer],
-        last=placed.last[transfer],
-        noted=noted[transfer],
+        first=placed.first[communication],
+        last=placed.last[communication],
+        noted=noted[communication],
         queue=edges_of(placed.last[follows], placed.first[follows + 1], Edge.LANE, noted[follows]),
         blocks=is_long & (after >= 0) & (after <= rules.MAX_SYNC_LATE),
     )
@@ -94,31 +94,31 @@ def _link(rank: Rank, collectives: int) -> tuple[Lane, ...]:
     return (Lane(rank, LaneKind.COMM, "link"),) if collectives else ()
 
 
-def _on_one_link(placed: Placed, turn: np.ndarray, place: NextIds, link: int) -> Placed:
-    """The same work with its transfers on the lane `link`, one after the other by `turn`, the order in which they ended.
+def _on_one_link(placed: Placed, end_order: np.ndarray, next_ids: NextIds, link: int) -> Placed:
+    """Put all communication on the lane `link`, one collective after the other, by `end_order`.
 
-    Two transfers that share a link take as long together as one after the other. So each counts from the end of the one
-    before it, and what all take together does not depend on how threads share them. `turn` is the same on all ranks: two
-    ranks that put two transfers in different orders would wait for each other. A transfer whose end was noted after that of
-    a later one had ended before that: its thread was stopped, by others that needed its core, until it could note the end.
+    Two collectives that share a link take as long together as one after the other. So each lasts from the end of the one
+    before it, and their sum does not depend on how threads share them. `end_order`, the order in which collectives ended, is
+    the same on all ranks: ranks with different orders would deadlock. A collective that was recorded to end after a later
+    one had ended before: other processes preempted its thread before it recorded the end.
     """
     nodes, matched = placed.nodes.copy(), placed.first != placed.last
-    transfers = placed.last[matched] - place.node
-    transfers = transfers[np.argsort(turn[matched], kind="stable")]
-    start = nodes["start_ns"][transfers]
-    end = start + nodes["dur_ns"][transfers]
+    communications = placed.last[matched] - next_ids.node
+    communications = communications[np.argsort(end_order[matched], kind="stable")]
+    start = nodes["start_ns"][communications]
+    end = start + nodes["dur_ns"][communications]
     # Backwards, a running minimum cuts each end to the ends of the later ones; forwards, the running maximum of the ends
     # before is where each transfer can begin at the earliest.
     end = np.maximum(np.minimum.accumulate(end[::-1])[::-1], start)
     reached = np.maximum.accumulate(np.append(start.min(initial=0), end))[:-1]
     start = np.clip(reached, start, end)
-    nodes["start_ns"][transfers], nodes["dur_ns"][transfers] = start, end - start
-    nodes["lane"][transfers] = link
+    nodes["start_ns"][communications], nodes["dur_ns"][communications] = start, end - start
+    nodes["lane"][communications] = link
     # Nodes stand lane by lane: the transfers move behind all others. `number` is the new number of each node.
-    order = np.append(np.setdiff1d(np.arange(len(nodes)), transfers), transfers)
+    order = np.append(np.setdiff1d(np.arange(len(nodes)), communications), communications)
     number = np.empty(len(nodes), np.int64)
-    number[order] = place.node + np.arange(len(nodes))
-    return Placed(nodes[order], number[placed.first - place.node], number[placed.last - place.node])
+    number[order] = next_ids.node + np.arange(len(nodes))
+    return Placed(nodes[order], number[placed.first - next_ids.node], number[placed.last - next_ids.node])
 
 
 def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -131,13 +131,13 @@ def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np
     pairs = [np.zeros((2, 0), np.int64)]
     for kind in np.unique(row_kind).tolist():
         waiting = calls[call_kind == kind]
-        transfers = np.flatnonzero(row_kind == kind)
-        transfers = transfers[np.lexsort((rows[transfers], events.start[rows[transfers]]))]
-        chosen = launched_by(events.start[waiting], events.start[rows[transfers]])
-        pairs.append(np.stack([waiting[chosen[chosen >= 0]], transfers[chosen >= 0]]))
-    call, transfer = np.concatenate(pairs, axis=1)
+        communications = np.flatnonzero(row_kind == kind)
+        communications = communications[np.lexsort((rows[communications], events.start[rows[communications]]))]
+        chosen = launched_by(events.start[waiting], events.start[rows[communications]])
+        pairs.append(np.stack([waiting[chosen[chosen >= 0]], communications[chosen >= 0]]))
+    call, communication = np.concatenate(pairs, axis=1)
     order = np.argsort(call)
-    return call[order], transfer[order]
+    return call[order], communication[order]
 
 
 def _kinds(events: RankEvents, *rows: np.ndarray) -> list[np.ndarray]:

@@ -24,8 +24,10 @@ class Placed:
     """Number of the last node of each row; of a matched collective its transfer."""
 
 
-def placed_at(events: RankEvents, met: RankRendezvous, rows: np.ndarray, lane: np.ndarray, place: NextIds) -> Placed:
-    """Nodes of `rows`, which stand lane by lane in order of execution; lanes and nodes are numbered from `place` on.
+def placed_at(
+    events: RankEvents, rendezvous: RankRendezvous, rows: np.ndarray, lane: np.ndarray, next_ids: NextIds
+) -> Placed:
+    """Nodes of `rows`, which stand lane by lane in order of execution; lanes and nodes are numbered from `next_ids` on.
 
     A matched collective is an arrival of no duration and a transfer, between which the join of all ranks will stand; what
     lies between arrival and join is waiting (docs/explanation/replay.md §2; Lumos, MLSys 2025). An unmatched one stays
@@ -35,16 +37,16 @@ def placed_at(events: RankEvents, met: RankRendezvous, rows: np.ndarray, lane: n
     calls = events.collectives.row
     call = np.minimum(np.searchsorted(calls, rows), len(calls) - 1)
     call = np.where(entries(calls, call, -1) == rows, call, -1)
-    number = entries(met.number, call, -1)
+    number = entries(rendezvous.number, call, -1)
     matched = number >= 0
-    unexplained = entries(met.shared, call, False) & ~matched
+    unexplained = entries(rendezvous.shared, call, False) & ~matched
     # A row has one node, or two if it is a matched collective: the running sum of these counts is where its last one stands.
     last = np.cumsum(1 + matched) - 1
     of = np.repeat(np.arange(len(rows)), 1 + matched)  # which of `rows` each node stands for
     is_arrival = np.zeros(len(of), bool)
     is_arrival[last[matched] - 1] = True
     start, end, name = events.start[rows], events.end[rows], events.name[rows]
-    begin = np.where(matched, end - entries(met.communication_ns, call, 0), start)
+    begin = np.where(matched, end - entries(rendezvous.communication_ns, call, 0), start)
     copies = events.by_name(rows, copies_across_bus)
     cls = np.select([unexplained, call >= 0, copies], [Cls.RESIDUAL, Cls.COMMUNICATION, Cls.COPY], Cls.COMPUTE)
     nodes = nodes_of(
@@ -53,11 +55,13 @@ def placed_at(events: RankEvents, met: RankRendezvous, rows: np.ndarray, lane: n
         dur_ns=np.where(is_arrival, 0, (end - begin)[of]),
         name=np.where(is_arrival, packed(NameForm.ARRIVE, name)[of], packed(NameForm.PLAIN, name)[of]),
         bytes=np.where(is_arrival, -1, entries(events.collectives.bytes, call, -1)[of]),
-        lane=place.lane + lane[of],
+        lane=next_ids.lane + lane[of],
         step=events.launched_in(rows)[of],
         event=np.where(is_arrival, -1, rows[of]),
         collective=number[of],
-        meets=np.where(is_arrival, entries(met.awaited, call, False)[of], entries(met.waits, call, False)[of]),
+        meets=np.where(
+            is_arrival, entries(rendezvous.awaited, call, False)[of], entries(rendezvous.waits, call, False)[of]
+        ),
         cls=np.where(is_arrival, Cls.WAIT, cls[of]),
     )
-    return Placed(nodes, place.node + last - matched, place.node + last)
+    return Placed(nodes, next_ids.node + last - matched, next_ids.node + last)

@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.replay import rules
 from esprof.replay.building.collectives.matching import CollectiveCalls, is_partial
-from esprof.run.clocks.by_collectives import Clocks, CommunicationFit, MatchedCalls, align_hosts, transfers
+from esprof.run.clocks.by_collectives import Clocks, CommunicationFit, MatchedCalls, align_hosts, fit_communication
 from esprof.run.run import Run
 
 
@@ -18,7 +18,7 @@ class RankRendezvous:
     """Number of the collective, the same on all ranks; -1 where it was not matched."""
     communication_ns: np.ndarray
     """What the call took once it need not wait any longer, ns; 0 where the call was not matched."""
-    turn: np.ndarray
+    end_order: np.ndarray
     """Place of the collective among all of the run, by when the first rank ended it; 0 where the call was not matched."""
     waits: np.ndarray
     """bool: the call waits for other ranks. A sender may leave before they come."""
@@ -33,9 +33,9 @@ class Rendezvous:
     """The matched collectives of a run."""
 
     clocks: Clocks
-    transfers: CommunicationFit
+    communication: CommunicationFit
     """Transfer times of the collectives that no rank leaves before all have come."""
-    met: list[RankRendezvous]
+    by_rank: list[RankRendezvous]
     """What is known of the calls of each rank, in the order of the run's ranks."""
     arrival_ns: np.ndarray
     """When the last rank that is waited for came to each collective, ns on the job's clock, shape (collectives,). A
@@ -44,7 +44,7 @@ class Rendezvous:
     """How many calls ended before those that they waited for came: a sign of clocks out of step."""
 
 
-def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
+def find_rendezvous(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
     """Align the clocks by the collectives at which ranks met, and tell waiting from transfer."""
     at = np.flatnonzero(number >= 0)
     rendezvous, both_ways = number[at], (calls.sends & calls.receives)[at]
@@ -59,7 +59,7 @@ def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
     waits, awaited = _roles(calls.sends[at], calls.receives[at], aligned)
     arrival_ns = _latest(rendezvous[awaited], aligned.start_ns[awaited])
     begin = np.where(waits, np.maximum(arrival_ns[rendezvous], aligned.start_ns), aligned.start_ns)
-    communication_ns, found = np.maximum(aligned.end_ns - begin, 0), transfers(_where(both_ways, aligned))
+    communication_ns, found = np.maximum(aligned.end_ns - begin, 0), fit_communication(_where(both_ways, aligned))
     if len(clocks.hosts) > 1:  # Ranks of one host read one clock: there is no doubt to allow for.
         communication_ns[both_ways] = found.ns
     lacking = is_partial(calls, number)[at] & both_ways
@@ -68,11 +68,11 @@ def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
     communication_ns = np.maximum(communication_ns - late_ns[rendezvous], 0)
     # Once one rank has ended a collective, all have its data; the others may be stopped before they note that. The latest
     # of the negative ends is the earliest end; argsort of argsort is the place of each among all.
-    turn = np.argsort(np.argsort(-_latest(rendezvous, -aligned.end_ns), kind="stable"))[rendezvous]
-    columns = [_spread(at, number, column) for column in (communication_ns, turn, waits, awaited)]
+    end_order = np.argsort(np.argsort(-_latest(rendezvous, -aligned.end_ns), kind="stable"))[rendezvous]
+    columns = [_spread(at, number, column) for column in (communication_ns, end_order, waits, awaited)]
     # Calls stand rank by rank: where those of each rank but the first begin.
-    borders = np.searchsorted(calls.rank, np.arange(1, len(run.ranks)))
-    of_ranks = zip(*(np.split(column, borders) for column in (number, *columns, calls.members != 1)), strict=True)
+    splits = np.searchsorted(calls.rank, np.arange(1, len(run.ranks)))
+    of_ranks = zip(*(np.split(column, splits) for column in (number, *columns, calls.members != 1)), strict=True)
     early = int((aligned.end_ns < begin).sum())
     return Rendezvous(clocks, found, [RankRendezvous(*mine) for mine in of_ranks], arrival_ns, early)
 

@@ -216,12 +216,12 @@ class GpuWork:
         return int(((self.events.start[call] < ended) & (ended <= self.events.end[call]) & (call >= 0)).sum())
 
 
-def gpu_work(events: RankEvents, met: RankRendezvous, place: NextIds, *, has_queue: bool = True) -> GpuWork:
-    """The GPU work of a rank, its lanes and nodes numbered from `place` on. For `has_queue` see GpuWork."""
+def gpu_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds, *, has_queue: bool = True) -> GpuWork:
+    """The GPU work of a rank, its lanes and nodes numbered from `next_ids` on. For `has_queue` see GpuWork."""
     rows = events.gpu
     lane, streams = numbered(events.ints("stream", rows))
     by_lane = np.argsort(lane, kind="stable")
-    placed = placed_at(events, met, rows[by_lane], lane[by_lane], place)
+    placed = placed_at(events, rendezvous, rows[by_lane], lane[by_lane], next_ids)
     before, first, last = (np.full(len(rows), -1) for _ in range(3))
     # Where two neighbours in order of lanes are on one lane, the one is the piece before the other.
     same = np.flatnonzero(lane[by_lane[1:]] == lane[by_lane[:-1]])

@@ -88,18 +88,18 @@ def runtime_calls(gpu: GpuWork) -> RuntimeCalls:
 def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
     """The GPU work that calls waited for, or would have waited for; none of calls of which nothing tells the cause."""
     traits, long = calls.traits, calls.is_long
-    told = traits["synchronizes"] & _is_told(gpu, calls)
+    is_recorded = traits["synchronizes"] & _has_recorded_event(gpu, calls)
     room = gpu.makes_room[calls.row]
-    for_room = ~told & (room >= 0) & (gpu.end_of(room) > calls.start) & _in_time(gpu.end_of(room), calls.end)
-    copy = long & ~told & ~for_room & traits["copies"] & (calls.launched >= 0)
+    for_room = ~is_recorded & (room >= 0) & (gpu.end_of(room) > calls.start) & _in_time(gpu.end_of(room), calls.end)
+    copy = long & ~is_recorded & ~for_room & traits["copies"] & (calls.launched >= 0)
     for_copy = copy & _just_before(gpu.end_of(calls.launched), calls.end)
     stops = traits["frees"] | (traits["synchronizes"] & traits["whole_device"])
-    of_device = _of_device(gpu, calls, np.flatnonzero(stops & ~told))
-    unknown = traits["synchronizes"] & ~told & ~for_room & ~copy & ~np.isin(calls.row, of_device.row)
+    of_device = _of_device(gpu, calls, np.flatnonzero(stops & ~is_recorded))
+    unknown = traits["synchronizes"] & ~is_recorded & ~for_room & ~copy & ~np.isin(calls.row, of_device.row)
     of_events = _of_events(gpu, calls, np.flatnonzero(unknown & traits["one_event"]))
     unknown &= ~np.isin(calls.row, of_events.row)
     return (
-        _recorded(gpu, calls.row[told])
+        _recorded(gpu, calls.row[is_recorded])
         + _causes(calls.row[for_room], room[for_room], Edge.WAIT)
         + _causes(calls.row[for_copy], calls.launched[for_copy], Edge.SYNC)
         + of_device
@@ -109,12 +109,12 @@ def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
     )
 
 
-def _is_told(gpu: GpuWork, calls: RuntimeCalls) -> np.ndarray:
+def _has_recorded_event(gpu: GpuWork, calls: RuntimeCalls) -> np.ndarray:
     """Mask of the calls whose record tells what they wait for. That of an event recorded before the window does not."""
     events, record = gpu.events, gpu.events.record_of[calls.row]
     event = np.where(record >= 0, events.ints("sync_correlation", record), -1)
-    told: np.ndarray = (record >= 0) & ((event < 0) | (events.runtime_of(event) >= 0))
-    return told
+    is_recorded: np.ndarray = (record >= 0) & ((event < 0) | (events.runtime_of(event) >= 0))
+    return is_recorded
 
 
 def _recorded(gpu: GpuWork, row: np.ndarray) -> Causes:
@@ -265,8 +265,8 @@ def own_ns(gpu: GpuWork, calls: RuntimeCalls, causes: Causes) -> np.ndarray:
     took = calls.end - calls.start
     own = np.where(ended > calls.start, np.maximum(calls.end - ended, 0), took)
     most = np.where(calls.is_long, rules.MAX_BLOCKING_OWN, took)
-    kept: np.ndarray = np.where(calls.traits["frees"], own, np.minimum(own, most))
-    return kept
+    remaining: np.ndarray = np.where(calls.traits["frees"], own, np.minimum(own, most))
+    return remaining
 
 
 def _ended(gpu: GpuWork, calls: RuntimeCalls, causes: Causes) -> np.ndarray:

@@ -45,10 +45,10 @@ class Chains:
     """Number of the thread of each node, ascending."""
     node_of: np.ndarray
     """Node of each row of the event table that is a call that stands by itself; -1 for all other rows."""
-    borders: np.ndarray
+    boundaries: np.ndarray
     """Moments at which steps begin or end, ns, ascending."""
     border_node: np.ndarray
-    """Node of each of `borders` on the main thread; -1 where the border fell inside a call."""
+    """Node of each of `boundaries` on the main thread; -1 where the border fell inside a call."""
 
     @cached_property
     def _by_end(self) -> Sequences:
@@ -76,8 +76,8 @@ class Chains:
         return np.where((at > 0) & (self.thread[at] == self.thread[at - 1]), nodes - 1, -1)
 
 
-def chains(events: RankEvents, rows: ThreadRows, works: Sequence[Works], place: NextIds) -> Chains:
-    """The threads of a rank, their lanes and nodes numbered from `place` on.
+def chains(events: RankEvents, rows: ThreadRows, works: Sequence[Works], next_ids: NextIds) -> Chains:
+    """The threads of a rank, their lanes and nodes numbered from `next_ids` on.
 
     `rows` tells what each row of the event table is; `works` are the collectives that each thread launched to gloo's
     threads, of which `waiter` is filled here.
@@ -87,29 +87,29 @@ def chains(events: RankEvents, rows: ThreadRows, works: Sequence[Works], place: 
         belongs=events.by_text(events.threads.row, _is_backward),
         goes_on=events.by_text(events.threads.row, lambda name: name.startswith(_ENGINE)),
     )
-    borders = np.unique([events.step_start, events.step_end])
-    node_of, node_at = np.full(len(events.start), -1), np.full(len(borders), -1)
+    boundaries = np.unique([events.step_start, events.step_end])
+    node_of, node_at = np.full(len(events.start), -1), np.full(len(boundaries), -1)
     parts: list[np.ndarray] = []
-    for number, thread in enumerate(_threads(events, borders, works)):
+    for number, thread in enumerate(_threads(events, boundaries, works)):
         items = _outline(thread, rows)
         most = MAX_NODES_PER_ITEM * (len(items.row) + 1) + MAX_NODES_PER_PAUSE * len(thread.pause_begin)
         nodes = np.zeros(most, NODE)
-        base = place.node + sum(map(len, parts))
+        base = next_ids.node + sum(map(len, parts))
         count = lay_out(items, thread, rows, works[number], backward, base, nodes, node_of, node_at)
         parts.append(nodes[:count])
     # The number of each thread, once for each of its nodes.
     nodes, thread_of = joined(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    nodes["lane"], nodes["collective"], nodes["bytes"] = place.lane + thread_of, -1, -1
+    nodes["lane"], nodes["collective"], nodes["bytes"] = next_ids.lane + thread_of, -1, -1
     nodes["step"] = events.step_at(nodes["start_ns"])
     lanes = tuple(Lane(events.rank, LaneKind.CPU, role) for role in roles)
-    return Chains(lanes, nodes, place.node, thread_of, node_of, borders, node_at)
+    return Chains(lanes, nodes, next_ids.node, thread_of, node_of, boundaries, node_at)
 
 
 def _is_backward(name: str) -> bool:
     return name.startswith(_ENGINE) or any(part in name for part in _BACKWARD)
 
 
-def _threads(events: RankEvents, borders: np.ndarray, works: Sequence[Works]) -> list[ChainThread]:
+def _threads(events: RankEvents, boundaries: np.ndarray, works: Sequence[Works]) -> list[ChainThread]:
     """The rank's threads, as `layout` lays them out."""
     threads = events.threads
     rows = [threads.row[begin:end] for begin, end in pairwise(threads.ptr.tolist())]
@@ -126,7 +126,7 @@ def _threads(events: RankEvents, borders: np.ndarray, works: Sequence[Works]) ->
                 begin=events.begin if is_main or other >= 0 else int(events.start[row[0]]),
                 finish=events.finish,
                 is_main=is_main,
-                borders=borders if is_main else nothing,
+                boundaries=boundaries if is_main else nothing,
                 # Operations nest, so that their ends do not ascend by themselves.
                 partner=np.maximum.accumulate(events.end[rows[other]]) if other >= 0 else nothing,
                 pause_begin=pause_begin,
@@ -137,7 +137,7 @@ def _threads(events: RankEvents, borders: np.ndarray, works: Sequence[Works]) ->
 
 
 def _outline(thread: ChainThread, rows: ThreadRows) -> Outline:
-    most = len(thread.row) + len(thread.borders)
+    most = len(thread.row) + len(thread.boundaries)
     out = Outline(
         np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.bool_)
     )
@@ -161,11 +161,13 @@ def step_marks(events: RankEvents, chains: Chains) -> tuple[np.ndarray, np.ndarr
     """
     main = events.threads.main
     known = chains.border_node
-    before = chains.ending_by(main, chains.borders)
+    before = chains.ending_by(main, chains.boundaries)
     node = np.where(
         known >= 0, known, np.where(before >= 0, before, chains.base + np.searchsorted(chains.thread, main))
     )
-    first, last = (node[np.searchsorted(chains.borders, moments)] for moments in (events.step_start, events.step_end))
+    first, last = (
+        node[np.searchsorted(chains.boundaries, moments)] for moments in (events.step_start, events.step_end)
+    )
     return first, last
 
 

@@ -58,7 +58,7 @@ class ChainThread(NamedTuple):
     begin: int
     finish: int
     is_main: bool
-    borders: np.ndarray
+    boundaries: np.ndarray
     """Moments at which steps begin or end, ns, ascending; empty but for the main thread."""
     partner: np.ndarray
     """Latest end of work up to each row of the thread that hands over to this one, ns; empty where there is no such
@@ -127,7 +127,7 @@ def outline(thread: ChainThread, rows: ThreadRows, out: Outline) -> int:
         call = _next_call(thread, rows, call)
         op_start = max(rows.start[thread.row[op]], covered) if op < len(thread.row) else _NEVER_NS
         call_start = rows.start[thread.row[call]] if call < len(thread.row) else _NEVER_NS
-        border_start = thread.borders[border] if border < len(thread.borders) else _NEVER_NS
+        border_start = thread.boundaries[border] if border < len(thread.boundaries) else _NEVER_NS
         start = min(op_start, call_start, border_start)
         if start == _NEVER_NS:
             return count

@@ -57,8 +57,8 @@ class _Stages:
         return _Stages(*(column[rows] for column in vars(self).values()))
 
 
-def loader_work(events: RankEvents, place: NextIds) -> LoaderWork:
-    """The loader of a rank, its lanes and nodes numbered from `place` on."""
+def loader_work(events: RankEvents, next_ids: NextIds) -> LoaderWork:
+    """The loader of a rank, its lanes and nodes numbered from `next_ids` on."""
     nexts, fetches = _stages(events.stages, "next"), _stages(events.stages, "fetch")
     made, step = _in_window(events, nexts, fetches)
     lane, pids = numbered(made.pid)
@@ -67,7 +67,7 @@ def loader_work(events: RankEvents, place: NextIds) -> LoaderWork:
     row = events.threads.row[events.of_kind(events.threads.row, "loader")]
     dur = np.minimum(events.end[row], events.finish) - events.start[row]
     call = _calls(nexts, events.start[row], dur)
-    source = entries(_nodes(made, nexts.key(), place.node), call, -1)
+    source = entries(_nodes(made, nexts.key(), next_ids.node), call, -1)
     in_rank = ~events.by_name(row, lambda name: "MultiProcessing" in name) | (entries(nexts.worker, call, 0) < 0)
     return LoaderWork(
         lanes=tuple(
@@ -78,7 +78,7 @@ def loader_work(events: RankEvents, place: NextIds) -> LoaderWork:
             start_ns=made.start,
             dur_ns=made.end - made.start,
             name=plain(Text.BATCH),
-            lane=place.lane + lane,
+            lane=next_ids.lane + lane,
             step=step,
             cls=Cls.DATA,
         ),
@@ -86,7 +86,7 @@ def loader_work(events: RankEvents, place: NextIds) -> LoaderWork:
         source=source,
         by_worker=(source >= 0) | ~in_rank,
         own_ns=np.minimum(dur, np.where(source >= 0, _own(nexts, fetches), rules.MAX_BLOCKING_OWN)),
-        asks_for=entries(_nodes(made, nexts.key(nexts.ahead), place.node), call, -1),
+        asks_for=entries(_nodes(made, nexts.key(nexts.ahead), next_ids.node), call, -1),
     )
 
 
@@ -163,7 +163,7 @@ class UnknownBatches:
     edges: np.ndarray
 
 
-def unknown_batches(events: RankEvents, loader: LoaderWork, chains: Chains, place: NextIds) -> UnknownBatches:
+def unknown_batches(events: RankEvents, loader: LoaderWork, chains: Chains, next_ids: NextIds) -> UnknownBatches:
     """The batches that workers made at an unknown time: each lasts from the call of `next` until `next` can receive it."""
     mine = (loader.source < 0) & loader.by_worker & (chains.node_of[loader.row] >= 0)
     start, receiving = events.start[loader.row[mine]], chains.node_of[loader.row[mine]]
@@ -173,11 +173,11 @@ def unknown_batches(events: RankEvents, loader: LoaderWork, chains: Chains, plac
         start_ns=start,
         dur_ns=dur,
         name=plain(Text.UNKNOWN_BATCH),
-        lane=place.lane,
+        lane=next_ids.lane,
         step=events.step_at(start),
         cls=Cls.DATA,
     )
-    number = place.node + np.arange(len(nodes))
+    number = next_ids.node + np.arange(len(nodes))
     asked, given = edges_of(chains.before(receiving), number, Edge.THREAD), edges_of(number, receiving, Edge.SYNC)
     lanes = (Lane(events.rank, LaneKind.LOADER, "loader (not recorded)"),) if len(nodes) else ()
     return UnknownBatches(lanes, nodes, joined([asked, given]))

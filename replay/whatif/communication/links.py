@@ -108,9 +108,9 @@ def link_share(dfg: Dfg, recorded: Dfg, probed: ProbedCollectives | None = None)
     nothing of the link.
     """
     share, least = np.ones(dfg.nodes), np.zeros(dfg.nodes)
-    transfers = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
+    collectives = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
     count = max(int(dfg.collective.max(initial=-1)), int(recorded.collective.max(initial=-1))) + 1
-    on_gpu, on_cpu = (np.flatnonzero(transfers & dfg.on(kind)) for kind in (LaneKind.STREAM, LaneKind.COMM))
+    on_gpu, on_cpu = (np.flatnonzero(collectives & dfg.on(kind)) for kind in (LaneKind.STREAM, LaneKind.COMM))
     latency = latencies_ns(recorded, count)[dfg.collective[on_gpu]]
     share[on_gpu] -= np.minimum(latency / np.maximum(dfg.dur_ns[on_gpu], 1), 1)
     share[on_cpu] = _share_between_cpus(recorded, count)[dfg.collective[on_cpu]]

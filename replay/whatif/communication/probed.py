@@ -45,8 +45,8 @@ class ProbedCollectives:
         sweep = self._sweep(name, ranks)
         if sweep is None or not (slope := sweep.curve().slope()):
             return None
-        told = [(point.size, (point.cpu_ns,)) for point in sweep.points if point.cpu_ns]
-        cpu = Curve.through(told).slope() if told else 0.0
+        cpu_points = [(point.size, (point.cpu_ns,)) for point in sweep.points if point.cpu_ns]
+        cpu = Curve.through(cpu_points).slope() if cpu_points else 0.0
         quotas = [quota for rank in ranks if rank in self.run.ranks and (quota := self.run.rank(rank).cpu_quota)]
         return Link(slope, cpu / min([1.0, *quotas]))
 

@@ -66,9 +66,9 @@ class Slowing:
     def amounts(self, dfg: Dfg) -> np.ndarray:
         """What each transfer takes from the work beside it, ns, float64[N]; 0 for other nodes."""
         amount = np.zeros(dfg.nodes)
-        transfers = dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.bytes > 0)
+        collectives = dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.bytes > 0)
         for rank, (sizes, per_byte) in self.lost.items():
-            mine = np.flatnonzero(transfers & (dfg.rank == rank))
+            mine = np.flatnonzero(collectives & (dfg.rank == rank))
             amount[mine] = dfg.bytes[mine] * np.interp(np.log(dfg.bytes[mine]), np.log(sizes), per_byte)
         return amount
 
@@ -97,13 +97,13 @@ def _lost(run: Run, rank: Rank) -> tuple[np.ndarray, np.ndarray] | None:
         for one in run.probes.sweeps
         if (one.kind, one.unit, one.ranks) == ("backward", "bytes", (rank,))
     }
-    transfers = [
+    collectives = [
         one for one in run.probes.sweeps if (one.kind, one.beside) == ("collective", "backward") and rank in one.ranks
     ]
-    if not {"", "all_reduce"} <= passes.keys() or not transfers:
+    if not {"", "all_reduce"} <= passes.keys() or not collectives:
         return None
     alone, beside = ({point.size: point.samples_ns for point in passes[which].points} for which in ("", "all_reduce"))
-    took = {point.size: float(np.median(point.samples_ns)) for point in transfers[0].points}
+    took = {point.size: float(np.median(point.samples_ns)) for point in collectives[0].points}
     sizes = sorted(alone.keys() & beside.keys() & took.keys())
     if not sizes:
         return None

@@ -50,7 +50,7 @@ class BackwardPass:
     """What an all-reduce takes beside that, ns."""
     arrivals: tuple[int, ...]
     """Nodes at which the rank comes to the all-reduce of each bucket, in the order in which the buckets are filled."""
-    transfers: tuple[int, ...]
+    all_reduces: tuple[int, ...]
     """Nodes of the transfer of each bucket, in the order in which the buckets are filled."""
     curve: Curve | None = None
     """What an all-reduce takes by size, where that was measured; then `moved_ns` and `latency_ns` do not count."""

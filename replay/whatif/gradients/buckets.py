@@ -96,7 +96,7 @@ def _issue(dur_ns: np.ndarray, one: BackwardPass, counts: list[int]) -> None:
 def _parts(dfg: Dfg, old: tuple[int, ...], together: list[BackwardPass]) -> np.ndarray:
     """Mask of the nodes of these collectives, bool[N]. Raises NotBuckets where other passes take part in them, too."""
     parts: np.ndarray = np.isin(dfg.collective, old)
-    if np.count_nonzero(parts & dfg.of(Cls.COMMUNICATION)) != sum(len(one.transfers) for one in together):
+    if np.count_nonzero(parts & dfg.of(Cls.COMMUNICATION)) != sum(len(one.all_reduces) for one in together):
         raise NotBuckets("ranks do not share the same all-reduces")
     return parts
 
@@ -110,14 +110,14 @@ def _exchange(overlay: Overlay, together: list[BackwardPass], counts: list[int])
         number, join = overlay.add_collective(), None
         for one in together:
             ties, step = one.ready[behind - 1], one.step
-            name = dfg.label(one.transfers[0])
+            name = dfg.label(one.all_reduces[0])
             ready = max(int(dfg.recorded_ns[tie.node] + dfg.dur_ns[tie.node]) for tie in ties)
             lane = int(dfg.lane[one.arrivals[0]])
             arrive = overlay.add(lane, f"{name} (arrive)", Cls.WAIT, 0, ready, step=step, collective=number)
             if join is None:
                 join = overlay.add(-1, f"{name} (join)", Cls.WAIT, 0, ready, step=step, collective=number)
-            transfer = overlay.add(
-                int(dfg.lane[one.transfers[0]]),
+            all_reduce = overlay.add(
+                int(dfg.lane[one.all_reduces[0]]),
                 name,
                 Cls.COMMUNICATION,
                 one.communication_ns(first, behind),
@@ -131,6 +131,6 @@ def _exchange(overlay: Overlay, together: list[BackwardPass], counts: list[int])
                 if not overlay.dropped[tie.node]:
                     overlay.link(tie.node, arrive, tie.kind, tie.lag_ns)
             overlay.link(arrive, join, Edge.RENDEZVOUS)
-            overlay.link(join, transfer, Edge.RENDEZVOUS)
+            overlay.link(join, all_reduce, Edge.RENDEZVOUS)
             for tie in one.readers[first]:
-                overlay.link(transfer, tie.node, tie.kind, tie.lag_ns)
+                overlay.link(all_reduce, tie.node, tie.kind, tie.lag_ns)

@@ -57,7 +57,7 @@ class Compressible:
     """In the order in which they become ready; the same in all steps."""
     encodes: tuple[dict[Rank, np.ndarray], ...]
     """Ids of the nodes that encode each bucket, by rank."""
-    transfers: tuple[np.ndarray, ...]
+    all_reduces: tuple[np.ndarray, ...]
     """Ids of the transfers of each bucket."""
     decodes: tuple[np.ndarray, ...]
     """Ids of the nodes that decode each bucket."""
@@ -77,9 +77,11 @@ class Compressible:
         overlay, of_collective = Overlay(replace(dfg, lanes=(*dfg.lanes, *lanes))), dict[int, int]()
         for one in passes:
             behind, before = accumulate(len(bucket.elements) for bucket in buckets), None
-            for number, (last, arrival, transfer) in enumerate(zip(behind, one.arrivals, one.transfers, strict=True)):
+            for number, (last, arrival, all_reduce) in enumerate(
+                zip(behind, one.arrivals, one.all_reduces, strict=True)
+            ):
                 _add_encode(overlay, one, number, last - 1, arrival)
-                before = _add_decode(overlay, one, number, transfer, threads[one.rank], before)
+                before = _add_decode(overlay, one, number, all_reduce, threads[one.rank], before)
                 of_collective[int(dfg.collective[arrival])] = number
         made = overlay.compile()
         code = {name: number for number, name in enumerate(made.names)}
@@ -91,8 +93,8 @@ class Compressible:
         bucket_of = np.full(int(made.collective.max(initial=-1)) + 2, -1)
         bucket_of[list(of_collective)] = list(of_collective.values())
         of_node = np.where(made.of(Cls.COMMUNICATION), bucket_of[made.collective], -1)
-        transfers = tuple(np.flatnonzero(of_node == number) for number in range(len(buckets)))
-        return cls(run, made, buckets, tuple(encodes), transfers, tuple(decodes))
+        all_reduces = tuple(np.flatnonzero(of_node == number) for number in range(len(buckets)))
+        return cls(run, made, buckets, tuple(encodes), all_reduces, tuple(decodes))
 
     @cached_property
     def costs(self) -> "ExchangeCosts":
@@ -103,21 +105,23 @@ class Compressible:
         work beside them, ns, float64[N], NaN where their bytes tell)."""
         dur, taken = self.dfg.dur_ns.copy(), np.full(self.dfg.nodes, np.nan)
         nbytes = self.dfg.bytes.copy()
-        for cost, encodes, transfers, decodes in zip(costs, self.encodes, self.transfers, self.decodes, strict=True):
+        for cost, encodes, all_reduces, decodes in zip(
+            costs, self.encodes, self.all_reduces, self.decodes, strict=True
+        ):
             if cost is not None:
                 for took, nodes in zip(cost.begin_ns, encodes.values(), strict=True):
                     dur[nodes] = round(took)
-                dur[transfers], taken[transfers] = round(cost.link_ns), cost.cpu_ns
+                dur[all_reduces], taken[all_reduces] = round(cost.link_ns), cost.cpu_ns
                 dur[decodes] = round(cost.coding_ns)
-                nbytes[transfers] = cost.sent if cost.sent is not None else nbytes[transfers]
+                nbytes[all_reduces] = cost.sent if cost.sent is not None else nbytes[all_reduces]
         return replace(self.dfg, dur_ns=dur, bytes=nbytes), taken
 
     def at_no_cost(self, link_ns: Iterable[float]) -> tuple[Dfg, np.ndarray]:
         """The same where the transfers of each bucket take no longer than so much of `link_ns`, and nothing else of an
         exchange takes any time."""
         dur = self.dfg.dur_ns.copy()
-        for took, transfers in zip(link_ns, self.transfers, strict=True):
-            dur[transfers] = np.minimum(dur[transfers], took)
+        for took, all_reduces in zip(link_ns, self.all_reduces, strict=True):
+            dur[all_reduces] = np.minimum(dur[all_reduces], took)
         return replace(self.dfg, dur_ns=dur), np.zeros(self.dfg.nodes)
 
 
@@ -194,12 +198,12 @@ def _filled(dfg: Dfg, one: BackwardPass) -> tuple[Sized, ...]:
     sizes, found, first = one.sizes, list[Sized](), 0
     behind_of = {held: number for number, held in enumerate(accumulate(sizes), start=1)}
     held = 0
-    for transfer in one.transfers:
-        held += int(dfg.bytes[transfer])
+    for all_reduce in one.all_reduces:
+        held += int(dfg.bytes[all_reduce])
         if held not in behind_of:
             raise NotBuckets("its all-reduces do not hold whole gradients")
         behind = behind_of[held]
-        found.append(Sized(int(dfg.bytes[transfer]), tuple(size // _ITEM for size in sizes[first:behind])))
+        found.append(Sized(int(dfg.bytes[all_reduce]), tuple(size // _ITEM for size in sizes[first:behind])))
         first = behind
     return tuple(found)
 
@@ -225,16 +229,18 @@ def _decode_name(number: int) -> str:
     return f"decode gradient bucket {number}"
 
 
-def _add_decode(overlay: Overlay, one: BackwardPass, number: int, transfer: int, lane: int, before: int | None) -> int:
+def _add_decode(
+    overlay: Overlay, one: BackwardPass, number: int, all_reduce: int, lane: int, before: int | None
+) -> int:
     """Add the node that decodes a bucket once it has come, and after the bucket before it; who waited for the transfer, and
     is not the link, waits for that."""
     dfg = overlay.dfg
-    done = int(dfg.recorded_ns[transfer] + dfg.dur_ns[transfer])
+    done = int(dfg.recorded_ns[all_reduce] + dfg.dur_ns[all_reduce])
     decode = overlay.add(lane, _decode_name(number), Cls.CPU, 0, done, step=one.step)
-    overlay.link(transfer, decode, Edge.THREAD)
+    overlay.link(all_reduce, decode, Edge.THREAD)
     if before is not None:
         overlay.link(before, decode, Edge.LANE)
-    for edge in np.flatnonzero((dfg.pred_idx == transfer) & ~dfg.on(LaneKind.COMM)[dfg.pred_target]).tolist():
+    for edge in np.flatnonzero((dfg.pred_idx == all_reduce) & ~dfg.on(LaneKind.COMM)[dfg.pred_target]).tolist():
         overlay.cut[edge] = True
         overlay.link(decode, int(dfg.pred_target[edge]), Edge(dfg.pred_kind[edge]), int(dfg.pred_lag[edge]))
     return decode

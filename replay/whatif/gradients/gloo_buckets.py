@@ -49,7 +49,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
                 latency_ns=0.0,
                 curve=probed.curve("all_reduce", dfg.marks.ranks) if probed is not None else None,
                 arrivals=tuple(arrivals),
-                transfers=tuple(_transfer_of(dfg, node) for node in arrivals),
+                all_reduces=tuple(_all_reduce_of(dfg, node) for node in arrivals),
             )
 
 
@@ -68,7 +68,7 @@ def _launched_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
     return launched
 
 
-def _transfer_of(dfg: Dfg, arrival: int) -> int:
+def _all_reduce_of(dfg: Dfg, arrival: int) -> int:
     """The transfer, on the same rank, of the collective to which this arrival belongs."""
     own = (dfg.collective == dfg.collective[arrival]) & (dfg.rank == dfg.rank[arrival]) & dfg.of(Cls.COMMUNICATION)
     return int(np.flatnonzero(own)[0])
@@ -81,7 +81,7 @@ def _as_filled(dfg: Dfg, arrivals: list[int], sizes: list[Bytes]) -> list[int]:
     by when they began, but threads woken at once begin in any order. Raises NotBuckets where no order fits.
     """
     ends, held, order = set(accumulate(sizes)), 0, list[int]()
-    waiting = {node: int(dfg.bytes[_transfer_of(dfg, node)]) for node in arrivals}
+    waiting = {node: int(dfg.bytes[_all_reduce_of(dfg, node)]) for node in arrivals}
     while (node := next((node for node, size in waiting.items() if held + size in ends), None)) is not None:
         held += waiting.pop(node)
         order.append(node)

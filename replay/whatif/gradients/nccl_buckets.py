@@ -34,7 +34,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
         elements = _elements(run, rank)
         for step in dfg.marks.steps:
             one = passes.find(rank, step)
-            sent = _SentGradients(dfg, one, latency[dfg.collective[one.transfers]])
+            sent = _SentGradients(dfg, one, latency[dfg.collective[one.all_reduces]])
             issues = sent.issues(passes.handling(one))
             if elements is None:
                 pieces, issues = sent.buckets(), [issues[number] for number in one.closing.tolist()]
@@ -51,7 +51,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
                 moved_ns=pieces.moved_ns,
                 latency_ns=float(np.median(sent.latency_ns)),
                 arrivals=tuple(one.arrivals.tolist()),
-                transfers=tuple(one.transfers.tolist()),
+                all_reduces=tuple(one.all_reduces.tolist()),
                 issues=tuple(issues),
             )
 
@@ -122,7 +122,7 @@ class _SentGradients:
     @property
     def _sizes(self) -> np.ndarray:
         """Bytes of each bucket. Raises NotBuckets where they were not recorded."""
-        sizes: np.ndarray = self.dfg.bytes[self.one.transfers]
+        sizes: np.ndarray = self.dfg.bytes[self.one.all_reduces]
         if (sizes <= 0).any():
             raise NotBuckets("the sizes of its all-reduces were not recorded")
         return sizes
@@ -130,7 +130,7 @@ class _SentGradients:
     @property
     def _moved_ns(self) -> np.ndarray:
         """What the bytes of each bucket took, ns."""
-        moved: np.ndarray = np.maximum(self.dfg.dur_ns[self.one.transfers] - self.latency_ns, 0)
+        moved: np.ndarray = np.maximum(self.dfg.dur_ns[self.one.all_reduces] - self.latency_ns, 0)
         return moved
 
     @cached_property

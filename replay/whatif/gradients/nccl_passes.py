@@ -34,7 +34,7 @@ class Pass:
     """The gradient that launched the all-reduce of each bucket, int[B]."""
     arrivals: np.ndarray
     """Arrival at the all-reduce of each bucket, in order of issue, int[B]."""
-    transfers: np.ndarray
+    all_reduces: np.ndarray
     """Transfer of each bucket, int[B]."""
 
 
@@ -50,8 +50,8 @@ class Passes:
         thread = self.dfg.lane[begin[0]]
         source, target = self._launched(thread, step)
         gradient = np.searchsorted(begin, source, side="right") - 1
-        transfers = self._is_nccl[target]
-        issues = np.flatnonzero(transfers & (gradient >= 0) & (source <= end[gradient]))
+        all_reduces = self._is_nccl[target]
+        issues = np.flatnonzero(all_reduces & (gradient >= 0) & (source <= end[gradient]))
         arrivals, closing = target[issues], gradient[issues]
         self._check(arrivals)
         own = self._between_hand_overs(thread, step, begin, closing)
@@ -61,11 +61,11 @@ class Passes:
             end=end[own],
             skipped=skipped,
             of=len(begin),
-            source=source[~transfers],
-            work=target[~transfers],
+            source=source[~all_reduces],
+            work=target[~all_reduces],
             closing=closing - skipped,
             arrivals=arrivals,
-            transfers=self._transfers(arrivals),
+            all_reduces=self._all_reduces(arrivals),
         )
 
     def handling(self, one: Pass) -> list[tuple[int, ...]]:
@@ -79,12 +79,12 @@ class Passes:
     def readers(self, one: Pass) -> np.ndarray:
         """The edges by which what follows the pass waits for its all-reduces. Raises NotBuckets where there is none."""
         dfg, edges = self.dfg, self._reads
-        edges = edges[np.isin(dfg.pred_idx[edges], one.transfers)]
+        edges = edges[np.isin(dfg.pred_idx[edges], one.all_reduces)]
         # All that follows waits for the last bucket too, and so stands behind it. That may be a transfer on the same stream,
         # for which the rest waits; those of other steps have their turn by time.
         target, source = dfg.pred_target[edges], dfg.pred_idx[edges]
         crosses_step = (dfg.pred_kind[edges] == Edge.LANE) & (dfg.step[target] != dfg.step[source])
-        found: np.ndarray = edges[(target > one.transfers.max()) & ~crosses_step]
+        found: np.ndarray = edges[(target > one.all_reduces.max()) & ~crosses_step]
         if not len(found):
             raise NotBuckets("no recorded work waits for its all-reduces")
         return found
@@ -133,7 +133,7 @@ class Passes:
             raise NotBuckets("several backward passes of a step launch all-reduces")
         return own
 
-    def _transfers(self, arrivals: np.ndarray) -> np.ndarray:
+    def _all_reduces(self, arrivals: np.ndarray) -> np.ndarray:
         """The transfer of each of these collectives, on the same lane."""
         dfg = self.dfg
         known = {(int(dfg.lane[node]), int(dfg.collective[node])): node for node in self._moves.tolist()}

@@ -32,7 +32,7 @@ class Shards:
     dfg: Dfg
     sizes: tuple[Bytes, ...]
     """What each reduce-scatter of a step adds up, in the order in which they are made; the same in all steps."""
-    transfers: tuple[np.ndarray, ...]
+    collectives: tuple[np.ndarray, ...]
     """Ids of the transfers of each."""
 
     @classmethod
@@ -61,18 +61,18 @@ class Shards:
         """(the graph with these costs of the reduce-scatters, None for one that stays as it was; what each transfer takes
         from the work beside it, ns, float64[N], NaN where its bytes tell)."""
         dur, nbytes, taken = self.dfg.dur_ns.copy(), self.dfg.bytes.copy(), np.full(self.dfg.nodes, np.nan)
-        for cost, transfers in zip(costs, self.transfers, strict=True):
+        for cost, collectives in zip(costs, self.collectives, strict=True):
             if cost is not None:
-                dur[transfers] = round(max(cost.begin_ns) + cost.link_ns + cost.coding_ns)
-                taken[transfers] = max(0.0, cost.cpu_ns - cost.coding_ns)
-                nbytes[transfers] = cost.sent if cost.sent is not None else nbytes[transfers]
+                dur[collectives] = round(max(cost.begin_ns) + cost.link_ns + cost.coding_ns)
+                taken[collectives] = max(0.0, cost.cpu_ns - cost.coding_ns)
+                nbytes[collectives] = cost.sent if cost.sent is not None else nbytes[collectives]
         return replace(self.dfg, dur_ns=dur, bytes=nbytes), taken
 
     def at_no_cost(self, link_ns: Sequence[float]) -> tuple[Dfg, np.ndarray]:
         """The same where each is no longer on the link than so much of `link_ns`, and nothing else of it takes any time."""
         dur = self.dfg.dur_ns.copy()
-        for took, transfers in zip(link_ns, self.transfers, strict=True):
-            dur[transfers] = np.minimum(dur[transfers], took)
+        for took, collectives in zip(link_ns, self.collectives, strict=True):
+            dur[collectives] = np.minimum(dur[collectives], took)
         return replace(self.dfg, dur_ns=dur), np.zeros(self.dfg.nodes)
 
 
@@ -84,13 +84,13 @@ def _scattered(run: Run, dfg: Dfg, rank: Rank) -> np.ndarray:
     alike = np.array([*words, False])[codes]
     starts = table.ints("start_ns")
     is_call = np.array([*(name.startswith("c10d::") for name in names), False])[codes]
-    calls, transfers = (
+    calls, collectives = (
         np.flatnonzero(alike & table.is_kind(kind) & (is_call == (kind == "op"))) for kind in ("op", "collective")
     )
-    calls, transfers = (rows[np.lexsort((rows, starts[rows]))] for rows in (calls, transfers))
-    chosen = launched_by(starts[calls], starts[transfers])
+    calls, collectives = (rows[np.lexsort((rows, starts[rows]))] for rows in (calls, collectives))
+    chosen = launched_by(starts[calls], starts[collectives])
     by_scatter = np.array([*(collective_word(name) == _SCATTER for name in names), False])[codes[calls]]
-    rows = transfers[(chosen >= 0) & np.append(by_scatter, False)[chosen]]
+    rows = collectives[(chosen >= 0) & np.append(by_scatter, False)[chosen]]
     of_link = dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.rank == rank)
     return np.flatnonzero(of_link & np.isin(dfg.event, rows))
 

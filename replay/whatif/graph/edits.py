@@ -40,10 +40,10 @@ def shorten(dfg: Dfg, nodes: np.ndarray, to_ns: Ns) -> Dfg:
 
 def cut(dfg: Dfg, edges: np.ndarray) -> Dfg:
     """Take out `edges`, a mask (bool[E]): nobody waits for what they led from. A node keeps at least one edge of its own."""
-    kept = np.append(0, np.cumsum(~edges))
+    edge_offsets = np.append(0, np.cumsum(~edges))
     return with_columns(
         dfg,
-        pred_ptr=kept[dfg.pred_ptr].astype(dfg.pred_ptr.dtype),
+        pred_ptr=edge_offsets[dfg.pred_ptr].astype(dfg.pred_ptr.dtype),
         pred_idx=dfg.pred_idx[~edges],
         pred_lag=dfg.pred_lag[~edges],
         pred_kind=dfg.pred_kind[~edges],
@@ -57,7 +57,7 @@ def replace(dfg: Dfg, nodes: np.ndarray, dur_ns: np.ndarray) -> Dfg:
     return with_columns(dfg, dur_ns=dur)
 
 
-def beside(dfg: Dfg, part: np.ndarray) -> Dfg:
+def on_separate_lanes(dfg: Dfg, part: np.ndarray) -> Dfg:
     """Move nodes to lanes of their own: of each lane those whose `part`, int[N], is the same, and not 0.
 
     On the old lane and on the new ones all keep their order, and neighbours close up.

@@ -160,11 +160,11 @@ class EstLoad:
             if not after:
                 dur[on_rank & self._last] = 0
                 residual[on_rank & (self.est >= 0)] = 0
-        transfers = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
+        collectives = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
         if longer is None:
-            dur[transfers] *= self._communication_ratio(to)[transfers]
+            dur[collectives] *= self._communication_ratio(to)[collectives]
         else:
-            dur[transfers & carries_gradients(dfg)] *= longer
+            dur[collectives & carries_gradients(dfg)] *= longer
         return replace(dfg, dur_ns=np.rint(dur).astype(np.int64), residual_ns=residual)
 
     def _communication_ratio(self, to: Assignment) -> np.ndarray:
@@ -212,8 +212,8 @@ def _est_of(run: Run, dfg: Dfg, nodes: np.ndarray, rank: Rank) -> np.ndarray:
     events, event = run.events(rank).ints("est"), dfg.event[nodes]
     # The place of the latest node, up to and with each, that stands for an event.
     at = np.maximum.accumulate(np.where(event >= 0, np.arange(len(nodes)), 0))
-    is_told = (event[at] >= 0) & (dfg.step[nodes][at] == dfg.step[nodes])
-    found: np.ndarray = np.where(is_told, events[np.maximum(event[at], 0)], -1).astype(np.int32)
+    is_known = (event[at] >= 0) & (dfg.step[nodes][at] == dfg.step[nodes])
+    found: np.ndarray = np.where(is_known, events[np.maximum(event[at], 0)], -1).astype(np.int32)
     return found
 
 
@@ -246,10 +246,10 @@ def _most_carried(assignment: Assignment) -> float:
     return float(max(1, *sent, *received))
 
 
-def exchanged(turns: EstLoad, took_ns: float) -> Dfg:
+def exchanged(est_load: EstLoad, took_ns: float) -> Dfg:
     """The graph in which bringing the gradients to their mean takes so long, from when the last rank has ended its turns:
     encoded gradients travel when all of a rank's ESTs have had theirs. What that took so far, it takes no more."""
-    dfg = turns.dfg
+    dfg = est_load.dfg
     dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
     sends = carries_gradients(dfg)
     dur[sends], residual[sends] = 0, 0

@@ -44,5 +44,5 @@ def _awake_ns(run: Run, rank: Rank) -> dict[int, int]:
     """How long the training thread ran or was ready to in each step that tells, ns."""
     steps = run.steps(rank)
     ran, ready = steps.ints("cpu_ns"), np.maximum(steps.ints("ready_ns"), 0)
-    told = ran >= 0
-    return dict(zip(steps.ints("step")[told].tolist(), (ran + ready)[told].tolist(), strict=True))
+    is_recorded = ran >= 0
+    return dict(zip(steps.ints("step")[is_recorded].tolist(), (ran + ready)[is_recorded].tolist(), strict=True))

@@ -15,15 +15,15 @@ def _assigned(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     paths = {term.value for term in terms}
     if len(paths) > 1:
         raise Declined("a scenario can have only one assignment of ESTs")
-    turns = EstLoad.of(now.run, now.dfg, now.steps)
-    assumed = [rank for rank, cost in turns.costs.items() if not cost.is_measured]
+    est_load = EstLoad.of(now.run, now.dfg, now.steps)
+    assumed = [rank for rank, cost in est_load.costs.items() if not cost.is_measured]
     (path,) = paths
     part = read_plan(Path(path)).parts.assignment
     if part is None:
         raise Declined(f"the plan {path} assigns no ESTs")
     assignment = Assignment(part.body.ests)
-    moved = turns.moved(assignment)
-    if any(len(assignment.ests[turns.dfg.marks.ranks.index(rank)]) > 1 for rank in assumed):
+    moved = est_load.moved(assignment)
+    if any(len(assignment.ests[est_load.dfg.marks.ranks.index(rank)]) > 1 for rank in assumed):
         now = now.noted("the cost of a second EST on ranks that ran one is estimated from the other ranks")
     return replace(now, dfg=moved)
 

@@ -25,7 +25,7 @@ def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         changed, are_whole = rebucket(now.run, now.dfg, size)
     except NotBuckets as reason:
         raise Declined(f"gradient buckets were not identified: {reason}") from reason
-    more, is_measured = _transfers(changed) / _transfers(now.dfg), ProbedCollectives.of(now.run) is not None
+    more, is_measured = _collectives(changed) / _collectives(now.dfg), ProbedCollectives.of(now.run) is not None
     if more > MANY and not is_measured:
         raise Declined(
             f"{more:.0f} times as many all-reduces, whose fixed cost is unknown (measure it with esprof probe)"
@@ -38,7 +38,7 @@ def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     return now
 
 
-def _transfers(dfg: Dfg) -> int:
+def _collectives(dfg: Dfg) -> int:
     return int(np.count_nonzero(dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)))
 
 

@@ -6,7 +6,7 @@ from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 
 
-def _without_transfers(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
+def _without_communication(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     return taking_no_time(now, terms, Cls.COMMUNICATION, not_recorded(now.dfg, "communication"))
 
 
@@ -16,6 +16,6 @@ TERM = Kind(
     meaning="Collectives, sends and receives take no time. Ranks still wait for ranks that arrive late.",
     needs="Collectives that are matched on all their ranks.",
     assumes="The saving is an upper bound for a faster link or for compression.",
-    effect=Edit(TermPhase.REMOVE, _without_transfers),
+    effect=Edit(TermPhase.REMOVE, _without_communication),
     value=zero,
 )

@@ -16,13 +16,13 @@ def _overlapped(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
 
     No step is shorter than the time in which its busiest rank has transfers under way.
     """
-    transfers = now.dfg.of(Cls.COMMUNICATION)
-    if not transfers.any():
+    collectives = now.dfg.of(Cls.COMMUNICATION)
+    if not collectives.any():
         raise Declined("no communication was recorded in these steps")
     before = replay(now.dfg)
     # Transfers may reach into the next step, but no step gets longer than it was.
     least_ns = np.minimum(before.communication_ns(), before.step_ns())
-    hidden = replace(now, dfg=edits.shorten(now.dfg, transfers, 0), least_ns=least_ns)
+    hidden = replace(now, dfg=edits.shorten(now.dfg, collectives, 0), least_ns=least_ns)
     return hidden.noted("an upper bound: no rank waits for communication")
 
 

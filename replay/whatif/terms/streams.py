@@ -12,7 +12,7 @@ def _apart(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     kinds = kinds_in_queues(now.dfg)
     if not kinds.any():
         raise Declined("no GPU stream has collectives of several kinds that are matched on all their ranks")
-    return replace(now, dfg=edits.beside(now.dfg, kinds)).noted(
+    return replace(now, dfg=edits.on_separate_lanes(now.dfg, kinds)).noted(
         "an upper bound: assumes that two concurrent collectives are as fast as one"
     )
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
-from esprof.run.clocks.by_collectives import SKEW_NS, Clocks, HostClock, MatchedCalls, align_hosts, transfers
+from esprof.run.clocks.by_collectives import SKEW_NS, Clocks, HostClock, MatchedCalls, align_hosts, fit_communication
 from esprof.run.clocks.fit import MIN_COLLECTIVES, MIN_COLLECTIVES_FOR_DRIFT, MIN_SPAN_FOR_DRIFT_NS
 
 EPOCH_NS = 1_712_000_000_000_000_000
@@ -181,7 +181,7 @@ def test_a_run_without_collectives_has_its_clocks_as_they_are():
     clocks = align_hosts(none, apart("ab"))
     assert [clock.host for clock in clocks.untied] == ["b"]
     assert clocks.apply(1, np.array([EPOCH_NS])).tolist() == [EPOCH_NS]
-    assert transfers(none.on(clocks)).residuals == {}
+    assert fit_communication(none.on(clocks)).residuals == {}
 
 
 # Drift
@@ -281,7 +281,7 @@ def ended_too_soon(calls):
 
 
 def test_a_transfer_begins_when_the_last_has_come():
-    found = transfers(calls_in_us({0: (0, 500), 1: (300, 502)}, {0: (1000, 2400), 1: (1900, 2400)}))
+    found = fit_communication(calls_in_us({0: (0, 500), 1: (300, 502)}, {0: (1000, 2400), 1: (1900, 2400)}))
     assert (found.ns / NS_PER_US).tolist() == [200, 202, 500, 500]
 
 
@@ -289,14 +289,14 @@ def test_a_transfer_too_short_for_the_clocks_is_that_of_the_shortest_call():
     """Clocks 40 µs apart: rank 1 seems to end 40 µs late, by the clocks after 40 + 60 µs or 20."""
     short = {0: (0, 160), 1: (140, 200)}
     long = {0: (1000, 1500), 1: (1300, 1540)}
-    found = transfers(calls_in_us(short, short, long))
+    found = fit_communication(calls_in_us(short, short, long))
     assert (found.ns / NS_PER_US).tolist() == [60, 60, 60, 60, 200, 240]
 
 
 def test_ranks_that_leave_a_long_transfer_apart_keep_their_own():
     """The ranks of an all-to-all with uneven parts end milliseconds apart; that says nothing of the clocks."""
     even = {0: (0, 400), 1: (100, 402), 2: (50, 399)}
-    found = transfers(calls_in_us(even, even, {0: (1000, 2000), 1: (1000, 6000), 2: (1000, 2000)}))
+    found = fit_communication(calls_in_us(even, even, {0: (1000, 2000), 1: (1000, 6000), 2: (1000, 2000)}))
     assert (found.ns[-3:] / NS_PER_US).tolist() == [1000, 5000, 1000]
     assert found.residuals[1].p99_ns > NS_PER_MS
 
@@ -312,17 +312,17 @@ def test_a_call_that_ends_before_its_peers_came_is_counted():
 
 def test_no_transfer_is_negative():
     even = {0: (0, 400), 1: (100, 400)}
-    found = transfers(calls_in_us(even, even, {0: (1000, 2000), 1: (2100, 3000)}))
+    found = fit_communication(calls_in_us(even, even, {0: (1000, 2000), 1: (2100, 3000)}))
     assert (found.ns[-2:] / NS_PER_US).tolist() == [0, 900]
 
 
 def test_a_call_without_peers_keeps_its_time():
-    found = transfers(calls_in_us({0: (0, 1)}, {0: (500, 900), 1: (600, 902)}))
+    found = fit_communication(calls_in_us({0: (0, 1)}, {0: (500, 900), 1: (600, 902)}))
     assert (found.ns / NS_PER_US).tolist() == [1, 300, 302]
 
 
 def test_residuals_are_distances_from_the_median_of_the_peers():
     ends = [{0: (0, 100), 1: (0, 100), 2: (0, 100 + late)} for late in (0, 3, 9)]
-    found = transfers(calls_in_us(*ends)).residuals
+    found = fit_communication(calls_in_us(*ends)).residuals
     assert {rank: residual.p50_ns / NS_PER_US for rank, residual in found.items()} == {0: 0, 1: 0, 2: 3}
     assert found[2].p99_ns == pytest.approx(9 * NS_PER_US, rel=0.02)

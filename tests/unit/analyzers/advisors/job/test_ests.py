@@ -21,13 +21,13 @@ def advised(ests=EVEN, est=(3_000, 9_000), **more):
     return advise_ests(Replayed.of(elastic_run(ests, est, transfer=COMMUNICATION, update=UPDATE, **more)))
 
 
-def turns(run):
+def est_load(run):
     replayed = Replayed.of(run)
     return replayed, EstLoad.of(run, replayed.pricer.dfg, replayed.pricer.steps)
 
 
 def test_what_each_rank_takes():
-    _, found = turns(elastic_run(EVEN, (3_000, 9_000), (4_000, 12_000)))
+    _, found = est_load(elastic_run(EVEN, (3_000, 9_000), (4_000, 12_000)))
     costs = found.costs
     assert [costs[rank].est_ns for rank in (0, 1)] == pytest.approx([3e6, 9e6])
     assert [costs[rank].last_ns for rank in (0, 1)] == pytest.approx([4e6, 12e6], abs=ISSUE * 1_000)
@@ -36,7 +36,7 @@ def test_what_each_rank_takes():
 
 
 def test_of_a_rank_with_one_est_the_others_relation_is_assumed():
-    _, found = turns(elastic_run([[0, 1, 2], [3]], (3_000, 9_000), (6_000, 12_000)))
+    _, found = est_load(elastic_run([[0, 1, 2], [3]], (3_000, 9_000), (6_000, 12_000)))
     assert not found.costs[1].is_measured
     assert found.costs[1].est_ns == pytest.approx(6e6, rel=1e-3)
 
@@ -44,7 +44,7 @@ def test_of_a_rank_with_one_est_the_others_relation_is_assumed():
 def test_of_a_rank_without_ests_they_are_assumed_to_be_to_its_update_as_elsewhere():
     """All have the same update here, so that the empty rank is taken to be as fast as the other."""
     run = elastic_run([list(range(8)), []], (3_000, 1), transfer=COMMUNICATION, update=1_000)
-    _, found = turns(run)
+    _, found = est_load(run)
     assert [found.costs[1].est_ns, found.costs[1].last_ns] == pytest.approx([3e6, 3e6], rel=3e-3)
     assert not found.costs[1].is_measured
     told = advise_ests(Replayed.of(run))
@@ -86,8 +86,8 @@ def test_moving_back_gives_the_step_that_was():
     """From an advised assignment back to the first one: the prediction is what that took."""
     far, near = elastic_run([list(range(6)), [6, 7]], (3_000, 9_000)), elastic_run(EVEN, (3_000, 9_000))
     for source, target in ((far, near), (near, far)):
-        replayed, found = turns(source)
-        wanted, goal = turns(target)
+        replayed, found = est_load(source)
+        wanted, goal = est_load(target)
         price = replayed.pricer.price_edited(found.moved(goal.assignment))
         # An exchange carries more where ranges are less aligned.
         assert price.step_ns.mean() == pytest.approx(wanted.pricer.step_ns, rel=0.005)

@@ -58,9 +58,9 @@ def durations_ms(run, *terms):
 def test_a_transfer_slower_than_the_fastest_by_byte_is_slowed_by_the_cpus():
     run = two_transfers()
     dfg = build(run)
-    transfers = dfg.of(Cls.COMMUNICATION) & (dfg.rank == 0)
+    all_reduces = dfg.of(Cls.COMMUNICATION) & (dfg.rank == 0)
     # The fastest twentieth lies between the two: a little more than the faster one.
-    assert link_share(dfg, dfg).share[transfers].tolist() == pytest.approx([1, 20.25 / 25], rel=1e-3)
+    assert link_share(dfg, dfg).share[all_reduces].tolist() == pytest.approx([1, 20.25 / 25], rel=1e-3)
     assert durations_ms(run, "network=2x") == pytest.approx([10, 4.75 + 20.25 / 2], rel=1e-3)
     assert durations_ms(run, "cpu=0.5x") == pytest.approx([20, 20.25 + 2 * 4.75], rel=1e-3)
     assert durations_ms(run, "collective[reduce]=2x") == pytest.approx([10, 12.5], rel=1e-3)

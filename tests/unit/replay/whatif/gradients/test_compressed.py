@@ -60,8 +60,8 @@ def test_buckets_that_stay_are_as_recorded():
     buckets = Compressible.of(run, dfg)
     assert [bucket.elements for bucket in buckets.buckets] == [(ELEMENTS,)] * 4
     changed, taken = buckets.compressed(costs_of(buckets, {1: "half"}))
-    assert changed.dur_ns[buckets.transfers[1]].tolist() == pytest.approx([10_000_000] * 2, abs=1)
-    assert changed.dur_ns[buckets.transfers[0]].tolist() == [20_000_000] * 2
+    assert changed.dur_ns[buckets.all_reduces[1]].tolist() == pytest.approx([10_000_000] * 2, abs=1)
+    assert changed.dur_ns[buckets.all_reduces[0]].tolist() == [20_000_000] * 2
     assert (taken >= 0).sum() == 2  # The transfers of one bucket, one a rank.
 
 

@@ -55,7 +55,7 @@ def test_beside_keeps_the_order_of_both_parts():
     dfg = build(run_of({0: [step(1, 0, 600), op("aten::mm", 0, 30), *kernels]}))
     part = np.zeros(dfg.nodes, np.int64)
     part[[node(dfg, "m1"), node(dfg, "m2")]] = 1
-    apart = edits.beside(dfg, part)
+    apart = edits.on_separate_lanes(dfg, part)
     timeline = replay(apart)
     start, end = (
         {name: int(times[node(apart, name)]) for name in names} for times in (timeline.start_ns, timeline.end_ns)
@@ -67,7 +67,7 @@ def test_beside_keeps_the_order_of_both_parts():
 
 def test_beside_without_a_part_is_the_graph():
     for dfg in (chain(), gpu(), build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))):
-        apart = edits.beside(dfg, np.zeros(dfg.nodes, np.int64))
+        apart = edits.on_separate_lanes(dfg, np.zeros(dfg.nodes, np.int64))
         assert apart.nodes == dfg.nodes
         assert replay(apart).step_ns().tolist() == replay(dfg).step_ns().tolist()
 
@@ -77,7 +77,7 @@ def test_an_edit_leaves_the_graph_that_it_was_given_alone():
     before, lane = dfg.dur_ns.copy(), dfg.lane.copy()
     part = np.zeros(dfg.nodes, np.int64)
     part[node(dfg, "k2")] = 1
-    edits.beside(dfg, part)
+    edits.on_separate_lanes(dfg, part)
     edits.replace(dfg, [node(dfg, "k1")], np.array([MS]))
     assert (dfg.dur_ns == before).all()
     assert (dfg.lane == lane).all()
