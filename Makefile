@@ -29,10 +29,11 @@ known: $(READY) ## Judge what-ifs by jobs whose truth is simulated; ARGS="--prog
 compat: $(READY) ## Run what every supported torch must pass; VERSIONS="2.6.0 2.15.0@python3.13" (gigabytes each).
 	$(BIN)/python -m benchmarks.compatibility $(VERSIONS) $(ARGS)
 
-lint: $(READY) ## Check style, format and spelling.
+lint: $(READY) ## Check style, format, spelling and words.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
+	$(BIN)/python -m docs.words README.md CHANGELOG.md docs/index.md docs/tutorial.md docs/how-to docs/decisions
 
 types: $(READY) ## Check types and the direction of imports.
 	$(BIN)/mypy -p esprof

@@ -1,6 +1,7 @@
 """Check the words of the text that a user reads: pages of documentation, and sentences that esprof prints.
 
-Run as `python -m docs.words`: it prints each finding with its file and line, and exits with 1 where there are any. Of code
+Run as `python -m docs.words [PATH…]`, by default for everything: it prints each problem with its file and line, and exits
+with 1 if there are any. Of code
 only the string literals of the package are read, docstrings of commands (their help) among them, and of pages the prose.
 """
 
@@ -105,13 +106,19 @@ def _without_links(line: str) -> str:
     return re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", line)
 
 
+def files(paths: list[str]) -> list[Path]:
+    """The pages and modules under these paths, or all that a user reads."""
+    roots = [ROOT / path for path in paths or ("README.md", "CHANGELOG.md", "docs", *PACKAGES)]
+    found = [file for root in roots for file in ([root] if root.is_file() else sorted(root.rglob("*")))]
+    # The scripts in docs/ hold the banned words themselves.
+    return [file for file in found if file.suffix == ".md" or (file.suffix == ".py" and file.parent != ROOT / "docs")]
+
+
 def main() -> None:
     found = []
-    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        found += [(page, *problem) for problem in problems_of_page(page.read_text(encoding="utf-8"))]
-    for package in PACKAGES:
-        for module in sorted((ROOT / package).rglob("*.py")):
-            found += [(module, *problem) for problem in problems_of_code(module.read_text(encoding="utf-8"))]
+    for file in files(sys.argv[1:]):
+        problems = problems_of_page if file.suffix == ".md" else problems_of_code
+        found += [(file, *problem) for problem in problems(file.read_text(encoding="utf-8"))]
     for file, line, problem in found:
         print(f"{file.relative_to(ROOT)}:{line}: {problem}")
     if found:

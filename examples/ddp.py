@@ -1,4 +1,4 @@
-"""Trains a small network by DistributedDataParallel, one worker a process. `elastic.py` is the same job made elastic.
+"""Train a small network with DistributedDataParallel. `elastic.py` is the elastic version of this job.
 
 torchrun --nproc-per-node 4 examples/ddp.py
 """

@@ -1,4 +1,4 @@
-"""Trains a small network by so many logical workers, on any number of processes: `ddp.py` made elastic.
+"""Train a small network with logical workers on any number of processes: the elastic version of `ddp.py`.
 
 torchrun --nproc-per-node 2 examples/elastic.py --workers 4
 """

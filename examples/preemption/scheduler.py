@@ -1,4 +1,4 @@
-"""Plays a scheduler for `train.py` on this machine: starts it on so many processes, takes them away, and starts it again.
+"""Simulate a scheduler for `train.py` on this machine: start it, preempt it, and start it again on other processes.
 
 python examples/preemption/scheduler.py --processes 2 3 1 --folder checkpoints
 

@@ -1,6 +1,6 @@
-"""Trains a small network on any number of processes, and leaves with exit code 75 when SIGTERM comes, to be started again.
+"""Train a small network on any number of processes; on SIGTERM, save and exit with code 75 to be started again.
 
-Beside it are `job.sbatch`, which runs it under Slurm, and `scheduler.py`, which plays the scheduler where there is none.
+`job.sbatch` runs it under Slurm; `scheduler.py` simulates a scheduler on a machine without one.
 """
 
 import argparse
