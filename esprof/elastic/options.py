@@ -70,9 +70,9 @@ class Data:
         check(batch_size=self.batch_size, accumulate=self.accumulate)
         check(num_workers=self.num_workers, prefetch_factor=self.prefetch_factor)
         if self.sampler is not None and self.shuffle is not None:
-            raise UsageError(f"shuffle={self.shuffle} makes no sense with a sampler, which has an order of its own")
+            raise UsageError(f"shuffle={self.shuffle} cannot be used with a sampler, which defines the order")
         if self.prefetch_factor is not None and not self.num_workers:
-            raise UsageError("prefetch_factor makes no sense without num_workers: there is nobody to work ahead")
+            raise UsageError("prefetch_factor needs num_workers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,14 +232,14 @@ def check(**options: object) -> None:
     for name, value in options.items():
         holds, expected = _RULES[name]
         if not holds(value):
-            raise UsageError(f"{name}={value!r} makes no sense: it is {expected}")
+            raise UsageError(f"{name}={value!r} is invalid: expected {expected}")
 
 
 def check_reduction(reduction: Reduction, determinism: Level) -> None:
     """Raise UsageError for a reduction that could not keep what is promised."""
     if reduction == "all-reduce" and determinism != "D0":
         raise UsageError(
-            f"a plain all-reduce adds in an order that depends on the assignment, which {determinism} excludes",
+            f"the all-reduce adds in an order that depends on the assignment; {determinism} does not allow that",
             remedy="Pass Gradients(reduction='tree'), or Proof(determinism='D0').",
         )
 
@@ -252,8 +252,8 @@ def check_steps(optimizers: Sequence[Optimizer], schedulers: Sequence[LRSchedule
             inspect.signature(type(part).step).bind(part)
         except TypeError as error:
             raise UsageError(
-                f"step() of {type(part).__name__} wants more than a trainer has: {error}",
-                remedy="Choose an optimizer that needs no closure and a scheduler that needs no metric.",
+                f"step() of {type(part).__name__} needs arguments that the trainer does not have: {error}",
+                remedy="Use an optimizer without a closure and a scheduler without a metric.",
             ) from error
 
 
@@ -262,7 +262,7 @@ _Rule = tuple[Callable[[Any], bool], str]
 
 
 def _at_least(least: int) -> _Rule:
-    return lambda value: isinstance(value, Integral) and int(value) >= least, f"a whole number from {least} on"
+    return lambda value: isinstance(value, Integral) and int(value) >= least, f"an integer of at least {least}"
 
 
 def _none_or_at_least(least: int) -> _Rule:
@@ -286,7 +286,7 @@ _POSITIVE_OR_NONE: _Rule = (
 
 _CODE: _Rule = (
     lambda value: isinstance(value, Integral) and int(value) in range(256),
-    "a whole number from 0 to 255",
+    "an integer from 0 to 255",
 )
 
 _PATH: _Rule = (lambda value: isinstance(value, str | Path) and str(value) != "", "a path")

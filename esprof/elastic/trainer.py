@@ -245,7 +245,7 @@ class ElasticTrainer:
             self._est_steps.check()
             support.check_optimizers(self.layout, self.state.optimizers)
             self._agreement.check_settings()
-            self._unusable = "a step of it has failed, and ESTs stand at different places"  # Until this one is over.
+            self._unusable = "one of its steps failed, and its ESTs may be at different steps"  # Until it is over.
             verified = is_run_twice(number, self._first_step, self._proof.verify_every)
             result = self._runner.run(verified=verified)
             self._hashes.write(result, self.assignment)
@@ -294,7 +294,7 @@ class ElasticTrainer:
             self._check_usable()
             assignment.check_fits(self.order.n_est, self._transport.world)
             if self.fingerprint.determinism == "D0":
-                raise UsageError("at level D0 the ESTs stay where they are", remedy="Pass Proof(determinism='D1').")
+                raise UsageError("at determinism level D0 ESTs cannot move", remedy="Pass Proof(determinism='D1').")
             self._agreement.check_alike(self.next_step, {"assignment": json.dumps(assignment.ests)})
             self._placement.move(assignment)
 
@@ -333,7 +333,7 @@ class ElasticTrainer:
             self._telemetry.flush()
             reasons = self._departure.reasons()
         drained = self._departure.saved(number, reasons, stopped_ns)
-        self._let_go("it has left")
+        self._let_go("it has left the job")
         self._departure.wait_for_gloo()
         raise drained
 
@@ -351,7 +351,7 @@ class ElasticTrainer:
         if self._unusable is not None:
             raise UsageError(
                 f"this ElasticTrainer cannot go on: {self._unusable}",
-                remedy="Make a new one; with checkpoint= it goes on from the last checkpoint.",
+                remedy="Make a new one. With checkpoint= it resumes from the last checkpoint.",
             )
 
     def _between_steps(self) -> None:

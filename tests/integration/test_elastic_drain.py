@@ -149,7 +149,7 @@ def test_a_second_sigterm_ends_a_rank_at_once_that_is_in_a_collective_or_in_code
         time.sleep(ONE_REQUEST_S)
     assert job.end()[0] == [EXIT_ASKED_AGAIN] * 2
     for rank, stderr in enumerate(job.stderr):
-        assert f"rank {rank} was asked to leave a second time; the last checkpoint is that before step " in stderr
+        assert f"rank {rank} was asked to leave a second time; the last checkpoint is from before step " in stderr
 
 
 def test_a_rank_that_is_stuck_ends_in_time_and_its_loaders_too(tmp_path):

@@ -91,7 +91,7 @@ def test_one_controller_changes_the_number_of_processes_and_goes_on_after_a_cras
     assert "from 1 to 2 processes: it was asked for" in first.reason
     assert "from 2 to 3 processes: 3 processes are to go on" in second.reason
     assert "from 3 to 2 processes: it was asked for" in third.reason
-    assert "from 2 to 2 processes: a process ended by signal 9" in fourth.reason
+    assert "from 2 to 2 processes: a process was killed by signal 9" in fourth.reason
     assert set(first.phases_us) == {"save", "start", "process group", "restore", "first step"}
     assert all(us >= 0 for us in first.phases_us.values())
     assert esprof("elastic", "scale", 2, launch).returncode == 2  # It has ended.
@@ -110,7 +110,7 @@ def test_hosts_join_and_leave_by_themselves(tmp_path):
     # A plan cannot tell hosts to come.
     write_plan(tmp_path / "another.json", plan_of(((0, 1, 2, 3),), version=1))
     told = esprof("apply", tmp_path / "another.json", tmp_path / "plan.json")
-    assert "hosts join and leave this job by themselves" in told.stderr
+    assert "torchrun sets the number of hosts of this job" in told.stderr
     second.send_signal(signal.SIGTERM)
     assert second.wait(_WAITS_S) == 0, second.stderr.read()
     wait_for(first, lambda: "on 1 processes" in events(tmp_path, "started")[-1].reason)
@@ -139,7 +139,7 @@ def test_a_script_that_crashes_at_once_is_not_started_for_ever(tmp_path):
         (("--hosts", "2"), "needs --rendezvous"),
         (("--hosts", "3:2", "--rendezvous", "127.0.0.1:1"), "no range of hosts"),
         (("--hosts", "x", "--rendezvous", "127.0.0.1:1"), "no number of hosts"),
-        (("--hosts", "1:2", "--rendezvous", "no.such.host.invalid:1"), "means nothing here"),
+        (("--hosts", "1:2", "--rendezvous", "no.such.host.invalid:1"), "cannot be resolved"),
     ],
 )
 def test_what_cannot_be_launched_is_refused(tmp_path, words, says):

@@ -47,7 +47,7 @@ def test_the_job_tells_whether_it_adopts_a_plan(job):
     assert said["fits"].returncode == 0, said["fits"].stderr
     assert json.loads(said["fits"].stdout)["state"] == "adopted"
     assert said["larger"].returncode == 1
-    assert "refused the plan: it is for a job of 5 ESTs, and this one has 4" in said["larger"].stderr
+    assert "refused the plan: it is for a job of 5 ESTs; this job has 4" in said["larger"].stderr
     assert said["back"].returncode == 0, said["back"].stderr
     # Each got a version above the one before: the refused one was 2.
     assert json.loads(said["back"].stdout)["version"] == 3

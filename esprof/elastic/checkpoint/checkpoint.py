@@ -108,10 +108,10 @@ def read_manifest(path: Path) -> Manifest:
     except OSError as error:
         raise unreadable(file, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"is no manifest of a checkpoint: {error}", path=file, remedy=_without(path)) from error
+        raise InputError(f"is not a checkpoint manifest: {error}", path=file, remedy=_without(path)) from error
     if manifest.schema != SCHEMA:
         raise MismatchError(
-            f"schema {manifest.schema!r} is not {SCHEMA!r}", path=file, remedy="Use the esprof that wrote it."
+            f"schema {manifest.schema!r} is not {SCHEMA!r}", path=file, remedy="Use the esprof version that wrote it."
         )
     return manifest
 
@@ -131,10 +131,10 @@ def verify(path: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> N
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror}", path=file, remedy=_without(path)) from error
         if found.bytes != expected.bytes:
-            reason = f"has {found.bytes} bytes, not {expected.bytes} as when it was written"
+            reason = f"has {found.bytes} bytes; {expected.bytes} were written"
             raise InputError(reason, path=file, remedy=_without(path))
         if found.sha256 != expected.sha256:
-            raise InputError("has other bytes than when it was written", path=file, remedy=_without(path))
+            raise InputError("has changed since it was written", path=file, remedy=_without(path))
 
 
 def read(path: Path, want: Callable[[str], bool]) -> NamedTensors:
@@ -149,7 +149,7 @@ def read(path: Path, want: Callable[[str], bool]) -> NamedTensors:
         }
         dcp.read(reader, metadata, tensors)
     except Exception as error:  # A forged file can make torch raise almost anything.
-        raise InputError(f"is no checkpoint of tensors: {error}", path=path, remedy=_without(path)) from error
+        raise InputError(f"is not a checkpoint of tensors: {error}", path=path, remedy=_without(path)) from error
     return tensors
 
 
@@ -194,9 +194,9 @@ def _seal(temporary: Path, whole: Path, manifest: Manifest) -> None:
     unseen = [name for name in manifest.files if not (temporary / name).exists()]
     if unseen:
         raise OutputError(
-            f"rank 0 does not see {unseen[0]}, which another rank wrote",
+            f"rank 0 cannot see {unseen[0]}, which another rank wrote",
             path=temporary,
-            remedy="Let Checkpoint have a folder that all hosts share.",
+            remedy="Pass Checkpoint a folder that all hosts share.",
         )
     write_bytes(temporary / _MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
     _sync(temporary)
@@ -256,7 +256,7 @@ def _refusal(error: BaseException | None) -> OSError | None:
 
 
 def _without(path: Path) -> str:
-    return f"Restore it, or remove the checkpoints in {path.parent} to start anew."
+    return f"Restore it, or remove the checkpoints in {path.parent} to start from step 0."
 
 
-_ROOM_REMEDY = "Choose a folder with room and write access."
+_ROOM_REMEDY = "Choose a writable folder with enough free space."

@@ -26,11 +26,11 @@ def check(state: Mapping[str, Stateful]) -> None:
     """Raise UsageError for what the script wants kept and cannot be."""
     for name, part in state.items():
         if not isinstance(name, str) or not name or "/" in name:
-            raise UsageError(f"state[{name!r}]: a name is a text without a slash")
+            raise UsageError(f"state[{name!r}]: a name must be a string without a slash")
         if not isinstance(part, Stateful):
             raise UsageError(
                 f"state[{name!r}], a {type(part).__name__}, has no state_dict() and load_state_dict()",
-                remedy="Give it both, as torch.distributed.checkpoint.stateful.Stateful has them.",
+                remedy="Implement both, as in torch.distributed.checkpoint.stateful.Stateful.",
             )
 
 
@@ -52,7 +52,9 @@ def check_names(model: nn.Module, state: Mapping[str, Stateful], packed: Mapping
     for kind, names in here.items():
         there = sorted(packed.get(kind, {}))
         if there != names:
-            raise MismatchError(f"{kind} has {there} there and {names} here", path=path, remedy=_REMEDY[kind])
+            raise MismatchError(
+                f"{kind} has {there} in the checkpoint and {names} in this job", path=path, remedy=_REMEDY[kind]
+            )
 
 
 def unpack_extra(

@@ -58,7 +58,7 @@ class JobCheckpoints:
         """Save, and return once it is on disk. Raises OutputError on all ranks where it cannot be written, and UsageError
         without a folder."""
         if self.checkpoints is None:
-            raise UsageError("there is no folder to save to", remedy="Pass checkpoint=Checkpoint(FOLDER).")
+            raise UsageError("the trainer has no checkpoint folder", remedy="Pass checkpoint=Checkpoint(FOLDER).")
         self._begin(self.checkpoints)
         self.checkpoints.finish()
 
@@ -67,7 +67,7 @@ class JobCheckpoints:
         if self.checkpoints is not None:
             self.save()
         elif self._rank == 0:
-            warnings.warn("the job leaves without a checkpoint: it has no folder for one", stacklevel=4)
+            warnings.warn("the job leaves without a checkpoint: the trainer has no checkpoint folder", stacklevel=4)
 
     def finish_or_warn(self) -> None:
         """Wait for the checkpoint under way, if there is one; rank 0 warns where it could not be written."""

@@ -30,7 +30,7 @@ def pack(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
             return {"counter" if isinstance(value, Counter) else "items": items}
     raise UsageError(
         f"{path} is a {type(value).__name__}, which a checkpoint cannot hold",
-        remedy="Keep numbers, text, lists, tuples, dicts and tensors in what state_dict() gives.",
+        remedy="Return only numbers, strings, lists, tuples, dicts and tensors from state_dict().",
     )
 
 

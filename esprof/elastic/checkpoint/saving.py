@@ -128,7 +128,7 @@ _SAME_STATE_REMEDY = (
 def _warn_of(damaged: Iterable[InputError], name: str) -> None:
     for error in damaged:
         found = InputError(error.reason, path=error.path)
-        warnings.warn(f"{found}: this checkpoint is left out, and the job goes on from {name}", stacklevel=6)
+        warnings.warn(f"{found}: the job skips this checkpoint and resumes from {name}", stacklevel=6)
 
 
 def _own_group(transport: Transport) -> dist.ProcessGroup | None:
@@ -136,6 +136,6 @@ def _own_group(transport: Transport) -> dist.ProcessGroup | None:
     if transport.world == 1:
         return None
     if not dist.is_initialized() or dist.get_world_size() != transport.world:
-        raise UsageError("checkpoints need ranks that are all the processes of torch.distributed")
+        raise UsageError("checkpoints need every process of torch.distributed to be a rank of the job")
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
     return group

@@ -59,11 +59,11 @@ def canary(train: Train, how: How, *, seeds: Sequence[int] = (0, 1, 2), toleranc
     Raises UsageError for less than two seeds, or trainings of unlike lengths.
     """
     if len(seeds) < 2:
-        raise UsageError("one seed tells nothing of how much losses vary", remedy="Give two or more.")
+        raise UsageError("one seed does not show how much losses vary", remedy="Pass two or more.")
     runs = [[list(train(choice, seed)) for seed in seeds] for choice in (None, how)]
     lengths = {len(losses) for one in runs for losses in one}
     if len(lengths) != 1 or 0 in lengths:
-        raise UsageError(f"trainings made {sorted(lengths)} steps, and can only be compared with as many each")
+        raise UsageError(f"the trainings have {sorted(lengths)} steps; they need the same number")
     plain, compressed = (
         [mean(losses[-max(1, len(losses) // _LAST_PART_OF_STEPS) :]) for losses in one] for one in runs
     )

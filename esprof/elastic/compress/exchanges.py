@@ -76,7 +76,7 @@ def exchange_for(codec: Codec, wanted: Exchange | None) -> Exchange:
     else:
         can = ("all_gather",)
     if wanted is not None and wanted not in can:
-        raise UsageError(f"codec {codec.spec} cannot go by {wanted}, but by {' or '.join(can)}")
+        raise UsageError(f"codec {codec.spec} does not support {wanted}; use {' or '.join(can)}")
     return wanted or can[0]
 
 

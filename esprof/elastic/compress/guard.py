@@ -70,11 +70,11 @@ class BucketWatch:
         if spiked:
             return f"the loss rose by more than {settings.spike:g} standard deviations"
         if found.vnmse > settings.max_vnmse:
-            return f"the mean gradient is off by {found.vnmse:.2g} of its square, more than {settings.max_vnmse:g}"
+            return f"the squared error of the mean gradient is {found.vnmse:.2g} of its square, above {settings.max_vnmse:g}"
         last = [one.unsent for one in self.inspections[-settings.windows - 1 :]]
         grows = len(last) > settings.windows and all(after > before for before, after in pairwise(last))
         if grows and found.unsent > settings.most_unsent:
-            return f"what is not sent grows, and is {found.unsent:.3g} times the gradient"
+            return f"the residual grows and is {found.unsent:.3g} times the gradient"
         return None
 
 

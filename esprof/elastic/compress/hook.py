@@ -38,7 +38,7 @@ def compress(ddp: DistributedDataParallel, how: How, *, scaler: Any = None) -> "
         ddp.register_comm_hook(made, _hook)
     except RuntimeError as error:
         made.close()
-        raise UsageError(f"the model's gradients have a communication hook already: {error}") from error
+        raise UsageError(f"the model already has a communication hook: {error}") from error
     return made
 
 
@@ -115,7 +115,7 @@ class Compression:
         body = _body(how)
         _check(body, self._sizes)
         if at_step < self.step:
-            raise UsageError(f"step {at_step} is over: {self.step} is next")
+            raise UsageError(f"step {at_step} is over: step {self.step} is next")
         self._agree(body, at_step)
         self._hosts.find_for(*_choices(body))
         self._next = (at_step, body)
@@ -256,8 +256,8 @@ class Compression:
         dist.all_gather_object(told, mine, group=self._group)
         if len(set(told)) > 1:
             raise MismatchError(
-                "the ranks do not ask for the same compression of gradients, or not at the same step",
-                remedy="Let all ranks make the same calls.",
+                "the ranks ask for different gradient compression, or at different steps",
+                remedy="Make the same calls on all ranks.",
             )
 
 
@@ -274,7 +274,7 @@ def _choices(body: CompressionBody) -> tuple[CodecChoice, ...]:
 def _check(body: CompressionBody, sizes: dict[str, int]) -> None:
     """Raise UsageError for an unknown codec, an exchange that it cannot have, or gradients of another model."""
     if body.sharded != "none":
-        raise UsageError("the plan is for sharded gradients, and those of DistributedDataParallel are in buckets")
+        raise UsageError("the plan is for sharded gradients; DistributedDataParallel has buckets")
     for choice in (*_choices(body), CodecChoice(codec=body.guard.fallback)):
         made = codec(choice.codec)
         if made is not None:
@@ -282,7 +282,7 @@ def _check(body: CompressionBody, sizes: dict[str, int]) -> None:
     for bucket in body.buckets:
         unknown = [name for name in bucket.parameters if name not in sizes]
         if unknown:
-            raise UsageError(f"the plan is of another model: this one has no parameter {unknown[0]!r}")
+            raise UsageError(f"the plan is for another model: this one has no parameter {unknown[0]!r}")
     listed, numel = sum(sum(bucket.elements) for bucket in body.buckets), sum(sizes.values())
     if body.buckets and listed != numel:
-        raise UsageError(f"the plan is of another model: it has {listed:,} elements, and this one {numel:,}")
+        raise UsageError(f"the plan is for another model: that has {listed:,} elements, this one {numel:,}")

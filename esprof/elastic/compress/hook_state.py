@@ -39,7 +39,7 @@ def _check_state(state: object) -> None:
         for bucket in told.buckets:
             msgspec.json.decode(bucket.choice, type=CodecChoice)
     except msgspec.MsgspecError as error:
-        raise UsageError(f"this is no state of compressed gradients: {error}") from error
+        raise UsageError(f"this is not a state of compressed gradients: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class SavedCompression:
         _check_state(state)
         if (state["rank"], state["world"]) != (rank, world):
             raise UsageError(
-                f"the state of the compressed gradients is of rank {state['rank']} of {state['world']}, and this is rank "
+                f"the state of the compressed gradients belongs to rank {state['rank']} of {state['world']}; this is rank "
                 f"{rank} of {world}",
-                remedy="Start as many ranks as have saved it, or leave it: what was not sent is lost then.",
+                remedy="Start as many ranks as saved it, or drop the state: its residuals are then lost.",
             )
         if any(sizes.get(name) != size for one in state["buckets"] for name, size in one["sizes"].items()):
-            raise UsageError("the state of the compressed gradients is of another model")
+            raise UsageError("the state of the compressed gradients belongs to another model")
         body = msgspec.json.decode(state["body"], type=CompressionBody)
         coming = msgspec.json.decode(state["next"][1], type=CompressionBody)
         return cls(
@@ -88,6 +88,6 @@ class SavedCompression:
         is_by_hosts = any(choice.topology == "hierarchical" for choice in self.choices)
         if is_by_hosts and (of_rank is None or self.hosts != list(of_rank)):
             raise UsageError(
-                "the state of the compressed gradients is of ranks that are on other hosts",
-                remedy="Start each rank with the same others on its host, or save after a change to the topology `flat`.",
+                "the state of the compressed gradients belongs to ranks on other hosts",
+                remedy="Start each host with the same ranks, or save after a change to the topology `flat`.",
             )

@@ -108,7 +108,7 @@ def arranged(names: Sequence[str]) -> list[list[int]]:
     else:
         return list(hosts.values())
     raise UsageError(
-        f"hierarchical exchanges need several hosts, each with as many ranks and more than one, but {wrong}",
+        f"hierarchical exchanges need several hosts with the same number of ranks, at least two each, but {wrong}",
         remedy="Use the topology `flat`.",
     )
 

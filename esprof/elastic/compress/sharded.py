@@ -62,7 +62,7 @@ class NarrowReduceScatter:
         """Write this rank's shard of the sum over all ranks of `input_tensor` to `output_tensor`, added in the ranks'
         order."""
         if op != dist.ReduceOp.SUM:
-            raise UsageError(f"gradients that travel as bf16 are added, and cannot be reduced by {op}")
+            raise UsageError(f"gradients sent as bf16 are added: {op} is not supported")
         world = dist.get_world_size(group)
         sent = narrowed(input_tensor)
         received = torch.empty_like(sent)

@@ -111,13 +111,11 @@ def feed(data: Data, n_est: int, *, outlive: bool = False) -> Feed:
 
     if isinstance(dataset, Loaders):
         if sampled is not None:
-            raise UsageError("Loaders take no sampler", remedy="Give each EST's loader its own.")
+            raise UsageError("Loaders cannot take a sampler", remedy="Give the loader of each EST its own sampler.")
         batches = batches_per_epoch(dataset.make, n_est, seed, data.accumulate)
         return LoaderFeed(dataset, order(batches * data.batch_size * n_est))
     if not isinstance(dataset, Sized):
-        raise UsageError(
-            "the dataset has no length", remedy="Pass Loaders in its place: a StatefulDataLoader for each EST."
-        )
+        raise UsageError("the dataset has no length", remedy="Pass Loaders instead: a StatefulDataLoader for each EST.")
     return DatasetFeed(dataset, order(sampled.length if sampled is not None else len(dataset)), data, outlive=outlive)
 
 
@@ -133,11 +131,11 @@ def check_sample(index: int, make: Callable[[int], object], transport: Transport
                 remedy=_OWN_STATE_REMEDY,
             ) from error
         if first != again:
-            raise UsageError(f"sample {index} was another one when it was made a second time", remedy=_OWN_STATE_REMEDY)
+            raise UsageError(f"sample {index} differed when it was made a second time", remedy=_OWN_STATE_REMEDY)
     everyone = gather_values(transport, first)
     for rank, other in enumerate(everyone):
         if other != everyone[0]:
             raise MismatchError(
-                f"sample {index} is another one on rank {rank} than on rank 0",
-                remedy="Let every rank build the same dataset, from the same files; each takes its share by itself.",
+                f"sample {index} differs between rank {rank} and rank 0",
+                remedy="Build the same dataset on every rank. The trainer selects the samples of each rank.",
             )

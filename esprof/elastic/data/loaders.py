@@ -51,13 +51,13 @@ def batches_per_epoch(make: MakeLoader, n_est: int, seed: int, accumulate: int) 
     with seeded(derived_seed(seed, 0, 0)):
         loader = make(0, n_est)
     if not hasattr(loader, "state_dict"):
-        raise UsageError("the loader has no state_dict()", remedy="Let Loaders make torchdata's StatefulDataLoader.")
+        raise UsageError("the loader has no state_dict()", remedy="Make a torchdata StatefulDataLoader in Loaders.")
     try:
         count = len(loader)
     except TypeError as error:
         raise UsageError(f"the loader has no length: {error}", remedy="Give its dataset a __len__.") from error
     if not count or count % accumulate:
-        raise UsageError(f"{count} batches of a loader's epoch are no whole number of steps of {accumulate}")
+        raise UsageError(f"the {count} batches in an epoch of a loader are not a multiple of accumulate={accumulate}")
     return count
 
 
@@ -112,7 +112,7 @@ class EstLoader:
 def _unequal(est: Est, found: str, per_epoch: int) -> UsageError:
     return UsageError(
         f"the loader of EST {est} {found}; an epoch has {per_epoch}",
-        remedy="Give the loaders of all ESTs as many batches, and a true length.",
+        remedy="Give the loaders of all ESTs the same number of batches, and a correct length.",
     )
 
 
@@ -129,6 +129,6 @@ def _unpacked(packed: Tensor) -> dict[str, Any]:
     except Exception as error:  # torch.load raises almost anything on bytes that are no checkpoint.
         raise InputError(
             f"the state of an EST's loader cannot be read: {error}",
-            remedy="Let the dataset's state hold numbers, texts, tensors, lists and dicts alone.",
+            remedy="Keep only numbers, strings, tensors, lists and dicts in the state of the dataset.",
         ) from error
     return state

@@ -43,8 +43,8 @@ class SampleOrder:
     def __post_init__(self) -> None:
         if not self.steps_per_epoch:
             raise UsageError(
-                f"{self.samples} samples make no step of {self.per_step}",
-                remedy="Take fewer ESTs, a smaller batch_size, or Data(drop_last=False).",
+                f"{self.samples} samples are fewer than the {self.per_step} of one step",
+                remedy="Use fewer ESTs, a smaller batch_size, or Data(drop_last=False).",
             )
 
     @property

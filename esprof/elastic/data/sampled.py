@@ -32,14 +32,19 @@ class SampledOrder:
         self._seed = seed
         self._name = type(sampler).__name__
         if not isinstance(sampler, Sized):
-            raise UsageError(f"sampler {self._name} has no length", remedy="Give it a __len__: indices in an epoch.")
+            raise UsageError(
+                f"sampler {self._name} has no length",
+                remedy="Give it a __len__: the number of indices.",
+            )
         self.length = len(sampler)
         """Number of samples in an epoch."""
         self.epoch = lru_cache(maxsize=2)(self._epoch)
         """epoch, from 0 -> the indices of its samples in order; 1-D."""
         first, second, again = self._epoch(0), self._epoch(1), self._epoch(0)
         if not np.array_equal(first, again):
-            raise UsageError(f"sampler {self._name} gives another order when it is asked again", remedy=_PURE_REMEDY)
+            raise UsageError(
+                f"sampler {self._name} returns another order when it is iterated again", remedy=_PURE_REMEDY
+            )
         self._digest = hashlib.sha256(first.tobytes() + second.tobytes()).hexdigest()[:16]
 
     def fields(self) -> dict[str, Value]:
@@ -55,12 +60,12 @@ class SampledOrder:
         if len(given) != self.length:
             found = "more" if len(given) > self.length else len(given)
             raise UsageError(
-                f"sampler {self._name} gives {found} samples in epoch {epoch}; its length is {self.length}"
+                f"sampler {self._name} returns {found} samples in epoch {epoch}; its length is {self.length}"
             )
         try:
             return np.fromiter(map(operator.index, given), np.int64, len(given))
         except TypeError as error:
             raise UsageError(
-                f"sampler {self._name} gives what is no index: {error}",
-                remedy="Pass a sampler of single samples; the trainer's batch_size makes batches of them.",
+                f"sampler {self._name} returns something other than an index: {error}",
+                remedy="Pass a sampler of single samples. The trainer batches them by batch_size.",
             ) from error

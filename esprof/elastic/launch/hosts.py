@@ -105,7 +105,7 @@ def own_address(host: str) -> str:
         try:
             probe.connect((_address(host), 9))  # Nothing is sent.
         except OSError as error:
-            raise UsageError(f"{host} cannot be reached from here: {error.strerror}") from error
+            raise UsageError(f"{host} cannot be reached from this host: {error.strerror}") from error
         address: str = probe.getsockname()[0]
         return address
 
@@ -127,4 +127,4 @@ def _address(host: str) -> str:
     try:
         return socket.gethostbyname(host)
     except OSError as error:
-        raise UsageError(f"the name {host} means nothing here", remedy="Name an address.") from error
+        raise UsageError(f"the host name {host} cannot be resolved", remedy="Pass an address.") from error

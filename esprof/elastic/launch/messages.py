@@ -86,7 +86,7 @@ def taken(folder: Path) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(file)
-        raise UsageError(f"another launcher has {folder}", remedy="Name another --folder.") from None
+        raise UsageError(f"another launcher uses {folder}", remedy="Choose another --folder.") from None
     try:
         grant(folder)
         for stale in folder.glob(files.ALL_LEFT):

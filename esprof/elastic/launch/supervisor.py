@@ -68,7 +68,7 @@ class Supervisor:
     ) -> None:
         """`say` gets a line for people when something happens. Raises UsageError where there is nothing to run."""
         if not script or script == ["-m"]:
-            raise UsageError("there is no script to run")
+            raise UsageError("no script to run")
         if not slots:
             raise UsageError("the launcher has no slot for a worker")
         self._slots, self._script, self._folder = tuple(slots), tuple(script), folder
@@ -171,7 +171,7 @@ class Supervisor:
                     return
             if any(code is not None for code in self._standby.codes()):
                 self._drop_standby()
-                self._give_up_wish(world, "one of them ended before it was ready")
+                self._give_up_wish(world, "a process ended before it was ready")
                 return
             if not self._standby.is_ready:
                 return
@@ -188,7 +188,7 @@ class Supervisor:
     def _give_up_wish(self, world: int, why: str) -> None:
         """The job goes on as it is."""
         grant(self._folder)
-        self._say(f"{world} processes cannot be started: {why}; the job goes on with as many as it has")
+        self._say(f"cannot start {world} processes: {why}; the job continues with its present number")
         self._log("refused", world, why)
 
     def _next_of(self, left: Left, running: Generation) -> _Next:
@@ -204,14 +204,14 @@ class Supervisor:
         stopped_ns, self._has_saved = time.time_ns(), False
         code = next(code for code in codes if code not in (0, None))
         running.kill()
-        how = f"a process ended by signal {-code}" if code < 0 else f"a process ended with code {code}"
+        how = f"a process was killed by signal {-code}" if code < 0 else f"a process exited with code {code}"
         self._log("crashed", running.world, how)
         self._crashes = self._crashes + 1 if lived_s < _EARLY_CRASH_WITHIN_S else 0
         if self._crashes >= self._settings.most_crashes:
-            self._say(f"{how}; that was number {self._crashes} in a row: giving up")
+            self._say(f"{how}; giving up after {self._crashes} crashes in a row")
             self._log("gave up", running.world, how)
             return 128 - code if code < 0 else code
-        self._say(f"{how}: going on from the last checkpoint")
+        self._say(f"{how}: resuming from the last checkpoint")
         world = running.world if self._asked is None else self._asked.world
         return _Next(world, how, stopped_ns)
 

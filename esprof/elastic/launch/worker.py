@@ -31,13 +31,15 @@ class Launched:
             return
         launch, said = self._launch, f"it is for {wanted} processes, and here are {world}"
         if launch is None:
-            raise UsageError(f"{said}: only a job that `esprof elastic launch` has started can have another number")
+            raise UsageError(
+                f"{said}: only a job started by `esprof elastic launch` can change its number of processes"
+            )
         if launch.most is None:
-            raise UsageError(f"{said}: hosts join and leave this job by themselves")
+            raise UsageError(f"{said}: torchrun sets the number of hosts of this job")
         if not 1 <= wanted <= launch.most:
             raise UsageError(f"{said}: its launcher allows 1 to {launch.most}")
         if not saves:
-            raise UsageError(f"{said}: the job has no folder for checkpoints, and would begin anew")
+            raise UsageError(f"{said}: the job has no checkpoint folder and would restart at step 0")
 
     def made(self) -> None:
         """The trainer is made, from the last checkpoint where there is one."""
@@ -71,4 +73,4 @@ class Launched:
         try:
             write_left(self._launch, told)
         except EsprofError as error:
-            warnings.warn(f"the launcher does not learn that the job has saved: {error}", stacklevel=3)
+            warnings.warn(f"the launcher cannot be notified of the checkpoint: {error}", stacklevel=3)

@@ -47,7 +47,7 @@ class Departure:
     def ask(self, reason: str) -> None:
         """Ask this process to leave. Raises UsageError where the job leaves at nobody's request."""
         if self.leaver is None:
-            raise UsageError("this job leaves at nobody's request", remedy="Pass drain=Drain().")
+            raise UsageError("this job does not accept requests to leave", remedy="Pass drain=Drain().")
         self.leaver.ask(reason)
 
     def agree(self) -> None:

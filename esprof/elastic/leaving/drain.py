@@ -124,7 +124,7 @@ class Leaver:
 
     def _last(self) -> str:
         step = self._last_saved()
-        return "there is no checkpoint" if step is None else f"the last checkpoint is that before step {step}"
+        return "there is no checkpoint" if step is None else f"the last checkpoint is from before step {step}"
 
     def _end(self, code: int, why: str) -> None:
         """End the process, whatever it is in, and the loaders' processes with it."""

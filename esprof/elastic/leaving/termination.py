@@ -92,7 +92,7 @@ class Termination:
     def _take_signal(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             warnings.warn(
-                "SIGTERM is not heard, only a notice file and request_drain(): the trainer was not made in the main thread",
+                "no handler for SIGTERM: the trainer was not made in the main thread; use a notice file or request_drain()",
                 stacklevel=6,
             )
             return

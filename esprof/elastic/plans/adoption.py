@@ -214,7 +214,7 @@ class Adoption:
             plan = read_plan_bytes(raw)
             if self._newest is not None and plan.version <= self._newest.version:
                 raise UsageError(
-                    f"its version {plan.version} is not above {self._newest.version}, that of the last one"
+                    f"its version {plan.version} is not above {self._newest.version}, the version of the last plan"
                 )
             change = _change(plan, self._fits, now)
             is_proven, self._is_proven = self._is_proven, False
@@ -230,7 +230,7 @@ class Adoption:
                 assignment = Assignment.of(change.ests)
                 assignment.check_fits(self._fits.n_est, self._transport.world)
                 if self._fits.level == "D0":
-                    raise UsageError("at level D0 the ESTs stay where they are")
+                    raise UsageError("at determinism level D0 ESTs cannot move")
                 rank, gradient = self._transport.rank, self._fits.gradient_bytes
                 check_room(assignment, now.assignment, rank, gradient, now.context_bytes)
             if change.codec is not None:
@@ -289,7 +289,7 @@ class Adoption:
         try:
             self._source.report_status(msgspec.json.encode(PlanStatus(state=state, **about)))
         except EsprofError as error:
-            warnings.warn(f"nobody learns what became of a plan: {error}", stacklevel=4)
+            warnings.warn(f"the status of a plan cannot be reported: {error}", stacklevel=4)
 
     def _known(self) -> tuple[Plan, State] | None:
         """The plan that has come, and what the job made of it before it started anew; None where it has not seen it."""
@@ -307,7 +307,7 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
     """What a plan changes of a job. Raises UsageError where it is of another job, or asks for what cannot be changed."""
     world = now.assignment.world
     if plan.job.n_est != fits.n_est:
-        raise UsageError(f"it is for a job of {plan.job.n_est} ESTs, and this one has {fits.n_est}")
+        raise UsageError(f"it is for a job of {plan.job.n_est} ESTs; this job has {fits.n_est}")
     if plan.job.model_signature not in (None, fits.model_signature):
         raise UsageError("it is for another model")
     if plan.job.world != world:
@@ -315,14 +315,12 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
         return Change(plan=plan.id, version=plan.version, at_step=now.step, ests=None, codec=None, world=plan.job.world)
     assigned, compressed = plan.parts.assignment, plan.parts.compression
     if assigned is None and compressed is None:
-        raise UsageError("it has no part that an elastic job can adopt")
+        raise UsageError("it has no section that an elastic job can adopt")
     codec = None if compressed is None else _one_codec(compressed.body)
     at_step = now.step if plan.apply_at is None else plan.apply_at
     # ESTs may move late, which changes no bits; and a job that goes on has had the codec's step.
     if at_step < now.step and codec not in (None, now.codec):
-        raise UsageError(
-            f"step {at_step}, from which gradients should be encoded by {codec}, is over: {now.step} is next"
-        )
+        raise UsageError(f"codec {codec} was planned from step {at_step}, which is over: step {now.step} is next")
     return Change(
         plan=plan.id,
         version=plan.version,
@@ -340,8 +338,8 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
 def _one_codec(body: CompressionBody) -> str:
     """The codec of all gradients: ESTs encode each whole. Raises UsageError where a plan has several, or is for shards."""
     if body.sharded != "none":
-        raise UsageError("it is for sharded gradients, which an elastic job has none of")
+        raise UsageError("it is for sharded gradients; an elastic job has none")
     codecs = sorted({choice.codec for choice in (body.buckets or (body.default,))})
     if len(codecs) > 1:
-        raise UsageError(f"ESTs have one codec for all gradients, and the plan has {', '.join(codecs)}")
+        raise UsageError(f"ESTs use one codec for all gradients; the plan has {', '.join(codecs)}")
     return codecs[0]

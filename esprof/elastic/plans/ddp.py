@@ -29,11 +29,11 @@ def apply_plan(model: nn.Module, plan: Plan | str | Path, **ddp_options: Any) ->
     if isinstance(plan, str | Path):
         plan = read_plan(Path(plan))
     if isinstance(model, DistributedDataParallel):
-        raise UsageError("the model is wrapped already", remedy="Give apply_plan the bare model.")
+        raise UsageError("the model is already wrapped", remedy="Pass the unwrapped model to apply_plan.")
     if plan.job.model_signature not in (None, model_signature(model)):
         raise UsageError("the plan is for another model")
     if plan.job.world != (world := dist.get_world_size()):
-        raise UsageError(f"the plan is for {plan.job.world} processes, and here are {world}")
+        raise UsageError(f"the plan is for {plan.job.world} processes; this job has {world}")
     if plan.parts.assignment is not None:
         warnings.warn("the plan's assignment of ESTs needs esprof.elastic.ElasticTrainer", stacklevel=2)
     part = plan.parts.compression
@@ -41,13 +41,15 @@ def apply_plan(model: nn.Module, plan: Plan | str | Path, **ddp_options: Any) ->
         return _apply_sharded(model, None if part is None else part.body, ddp_options)
     if part is not None and part.body.sharded != "none":
         raise UsageError(
-            "the plan is for sharded gradients, and nothing of this model is sharded",
+            "the plan is for sharded gradients, but no module of this model is sharded",
             remedy="Call torch.distributed.fsdp.fully_shard first.",
         )
     if part is not None and part.body.bucket_mb is not None:
         asked = ddp_options.setdefault("bucket_cap_mb", part.body.bucket_mb)
         if asked != part.body.bucket_mb:
-            warnings.warn(f"the plan is for buckets of {part.body.bucket_mb:g} MiB, not {asked:g}", stacklevel=2)
+            warnings.warn(
+                f"the plan has buckets of {part.body.bucket_mb:g} MiB; bucket_cap_mb is {asked:g}", stacklevel=2
+            )
     ddp = DistributedDataParallel(model, **ddp_options)
     ddp.compression = None if part is None else compress(ddp, part.body)  # type: ignore[assignment]
     return ddp
@@ -56,17 +58,17 @@ def apply_plan(model: nn.Module, plan: Plan | str | Path, **ddp_options: Any) ->
 def _apply_sharded(model: nn.Module, body: CompressionBody | None, ddp_options: dict[str, Any]) -> nn.Module:
     if ddp_options:
         raise UsageError(
-            f"the model is sharded, and takes no options of DistributedDataParallel: {', '.join(ddp_options)}"
+            f"the model is sharded: it cannot take options of DistributedDataParallel: {', '.join(ddp_options)}"
         )
     wanted = "none" if body is None else body.sharded
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, wanted)
     if len(set(told)) > 1:
-        raise MismatchError(
-            "the ranks do not ask for the same compression of gradients", remedy="Give all ranks the same plan."
-        )
+        raise MismatchError("the ranks ask for different gradient compression", remedy="Give all ranks the same plan.")
     if wanted != "none":
         compress_sharded(model)
     elif body is not None:
-        warnings.warn("the plan compresses gradients in buckets, and those of this model are sharded", stacklevel=3)
+        warnings.warn(
+            "the plan compresses gradients in buckets, but the gradients of this model are sharded", stacklevel=3
+        )
     return model

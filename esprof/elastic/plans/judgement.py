@@ -100,15 +100,15 @@ class TrialJudge:
         measured.note(step, took_us)
         if measured.is_hopeless(step):
             before, after = typical(measured.earlier_us), typical(measured.took_us[0])
-            return Verdict("reverted", before, after, reason="each step with it was longer than any before")
+            return Verdict("reverted", before, after, reason="every step with it was longer than every step before")
         if not measured.is_over(step):
             return None
         gain = measured.gain()
         if gain is None:
-            return Verdict("reverted", None, None, reason="its trial had too few steps to tell a gain by")
+            return Verdict("reverted", None, None, reason="its trial had too few steps to measure a gain")
         figures = (gain.before_us, gain.after_us, gain.low_us, gain.high_us)
         if gain.low_us <= 0:
-            return Verdict("reverted", *figures, reason="its gain is not surely above zero")
+            return Verdict("reverted", *figures, reason="its gain is not significantly above zero")
         return Verdict(_accepted(self.plan, gain.after_us), *figures)
 
 

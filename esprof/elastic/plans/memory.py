@@ -17,7 +17,7 @@ def check_room(after: Assignment, before: Assignment, rank: Rank, gradient_bytes
     needed = comes + max(0, held[0] - held[1]) * gradient_bytes
     there = available()
     if there is not None and needed > there:
-        raise UsageError(f"{needed:,} bytes more would be needed for its ESTs, and {there:,} are available")
+        raise UsageError(f"its ESTs would need {needed:,} bytes more; {there:,} are available")
 
 
 def available() -> Bytes | None:

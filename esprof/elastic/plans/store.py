@@ -50,7 +50,7 @@ class PlanKey:
         try:
             self._store.set(key, value)
         except RuntimeError as error:
-            raise OutputError(f"the store does not take {key}: {error}") from error
+            raise OutputError(f"cannot set {key} in the store: {error}") from error
 
 
 def connect(address: str, timeout_s: float) -> PlanKey:
@@ -58,7 +58,7 @@ def connect(address: str, timeout_s: float) -> PlanKey:
     place, _, key = address.partition("/")
     host, _, port = place.rpartition(":")
     if not (host and port.isdecimal() and key):
-        raise UsageError(f"{address} is no HOST:PORT/KEY")
+        raise UsageError(f"{address} does not have the form HOST:PORT/KEY")
     try:
         store = dist.TCPStore(  # type: ignore[attr-defined]
             host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s)

@@ -48,7 +48,7 @@ class TuningLoop:
                 command_line("tune", *options), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
             )
         except OSError as error:
-            warnings.warn(f"the job is not tuned: {error}", stacklevel=3)
+            warnings.warn(f"tuning is off for this job: {error}", stacklevel=3)
             return
         weakref.finalize(self, _end, self._process)
 

@@ -58,7 +58,7 @@ class Layout:
             listed = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds)) or "there are none"
             raise UsageError(
                 f"trainable parameters must all be float32 (or all float64) and on one device: {listed}",
-                remedy="For less precision keep them float32 and pass Gradients(amp='bf16').",
+                remedy="For mixed precision keep them float32 and pass Gradients(amp='bf16').",
             )
         self.dtype, self.device = next(iter(kinds))
         self.buckets = _buckets(named[::-1], world, max(1, bucket_bytes // self.dtype.itemsize))
@@ -101,7 +101,7 @@ class Layout:
             if parameter.requires_grad != trained:
                 raise UsageError(
                     f"{name} was {'frozen' if trained else 'unfrozen'} after ElasticTrainer was made",
-                    remedy="Set requires_grad before; a learning rate of 0 holds a parameter still for a while.",
+                    remedy="Set requires_grad before. To freeze a parameter for some steps, use a learning rate of 0.",
                 )
 
     def watch(self, ready: Callable[[Slot], None]) -> list[RemovableHandle]:

@@ -49,7 +49,7 @@ class Buffers:
         Raises UsageError where a buffer has come, gone, or changed its shape or type.
         """
         if sum(map(len, self._modules)) != len(self._entries):
-            raise UsageError("a buffer was registered, or deleted, in a step", remedy="Register buffers in __init__.")
+            raise UsageError("a buffer was registered or deleted during a step", remedy="Register buffers in __init__.")
         for entry in self._entries:
             entry.reclaim()
         if est == 0:
@@ -90,8 +90,8 @@ class _BufferEntry:
             return
         if now is None or self.tensor is None or _kind(now) != _kind(self.tensor):
             raise UsageError(
-                f"buffer {self.name} was {_kind(self.tensor)} before a step and is {_kind(now)} in it",
-                remedy="Let it keep its shape, type and device: ESTs start a step from the same buffers.",
+                f"buffer {self.name} was {_kind(self.tensor)} before a step and {_kind(now)} during the step",
+                remedy="Keep its shape, type and device: all ESTs start a step with the same buffers.",
             )
         self.tensor.copy_(now.detach().clone())  # It may be a view of what is overwritten.
         self.buffers[self.key] = self.tensor

@@ -198,7 +198,7 @@ class EstSteps:
             if next(reversed(hooks)) != hook.id:
                 raise UsageError(
                     f"a hook on {slot.name} (register_post_accumulate_grad_hook) was registered after the trainer was made",
-                    remedy="Register it before: later ones run when the gradient may have been sent.",
+                    remedy="Register it before. A later hook may run after the gradient was sent.",
                 )
 
     def close(self) -> None:
@@ -352,7 +352,7 @@ class EstSteps:
             return  # A backward pass of the script's own, outside any turn.
         if slot.name in self._reached:
             raise UsageError(
-                f"the gradient of {slot.name} came twice in one backward pass, and the first may have been sent",
+                f"the gradient of {slot.name} was computed twice in one backward pass; the first one may have been sent",
                 remedy="Pass use_reentrant=False to torch.utils.checkpoint, and leave backward() to the trainer.",
             )
         if not self.layout.holds(slot):

@@ -33,7 +33,7 @@ def phases(losses: LossFn | Sequence[LossFn], optimizers: tuple[Optimizer, ...])
     if len(losses) != len(optimizers):
         raise UsageError(
             f"there are {len(losses)} loss functions and {len(optimizers)} optimizers",
-            remedy="Pass one loss function, or as many as optimizers: they take turns, step by step.",
+            remedy="Pass one loss function, or one for each optimizer: they then alternate from step to step.",
         )
     return tuple(
         LossPhase(loss, (optimizer,), frozenset(_held(optimizer)))

@@ -18,26 +18,26 @@ def check(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
             raise UsageError(
-                f"{name} is a SyncBatchNorm: its statistics are of all workers at once, and ESTs run in turn",
+                f"{name} is a SyncBatchNorm, which needs all workers at once; ESTs of a rank run one after the other",
                 remedy="Use BatchNorm or GroupNorm.",
             )
         if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
             raise UsageError(f"{name} has sparse gradients, which are not supported", remedy="Pass sparse=False.")
         if isinstance(module, nn.parallel.DistributedDataParallel):
-            raise UsageError("the model is wrapped in DistributedDataParallel already", remedy="Pass the model itself.")
+            raise UsageError("the model is already wrapped in DistributedDataParallel", remedy="Pass the model itself.")
     for name, buffer in model.named_buffers():
         if any(stride == 0 and size > 1 for stride, size in zip(buffer.stride(), buffer.shape, strict=True)):
             raise UsageError(
-                f"buffer {name} is expanded: entries share their memory, so that it cannot be written to",
+                f"buffer {name} is expanded: its entries share memory, so it cannot be written",
                 remedy=f"Register {name}.contiguous().",
             )
     for name, parameter in model.named_parameters():
         if isinstance(parameter, UninitializedParameter):
-            raise UsageError(f"{name} has no shape yet", remedy="Call the model once before: its layers are lazy.")
+            raise UsageError(f"{name} has no shape yet: the layer is lazy", remedy="Call the model once before.")
     trained = {id(parameter) for parameter in model.parameters()}
     foreign = [p for one in optimizers for group in one.param_groups for p in group["params"] if id(p) not in trained]
     if foreign:
-        raise UsageError(f"the optimizer holds {len(foreign)} parameters that are not the model's")
+        raise UsageError(f"the optimizer has {len(foreign)} parameters that are not in the model")
 
 
 def check_optimizers(layout: Layout, optimizers: Sequence[Optimizer]) -> None:
@@ -46,8 +46,8 @@ def check_optimizers(layout: Layout, optimizers: Sequence[Optimizer]) -> None:
         for place, group in enumerate(optimizer.param_groups):
             if not layout.parameters.issuperset(map(id, group["params"])):
                 raise UsageError(
-                    f"group {place} of {type(optimizer).__name__} has got parameters that the model did not have",
-                    remedy="Make another ElasticTrainer for the changed model; it starts from no checkpoint of this one.",
+                    f"group {place} of {type(optimizer).__name__} has parameters that the model did not have",
+                    remedy="Make a new ElasticTrainer for the changed model. It cannot use the checkpoints of this one.",
                 )
 
 
@@ -63,7 +63,7 @@ def check_loss(loss: object) -> Tensor:
         return loss.reshape(())
     raise UsageError(
         f"the loss function returned {found}",
-        remedy="It returns a scalar tensor that backward() can be called on: the mean loss.",
+        remedy="Return the mean loss as a scalar tensor with a gradient.",
     )
 
 

@@ -88,7 +88,7 @@ class TrainingState:
     def check_codec(self, spec: str, from_step: int) -> None:
         """Raise UsageError for a codec that is unknown or does not fit, and for a step that is past."""
         if from_step < self.next_step:
-            raise UsageError(f"step {from_step} is past: the next one is {self.next_step}")
+            raise UsageError(f"step {from_step} is over: step {self.next_step} is next")
         check_codec(spec, scaled=self.scaler.is_enabled())
 
     def set_codec(self, spec: str, guard: Guarded | None) -> None:

@@ -135,7 +135,7 @@ class Telemetry:
                 self._write([step for step in self._steps if step.number >= since], exchanges)
         except EsprofError as error:
             if self.unwatched.rank == 0:
-                warnings.warn(f"the job's telemetry is not written: {error}", stacklevel=3)
+                warnings.warn(f"the telemetry of the job was not written: {error}", stacklevel=3)
         self._since_written = 0
         self._phase = "export"  # The step in which this was written is no measure of the others.
 

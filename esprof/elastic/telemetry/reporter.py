@@ -48,7 +48,7 @@ class JobReporter:
         try:
             HISTORY.append(self._run, event)
         except EsprofError as error:
-            warnings.warn(f"what happened is not in the job's history: {error}", stacklevel=3)
+            warnings.warn(f"the job's history lacks an event: {error}", stacklevel=3)
 
     def is_asked(self, step: int) -> bool:
         """Whether this rank knows of somebody who wants the telemetry after this step."""

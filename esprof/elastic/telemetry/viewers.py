@@ -53,4 +53,4 @@ def _live(run: Path) -> Live | None:
 
 
 def _warn(error: EsprofError) -> None:
-    warnings.warn(f"nobody sees the job's steps any more: {error}", stacklevel=5)
+    warnings.warn(f"the live view of the job is off: {error}", stacklevel=5)

@@ -82,8 +82,8 @@ def _refusing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **options: Any) -> Any:
         if _EstStep.est is not None and not getattr(_exempt, "now", False) and _is_in_est_step():
             raise UsageError(
-                f"a collective ({name}) was called in the turn of EST {_EstStep.est}",
-                remedy="Other ranks may have more or fewer turns, and would wait. Call it between two steps.",
+                f"a collective ({name}) was called within the step of EST {_EstStep.est}",
+                remedy="Call it between two steps: ranks with fewer ESTs would not make the call, and this rank would wait.",
             )
         return method(*arguments, **options)
 

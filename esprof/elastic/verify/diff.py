@@ -156,7 +156,7 @@ class _Comparison:
             return None, f"it is {b.dtype} {list(b.shape)} in log B"
         values_a, values_b = _values(self._a.path, a), _values(self._b.path, b)
         if values_a is None or values_b is None:
-            return None, "values were not kept"
+            return None, "values were not stored"
         return distance(values_a, values_b, is_float=a.dtype in _FLOATS), None
 
 
@@ -205,7 +205,7 @@ def _values(log: Path, digest: Digest) -> Array | None:
         raise unreadable(path, error) from error
     except (ValueError, EOFError) as error:
         raise InputError(
-            f"is no array: {error}", path=path, remedy="Remove it: the distance is unknown then."
+            f"is not an array: {error}", path=path, remedy="Remove it. The distance is then unknown."
         ) from error
     if array.shape != digest.shape:
         raise InputError(f"has shape {list(array.shape)}, not {list(digest.shape)}", path=path)

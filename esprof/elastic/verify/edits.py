@@ -10,7 +10,7 @@ from esprof.core.errors import UsageError
 from esprof.elastic.verify.content import content
 
 _EDIT_REMEDY = (
-    "ESTs that run one after the other would not start alike. Leave weights to the optimizer: no max_norm of an embedding, "
+    "The next EST would start with other weights. Let only the optimizer change weights: no max_norm of an embedding, "
     "no optimizer that steps within the backward pass, no change of weights in forward or in the loss function."
 )
 

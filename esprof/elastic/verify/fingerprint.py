@@ -232,5 +232,5 @@ def _check_alike(where: str, ranks: Sequence[Mapping[str, object]], remedy: str)
 
 def _other_job(found: Difference, path: Path, remedy: str) -> MismatchError:
     return MismatchError(
-        f"is of another job: {found.field} is {found.a} there and {found.b} here", path=path, remedy=remedy
+        f"belongs to another job: {found.field} is {found.a} there and {found.b} here", path=path, remedy=remedy
     )

@@ -99,8 +99,8 @@ class HashLog:
             found = different("", ranks[0], other)
             if found:
                 raise MismatchError(
-                    f"after step {step} rank {rank} does not hold what rank 0 does; the first that differs is {found.field}",
-                    remedy="Let every rank make the same changes to model and optimizer, or none.",
+                    f"after step {step} rank {rank} differs from rank 0, first in {found.field}",
+                    remedy="Make the same changes to model and optimizer on every rank.",
                 )
 
     def _digest(self, tensor: Tensor) -> Digest:
@@ -152,9 +152,9 @@ def _retained(path: Path, fingerprint: Fingerprint, next_step: int) -> Iterator[
     found = log.fingerprint.difference(fingerprint)
     if found:
         raise MismatchError(
-            f"is of another job: {found.field} is {found.a} there and {found.b} here",
+            f"belongs to another job: {found.field} is {found.a} there and {found.b} here",
             path=path,
-            remedy="Name another hash_log for this job.",
+            remedy="Choose another hash_log for this job.",
         )
     yield from takewhile(lambda line: line.step < next_step, log.steps())
 

@@ -154,7 +154,7 @@ class StoreRollCall:
 
     def check(self) -> None:
         if self._verdict is not None:
-            raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.")
+            raise MismatchError(self._verdict, remedy="Make the same trainer calls on every rank.")
 
     def explain(self, error: Exception) -> None:
         until = time.monotonic() + _MIN_WAIT_BEFORE_CHECK_S
@@ -162,7 +162,7 @@ class StoreRollCall:
             time.sleep(_REPORT_INTERVAL_S / 5)
             self._check_others(transfer_failed=True)
         if self._verdict is not None:
-            raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.") from error
+            raise MismatchError(self._verdict, remedy="Make the same trainer calls on every rank.") from error
 
     def close(self) -> None:
         if self._over.is_set():

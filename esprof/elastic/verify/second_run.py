@@ -71,7 +71,7 @@ class FirstRun:
         for name, before in self.found.items():
             if found[name] != before:
                 hint = f"; changed since: {', '.join(changed[:5])}" if changed else ""
-                raise UsageError(f"{name} of EST {self.est} was another one {where}{hint}", remedy=_REMEDY)
+                raise UsageError(f"{name} of EST {self.est} differed {where}{hint}", remedy=_REMEDY)
 
 
 def of_batches(batches: Sequence[Any]) -> dict[str, str]:

@@ -149,4 +149,6 @@ def _decode(path: Path, number: int, line: bytes, kind: type[_Line]) -> _Line:
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise InputError(f"line {number} is none of a step log: {error}", path=path, remedy=_NO_LOG_REMEDY) from error
+        raise InputError(
+            f"line {number} is not a line of a step log: {error}", path=path, remedy=_NO_LOG_REMEDY
+        ) from error

@@ -54,13 +54,13 @@ def test_an_option_that_makes_no_sense_is_named(made, option):
     ((name, value),) = option.items()
     with pytest.raises(UsageError) as raised:
         made(**option)
-    assert raised.value.reason.startswith(f"{name}={value!r} makes no sense: it is ")
+    assert raised.value.reason.startswith(f"{name}={value!r} is invalid: expected ")
 
 
 def test_what_is_expected_is_said():
-    with pytest.raises(UsageError, match="accumulate=0 makes no sense: it is a whole number from 1 on"):
+    with pytest.raises(UsageError, match="accumulate=0 is invalid: expected an integer of at least 1"):
         batches(accumulate=0)
-    with pytest.raises(UsageError, match="'D2' makes no sense: it is 'D0' or 'D1' or 'hetero-relaxed'"):
+    with pytest.raises(UsageError, match="'D2' is invalid: expected 'D0' or 'D1' or 'hetero-relaxed'"):
         Proof(determinism="D2")
 
 
@@ -76,8 +76,8 @@ def test_what_was_checked_stays(made):
     ("options", "reason"),
     [
         ({"codec": "zip"}, "no codec 'zip'; known are none, "),
-        ({"codec": "topk:2"}, "top-k sends a share between 0 and 1"),
-        ({"codec": "topk:0.1", "amp": "fp16"}, "codec topk:0.1 keeps what it did not send"),
+        ({"codec": "topk:2"}, "top-k needs a share between 0 and 1"),
+        ({"codec": "topk:0.1", "amp": "fp16"}, "codec topk:0.1 stores a residual"),
     ],
 )
 def test_a_codec_that_does_not_fit_is_refused(options, reason):
@@ -97,9 +97,9 @@ def test_a_codec_without_an_argument_takes_none(spec):
 
 
 def test_a_step_that_wants_more_than_a_trainer_has_is_told():
-    with pytest.raises(UsageError, match=r"step\(\) of ReduceLROnPlateau wants more .*'metrics'"):
+    with pytest.raises(UsageError, match=r"step\(\) of ReduceLROnPlateau needs arguments .*'metrics'"):
         small_trainer(scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
-    with pytest.raises(UsageError, match=r"step\(\) of LBFGS wants more .*'closure'"):
+    with pytest.raises(UsageError, match=r"step\(\) of LBFGS needs arguments .*'closure'"):
         small_trainer(optimizer=torch.optim.LBFGS)
 
 
@@ -111,7 +111,7 @@ def test_a_dataset_without_a_length_is_refused():
     model = torch.nn.Linear(2, 2)
     with pytest.raises(UsageError, match="the dataset has no length") as raised:
         ElasticTrainer(model, torch.optim.SGD(model.parameters()), loss_fn, Data(Endless(), batch_size=1), 1)
-    assert raised.value.remedy.startswith("Pass Loaders in its place")
+    assert raised.value.remedy.startswith("Pass Loaders instead")
 
 
 def test_the_documentation_has_every_option_with_its_default():

@@ -54,12 +54,12 @@ def check_codec(spec: str, *, scaled: bool) -> None:
     """Raise UsageError for an unknown codec, or one that gradients of a `scaled` loss would not suit."""
     made = codec(spec)
     if scaled and made is not None and made.has_state:
-        raise UsageError(f"codec {spec} keeps what it did not send, which fp16's loss scale would falsify: use bf16")
+        raise UsageError(f"codec {spec} stores a residual, which the loss scale of fp16 would falsify: use bf16")
 
 
 def _bare(name: str, argument: str) -> str:
     if argument:
-        raise UsageError(f"codec {name} takes no argument, such as {argument!r}")
+        raise UsageError(f"codec {name} takes no argument, but has {argument!r}")
     return name
 
 

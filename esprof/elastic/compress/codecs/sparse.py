@@ -99,5 +99,5 @@ class RandomK:
 
 def _checked(name: str, ratio: float) -> float:
     if not 0 < ratio <= 1:
-        raise UsageError(f"{name} sends a share between 0 and 1 of the entries, not {ratio:g}")
+        raise UsageError(f"{name} needs a share between 0 and 1, not {ratio:g}")
     return ratio

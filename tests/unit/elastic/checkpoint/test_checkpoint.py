@@ -138,7 +138,7 @@ def refusal(folder, **options):
 @pytest.mark.parametrize("spoil", ["flip", "cut", "remove"])
 def test_in_place_of_a_spoiled_one_the_one_before_is_taken(saved, name, spoil):
     spoiled = spoil_file(saved / "step-00000002" / name, spoil)
-    with pytest.warns(UserWarning, match="the job goes on from step-00000001") as warned:
+    with pytest.warns(UserWarning, match="resumes from step-00000001") as warned:
         assert small_trainer(folder=saved).next_step == 1
     (warning,) = warned
     assert str(warning.message).startswith(f"{spoiled}: ")
@@ -162,8 +162,8 @@ def test_where_none_is_whole_the_newest_is_told_and_the_way_out(saved):
     newest = spoil_file(saved / "step-00000002" / "__0_0.distcp", "flip")
     error = refusal(saved)
     assert isinstance(error, InputError)
-    assert (error.path, error.reason) == (str(newest), "has other bytes than when it was written")
-    assert error.remedy == f"Restore it, or remove the checkpoints in {saved} to start anew."
+    assert (error.path, error.reason) == (str(newest), "has changed since it was written")
+    assert error.remedy == f"Restore it, or remove the checkpoints in {saved} to start from step 0."
 
 
 def test_the_job_is_the_one_that_the_older_checkpoint_has(saved):
@@ -177,13 +177,13 @@ def test_the_job_is_the_one_that_the_older_checkpoint_has(saved):
 def test_a_damaged_one_takes_no_whole_one_s_place(saved, keep):
     spoil_file(saved / "step-00000002" / "__0_0.distcp", "cut")
     (saved / "step-00000002").rename(saved / "step-00000009")
-    with pytest.warns(UserWarning, match="goes on from step-00000001"):
+    with pytest.warns(UserWarning, match="resumes from step-00000001"):
         trainer = small_trainer(folder=saved, keep=keep, every=1)
     bits(trainer, 3)
     trainer.flush()
     kept = [f"step-{step:08}" for step in (2, 3, 4)[-keep:]]
     assert sorted(path.name for path in saved.iterdir()) == [*kept, "step-00000009"]
-    with pytest.warns(UserWarning, match="goes on from step-00000004"):
+    with pytest.warns(UserWarning, match="resumes from step-00000004"):
         small_trainer(folder=saved)
     bits(trainer, 5)
     trainer.flush()
@@ -207,7 +207,7 @@ def test_one_of_another_esprof_is_not_passed_over(saved):
     manifest.write_text(manifest.read_text().replace("esprof.checkpoint/1", "esprof.checkpoint/2"))
     error = refusal(saved)
     assert isinstance(error, MismatchError)
-    assert error.remedy == "Use the esprof that wrote it."
+    assert error.remedy == "Use the esprof version that wrote it."
 
 
 class _Evil:
@@ -223,7 +223,7 @@ def test_nothing_in_a_checkpoint_can_run_code(saved, metadata):
     manifest = json.loads((folder / "manifest.json").read_bytes())
     manifest["files"][".metadata"] = {"bytes": len(forged), "sha256": hashlib.sha256(forged).hexdigest()}
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    with pytest.warns(UserWarning, match="no checkpoint of tensors"):
+    with pytest.warns(UserWarning, match="not a checkpoint of tensors"):
         assert small_trainer(folder=saved).next_step == 1
 
 
@@ -295,13 +295,13 @@ def test_training_goes_on_without_a_checkpoint_that_nobody_asked_for(tmp_path):
 
 
 def test_a_job_without_a_folder_cannot_save():
-    with pytest.raises(UsageError, match="no folder to save to"):
+    with pytest.raises(UsageError, match="no checkpoint folder"):
         small_trainer().save()
 
 
 @pytest.mark.parametrize("options", [{"every": -1}, {"keep": 0}])
 def test_senseless_numbers_are_refused(tmp_path, options):
-    with pytest.raises(UsageError, match="makes no sense"):
+    with pytest.raises(UsageError, match="is invalid"):
         small_trainer(folder=tmp_path, **options)
 
 
@@ -342,7 +342,7 @@ def test_a_change_of_codec_that_the_script_repeats_is_no_news(tmp_path):
     first.save()
     second = planned(folder=tmp_path)
     assert second.next_step == 3
-    with pytest.raises(UsageError, match="step 1 is past"):
+    with pytest.raises(UsageError, match="step 1 is over"):
         second.set_codec("topk:0.1", 1)
 
 
@@ -379,5 +379,5 @@ def test_a_file_that_the_manifest_leaves_out_is_not_read(saved, name):
     there = json.loads(manifest.read_bytes())
     del there["files"][name]
     manifest.write_text(json.dumps(there), encoding="utf-8")
-    with pytest.warns(UserWarning, match=f"{name}: is not in the manifest: this checkpoint is left out"):
+    with pytest.warns(UserWarning, match=f"{name}: is not in the manifest: the job skips this checkpoint"):
         assert small_trainer(folder=saved).next_step == 1

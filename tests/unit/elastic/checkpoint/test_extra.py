@@ -118,16 +118,18 @@ def test_a_checkpoint_with_other_names_is_refused_with_both(tmp_path):
     first.save()
     counter = Counter(7)
     error = refusal(MismatchError, folder=tmp_path, state={"b": counter, "c": counter})
-    assert error.reason == "state has ['a', 'b'] there and ['b', 'c'] here"
+    assert error.reason == "state has ['a', 'b'] in the checkpoint and ['b', 'c'] in this job"
     assert error.path == tmp_path / "step-00000001"
     assert "`state` with the names that it had" in error.remedy
     assert counter.samples == 7
-    assert "['a', 'b'] there and [] here" in refusal(MismatchError, folder=tmp_path).reason
+    assert "['a', 'b'] in the checkpoint and [] in this job" in refusal(MismatchError, folder=tmp_path).reason
 
 
 def test_a_module_whose_state_the_checkpoint_lacks_is_told(tmp_path):
     model = nn.Sequential(nn.Flatten(), Tempered())
-    with pytest.raises(MismatchError, match=r"extra_state has \[\] there and \['1'\] here") as raised:
+    with pytest.raises(
+        MismatchError, match=r"extra_state has \[\] in the checkpoint and \['1'\] in this job"
+    ) as raised:
         check_names(model, {}, {"optimizer": {}}, tmp_path)
     assert raised.value.path == tmp_path
     check_names(model, {}, {"extra_state": {"1": {}}}, tmp_path)
@@ -137,9 +139,9 @@ def test_a_module_whose_state_the_checkpoint_lacks_is_told(tmp_path):
     ("state", "reason"),
     [
         ({"net": object()}, r"state['net'], a object, has no state_dict() and load_state_dict()"),
-        ({"a/b": Counter()}, "state['a/b']: a name is a text without a slash"),
-        ({"": Counter()}, "state['']: a name is a text without a slash"),
-        ({3: Counter()}, "state[3]: a name is a text without a slash"),
+        ({"a/b": Counter()}, "state['a/b']: a name must be a string without a slash"),
+        ({"": Counter()}, "state['']: a name must be a string without a slash"),
+        ({3: Counter()}, "state[3]: a name must be a string without a slash"),
     ],
 )
 def test_what_cannot_be_kept_is_named(state, reason):

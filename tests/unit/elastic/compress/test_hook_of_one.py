@@ -48,18 +48,18 @@ def test_a_plan_lists_no_frozen_parameters():
 def test_gradients_in_buckets_are_not_sharded():
     with pytest.raises(UsageError, match="sharded gradients"):
         compress(DistributedDataParallel(model()), CompressionBody(sharded="bf16"))
-    with pytest.raises(UsageError, match="nothing of this model is sharded"):
+    with pytest.raises(UsageError, match="no module of this model is sharded"):
         apply_plan(model(), plan_of(codec=CompressionBody(sharded="bf16"), world=1))
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda state: {}, "is no state of compressed gradients"),
-        (lambda state: None, "is no state of compressed gradients"),
-        (lambda state: state | {"step": "x"}, "is no state of compressed gradients"),
-        (lambda state: state | {"body": "{"}, "is no state of compressed gradients"),
-        (lambda state: state | {"rank": 1, "world": 3}, "of rank 1 of 3, and this is rank 0 of 1"),
+        (lambda state: {}, "is not a state of compressed gradients"),
+        (lambda state: None, "is not a state of compressed gradients"),
+        (lambda state: state | {"step": "x"}, "is not a state of compressed gradients"),
+        (lambda state: state | {"body": "{"}, "is not a state of compressed gradients"),
+        (lambda state: state | {"rank": 1, "world": 3}, "to rank 1 of 3; this is rank 0 of 1"),
     ],
 )
 def test_what_is_no_state_of_this_rank_is_refused_and_nothing_changes(change, reason):

@@ -39,14 +39,14 @@ class Offset(Samples):
 
 
 def test_a_dataset_with_a_generator_of_its_own_is_refused():
-    with pytest.raises(UsageError, match=r"sample \d+ was another one when it was made a second time"):
+    with pytest.raises(UsageError, match=r"sample \d+ differed when it was made a second time"):
         trainer(JOB, [[0, 1, 2, 3]], dataset=OwnGenerator()).step()
     trainer(JOB, [[0, 1, 2, 3]], dataset=MadeOfTheIndex()).step()
 
 
 def test_ranks_whose_data_differ_are_refused():
     def body(transport, differs=True):
-        with pytest.raises(MismatchError, match=r"sample \d+ is another one on rank 1 than on rank 0"):
+        with pytest.raises(MismatchError, match=r"sample \d+ differs between rank 1 and rank 0"):
             trainer(JOB, PARTS, transport, dataset=Offset(transport.rank)).step()
         return trainer(JOB, PARTS, transport, dataset=Offset(1)).step().losses
 

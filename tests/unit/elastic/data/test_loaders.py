@@ -226,7 +226,7 @@ def test_a_loader_that_goes_on_is_refused():
 def test_what_is_no_stateful_loader_is_refused():
     with pytest.raises(UsageError, match="no state_dict"):
         batches_per_epoch(lambda est, n_est: DataLoader(Shuffled(est, n_est)), 2, 0, 1)
-    with pytest.raises(UsageError, match="whole number of steps of 2"):
+    with pytest.raises(UsageError, match="multiple of accumulate=2"):
         batches_per_epoch(walk, 2, 0, 2)
 
 

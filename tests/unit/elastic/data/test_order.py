@@ -76,9 +76,9 @@ def test_est_e_sees_what_rank_e_of_a_distributed_sampler_sees(order, epoch):
 
 
 def test_an_epoch_without_a_step_is_refused():
-    with pytest.raises(UsageError, match="7 samples make no step of 8") as raised:
+    with pytest.raises(UsageError, match="7 samples are fewer than the 8 of one step") as raised:
         SampleOrder(7, n_est=4, batch_size=2)
-    assert raised.value.remedy == "Take fewer ESTs, a smaller batch_size, or Data(drop_last=False)."
+    assert raised.value.remedy == "Use fewer ESTs, a smaller batch_size, or Data(drop_last=False)."
 
 
 @settings(deadline=None, max_examples=20)

@@ -158,15 +158,17 @@ class Shrinking(ByEpoch):
 
 
 REFUSED = {
-    "gives another order when it is asked again": lambda: RandomSampler(range(LENGTH), generator=torch.Generator()),
-    "sampler Counting gives another order": Counting,
-    "sampler Endless gives more samples in epoch 0; its length is 61": Endless,
-    "sampler Shrinking gives 60 samples in epoch 1; its length is 61": Shrinking,
+    "returns another order when it is iterated again": lambda: RandomSampler(
+        range(LENGTH), generator=torch.Generator()
+    ),
+    "sampler Counting returns another order": Counting,
+    "sampler Endless returns more samples in epoch 0; its length is 61": Endless,
+    "sampler Shrinking returns 60 samples in epoch 1; its length is 61": Shrinking,
     "sampler generator has no length": lambda: (place for place in range(LENGTH)),
-    "sampler BatchSampler gives what is no index: 'list' object": lambda: BatchSampler(
+    "sampler BatchSampler returns something other than an index: 'list' object": lambda: BatchSampler(
         SequentialSampler(range(LENGTH)), 2, drop_last=True
     ),
-    "0 samples make no step of 8": list,
+    "0 samples are fewer than the 8 of one step": list,
 }
 
 
@@ -178,7 +180,7 @@ def test_what_is_no_sampler_of_a_whole_epoch_is_refused(reason):
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_order_and_a_sampler_are_not_both_asked_for(shuffle):
-    with pytest.raises(UsageError, match=f"shuffle={shuffle} makes no sense with a sampler"):
+    with pytest.raises(UsageError, match=f"shuffle={shuffle} cannot be used with a sampler"):
         Data([], batch_size=1, sampler=[1, 2], shuffle=shuffle)
 
 
@@ -186,12 +188,12 @@ def test_loaders_have_samplers_of_their_own():
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters())
     data = Data(Loaders(lambda est, n_est: None), batch_size=1, sampler=[1, 2])
-    with pytest.raises(UsageError, match="Loaders take no sampler"):
+    with pytest.raises(UsageError, match="Loaders cannot take a sampler"):
         ElasticTrainer(model, optimizer, loss_fn, data, 1)
 
 
 def test_working_ahead_needs_workers():
-    with pytest.raises(UsageError, match="prefetch_factor makes no sense without num_workers"):
+    with pytest.raises(UsageError, match="prefetch_factor needs num_workers"):
         Data([], batch_size=1, prefetch_factor=2)
 
 

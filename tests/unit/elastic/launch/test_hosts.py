@@ -37,5 +37,5 @@ def test_this_host_s_address_and_its_interface():
     assert interface_of("127.0.0.1") == "lo"
     with pytest.raises(UsageError, match="no network interface"):
         interface_of("192.0.2.1")
-    with pytest.raises(UsageError, match="means nothing here"):
+    with pytest.raises(UsageError, match="cannot be resolved"):
         own_address("no.such.host.invalid")

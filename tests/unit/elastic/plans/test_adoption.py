@@ -121,11 +121,11 @@ MIXED = CompressionBody(
         (b"\xff\xfe", "is no plan"),
         (b'{"schema": "esprof.plan/9"}', "is no plan"),
         (plan_of(((0, 1), (2,)), n_est=3), "3 ESTs"),
-        (plan_of(((0, 1), (2,), (3,))), "for 3 processes, and here are 2"),
+        (plan_of(((0, 1), (2,), (3,))), "for 3 processes"),
         (plan_of(((0, 1), (2, 3)), signature="other"), "another model"),
         (plan_of(codec="zip"), "zip"),
         (plan_of(codec=MIXED), "int8, none"),
-        (plan_of(), "no part"),
+        (plan_of(), "no section"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_training_goes_on(static, plan, says):

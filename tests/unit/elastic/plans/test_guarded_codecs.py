@@ -40,7 +40,7 @@ def test_a_codec_that_loses_too_much_is_given_up_at_the_next_step_wherever_ests_
     assert on_threads(len(parts), body) == [without_plan((LOSSY, 2), ("none", 3))] * len(parts)
     assert place.states == ["pending", "adopted", "reverted"]
     assert place.statuses[-1]["step"] == 3
-    assert "given up its codec: the mean gradient is off by" in place.statuses[-1]["reason"]
+    assert "given up its codec: the squared error of the mean gradient is" in place.statuses[-1]["reason"]
     assert [event.what for event in HISTORY.read(tmp_path)][-1] == "reverted"
 
 
@@ -108,7 +108,7 @@ def test_a_codec_that_is_given_up_after_the_job_began_anew_is_in_its_history(tmp
     trained(4, Place(plan))
     trained(10, Place())
     told = HISTORY.read(tmp_path)[-1] if HISTORY.read(tmp_path)[-1].what == "reverted" else HISTORY.read(tmp_path)[-2]
-    assert "what is not sent grows" in told.reason
+    assert "the residual grows" in told.reason
     assert told.plan is not None
 
 
@@ -116,7 +116,7 @@ def test_the_guard_goes_into_checkpoints(tmp_path):
     """What it has seen before the job began anew counts after that."""
 
     def trained(until, folder):
-        # Three looks at which what is not sent grows, and then it is too much: no job of fewer steps sees that.
+        # Three inspections in which the residual grows, and then it is too much: no job of fewer steps sees that.
         place = Place(guarded(LOSSY, apply_at=1, world=1, every=2, windows=2, most_unsent=0.1))
         trainer = small_trainer(plan=place, folder=folder, verify_every=0)
         found = bits(trainer, until - trainer.next_step)
@@ -124,7 +124,7 @@ def test_the_guard_goes_into_checkpoints(tmp_path):
         return found, place
 
     whole, place = trained(10, tmp_path / "whole")
-    assert "what is not sent grows" in place.statuses[-1]["reason"]
+    assert "the residual grows" in place.statuses[-1]["reason"]
     first, _ = trained(4, tmp_path / "parts")
     second, _ = trained(10, tmp_path / "parts")
     assert first + second == whole

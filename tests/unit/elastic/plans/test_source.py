@@ -79,7 +79,7 @@ def test_a_store_that_is_gone_gives_nothing(store):
 
 @pytest.mark.parametrize("address", ["nowhere", "host:12", "host:port/key", ":12/key"])
 def test_what_is_no_address(address):
-    with pytest.raises(UsageError, match="no HOST:PORT/KEY"):
+    with pytest.raises(UsageError, match="the form HOST:PORT/KEY"):
         connect(address, 1)
 
 

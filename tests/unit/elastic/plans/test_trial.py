@@ -65,7 +65,7 @@ def test_of_plans_without_a_gain_few_are_kept():
 def test_a_plan_that_plainly_makes_steps_longer_ends_with_its_first_block():
     found, step = verdict(lambda _, with_plan: 200.0 if with_plan else 100.0)
     assert (found.outcome, step) == ("reverted", 109)
-    assert "longer than any before" in found.reason
+    assert "longer than every step before" in found.reason
     _, step = verdict(lambda _, with_plan: 200.0 if with_plan else 100.0, earlier=False)
     assert step == 179  # There is nothing to hold it against.
 

@@ -75,4 +75,4 @@ def test_other_types_are_refused(made, listed):
     with pytest.raises(UsageError) as raised:
         Layout(made, 1, 1000)
     assert raised.value.reason.endswith(f"on one device: {listed}")
-    assert raised.value.remedy == "For less precision keep them float32 and pass Gradients(amp='bf16')."
+    assert raised.value.remedy == "For mixed precision keep them float32 and pass Gradients(amp='bf16')."

@@ -203,4 +203,4 @@ def test_a_log_tells_which_rank_and_tensor_went_its_own_way(tmp_path):
 
     reasons = on_threads(2, body)
     assert reasons[0] == reasons[1]
-    assert reasons[0].startswith("after step 1 rank 1 does not hold what rank 0 does; the first that differs is model/")
+    assert reasons[0].startswith("after step 1 rank 1 differs from rank 0, first in model/")

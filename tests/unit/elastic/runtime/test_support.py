@@ -30,7 +30,7 @@ def refusal(raised) -> tuple[str, str | None]:
     [
         (
             nn.Sequential(nn.SyncBatchNorm(3)),
-            "0 is a SyncBatchNorm: its statistics are of all workers at once, and ESTs run in turn",
+            "0 is a SyncBatchNorm, which needs all workers at once; ESTs of a rank run one after the other",
             "Use BatchNorm or GroupNorm.",
         ),
         (
@@ -47,7 +47,7 @@ def test_a_model_that_cannot_be_trained_is_refused(model, reason, remedy):
 
 
 def test_an_optimizer_of_another_model_is_refused():
-    with pytest.raises(UsageError, match="the optimizer holds 2 parameters that are not the model's"):
+    with pytest.raises(UsageError, match="the optimizer has 2 parameters that are not in the model"):
         check(nn.Linear(2, 2), [torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)])
 
 
@@ -94,14 +94,14 @@ def test_an_assignment_to_other_processes_is_refused():
 def test_a_codec_is_set_for_a_step_ahead():
     elastic = trainer(Job(), [range(4)])
     elastic.step()
-    with pytest.raises(UsageError, match="step 0 is past: the next one is 1"):
+    with pytest.raises(UsageError, match="step 0 is over: step 1 is next"):
         elastic.set_codec("fp16", 0)
     with pytest.raises(UsageError, match="no codec 'zip'"):
         elastic.set_codec("zip", 1)
 
 
 def test_error_feedback_under_a_loss_scale_is_refused():
-    with pytest.raises(UsageError, match="fp16's loss scale would falsify: use bf16"):
+    with pytest.raises(UsageError, match="loss scale of fp16 would falsify: use bf16"):
         trainer(Job(amp="fp16", codecs=((0, "topk:0.1"),)), [range(4)])
 
 

@@ -69,5 +69,5 @@ def test_telemetry_that_cannot_be_written_does_not_stop_the_job(tmp_path, monkey
         trainer.flush()
         return trainer.next_step
 
-    with pytest.warns(UserWarning, match=r"telemetry is not written: no room \(rank 1\)"):
+    with pytest.warns(UserWarning, match=r"telemetry of the job was not written: no room \(rank 1\)"):
         assert on_threads(2, body) == [3, 3]

@@ -69,7 +69,7 @@ def test_the_first_differing_step_and_tensor_are_named_with_their_distance(tmp_p
 def test_without_values_the_distance_is_unknown(tmp_path):
     found = compared(tmp_path, weights([1.0]), weights([2.0]), {"values": True})
     assert found.difference.tensor.distance is None
-    assert found.difference.tensor.reason == "values were not kept"
+    assert found.difference.tensor.reason == "values were not stored"
 
 
 def test_the_losses_that_differ_are_named(tmp_path):
@@ -190,7 +190,7 @@ def test_values_that_are_no_array_are_named_and_not_unpickled(tmp_path):
     paths = [write_log(tmp_path / name, weights([value]), values=True) for name, value in (("a", 1.0), ("b", 2.0))]
     for path in (tmp_path / "a.values").iterdir():
         np.save(path, np.array([print]), allow_pickle=True)
-    with pytest.raises(InputError, match="is no array"):
+    with pytest.raises(InputError, match="is not an array"):
         diff(*paths)
 
 

@@ -74,7 +74,7 @@ def test_none_is_no_codec():
         ("zip", "no codec 'zip'; known are none, bf16, fp16, int4, int8, powersgd, randk, sign, topk"),
         ("topk", "codec topk takes a number, as in topk:0.1, not ''"),
         ("topk:lots", "codec topk takes a number, as in topk:0.1, not 'lots'"),
-        ("topk:1.5", "top-k sends a share between 0 and 1 of the entries, not 1.5"),
+        ("topk:1.5", "top-k needs a share between 0 and 1, not 1.5"),
     ],
 )
 def test_says_what_is_wrong_with_a_text(spec, message):
