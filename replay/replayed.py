@@ -46,7 +46,7 @@ class Replayed:
     """Recorded duration of each step without profiler next to the window, ns; empty where they are too few."""
     pricer: Pricer
     path: tuple[Piece, ...]
-    """Critical path over the steady steps."""
+    """Critical path over the steady-state steps."""
     not_run: tuple[NotRun, ...]
     """What did not run of the operations of ranks that compute on CPUs."""
     timing: Timing
@@ -100,7 +100,7 @@ class Replayed:
 
     @cached_property
     def overhead(self) -> Overhead | None:
-        """By how much the median steady step is longer than the median plain one; None where that cannot be told."""
+        """By how much the median steady-state step is longer than the median plain one; None where that cannot be told."""
         return overhead([self.pricer.measured_ns], self.plain_ns)
 
     @property
@@ -118,7 +118,7 @@ class Replayed:
 
     @property
     def error_pct(self) -> np.ndarray:
-        """Error of each steady step, replayed with residuals kept, in per cent."""
+        """Error of each steady-state step, replayed with residuals, in per cent."""
         steady_at = self.pricer.steady_at
         errors: np.ndarray = 100 * (self.timeline.step_ns()[steady_at] / self.measured_ns[steady_at] - 1)
         return errors

@@ -111,7 +111,7 @@ class Analysis:
         by_shape: bool = False,
         by_rank: bool = False,
     ) -> pd.DataFrame:
-        """Operations and modules by own and total time, per mean steady step, as `esprof ops` has them.
+        """Operations and modules by own and total time, per mean steady-state step, as `esprof ops` has them.
 
         `pattern` is a regular expression that names have to contain; `top` keeps the first rows. Raises UsageError for an
         unknown order, a `top` below 1 and an invalid pattern.
@@ -129,7 +129,7 @@ class Analysis:
         return frames.operations(ops(self.replayed.steps, self.job.samples, asked), by_rank)
 
     def critical_path(self) -> pd.DataFrame:
-        """The stretches of the critical path through the steady steps, in order, across ranks."""
+        """The stretches of the critical path through the steady-state steps, in order, across ranks."""
         return frames.critical_path(self.replayed)
 
     def timeline(self, steps: Collection[int] | None = None) -> pd.DataFrame:

@@ -20,7 +20,7 @@ MAX_GRAPH_NODES = 50_000
 
 
 def critical_path(replayed: Replayed, within: np.ndarray) -> nx.DiGraph:
-    """The critical path through the steady steps, of the nodes under the mask `within`: each with the one that let it
+    """The critical path through the steady-state steps, of the nodes under the mask `within`: each with the one that let it
     start last."""
     graph, timeline = nx.DiGraph(), replayed.timeline
     path = [piece for piece in replayed.path if within[piece.node]]

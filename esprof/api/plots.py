@@ -30,7 +30,7 @@ class Plots:
         return _figure(of_breakdown.draw(self._analysis.diagnosis))
 
     def timeline(self) -> go.Figure:
-        """What each thread and stream of every rank did in the last steady steps; at most a few thousand bars."""
+        """What each thread and stream of every rank did in the last steady-state steps; at most a few thousand bars."""
         return _figure(of_timeline.draw(excerpt(self._analysis.replayed)))
 
     def what_if(self, scenarios: str | Sequence[str] = WHAT_IFS) -> go.Figure:

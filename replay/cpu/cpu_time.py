@@ -78,7 +78,7 @@ def on_path_ns(found: Iterable[NotRun], dfg: Dfg, path: Sequence[Piece]) -> floa
 
 
 def warnings_of(found: Iterable[NotRun], steady_at: np.ndarray, step_ns: float) -> tuple[RunWarning, ...]:
-    """A warning for each rank whose operations did not run for much of a steady step, which takes `step_ns`."""
+    """A warning for each rank whose operations did not run for much of a steady-state step, which takes `step_ns`."""
     warnings = []
     for one in found:
         operations, idle = (float(each[steady_at].mean()) for each in (one.operations_ns, one.idle_ns))

@@ -40,7 +40,7 @@ class StepEnds:
 
     dfg: Dfg
     end_ns: np.ndarray
-    """End of each node, int64 ns since `dfg.t0_ns`; only those of nodes at borders of steps and on GPU streams need be
+    """End of each node, int64 ns since `dfg.t0_ns`; only those of nodes at step boundaries and on GPU streams need be
     right."""
 
     def step_ns(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Ranks that are starved of CPU, told by their traces alone: all stall again and again, each at other places."""
+"""CPU starvation found by traces alone: all ranks stall repeatedly, each at other positions."""
 
 import numpy as np
 
@@ -11,10 +11,10 @@ MIN_STALL_NS: Ns = NS_PER_MS
 as long, or longer."""
 
 MIN_STALL_RATIO = 10
-"""A stall takes so many times as long as the same work on the other ranks. Ranks with more to do, or slower ones, do not."""
+"""Ratio of a stall to the same work on other ranks, which slower ranks or ranks with more work do not reach."""
 
 MIN_RANKS = 3
-"""Of two, nothing tells which one is as usual."""
+"""With two ranks it is unknown which one is normal."""
 
 MIN_STALLED_SHARE = 0.1
 """Least share of its steps that each rank must stall for: a pause on some ranks has a cause of its own."""
@@ -27,7 +27,7 @@ MIN_STALL_PLACES = 3
 
 
 def starved_ns(blame: Blame) -> np.ndarray | None:
-    """By how much each node is a stall of its rank's main thread, ns, int64[N]; None where not all ranks are starved."""
+    """Stall time of each node on its rank's main thread, ns, int64[N]; None where not all ranks are starved."""
     dfg, steps = blame.dfg, blame.steps
     ranks = dfg.marks.ranks
     if len(ranks) < MIN_RANKS:

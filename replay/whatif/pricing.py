@@ -40,12 +40,12 @@ _CHANGES_COMMUNICATION = ("network", "collective", "communication", "bucket_mb",
 
 @dataclass(frozen=True)
 class Price:
-    """What a scenario makes of the steady steps."""
+    """What a scenario makes of the steady-state steps."""
 
     step_ns: np.ndarray
-    """Predicted duration of each steady step, ns, float64[steps]."""
+    """Predicted duration of each steady-state step, ns, float64[steps]."""
     saving_ns: float
-    """By how much the mean steady step gets shorter, ns; negative if it gets longer."""
+    """By how much the mean steady-state step gets shorter, ns; negative if it gets longer."""
     notes: tuple[str, ...] = ()
     """What should be said of the scenario."""
 
@@ -57,9 +57,9 @@ class Pricer:
     run: Run
     dfg: Dfg
     steady_at: np.ndarray
-    """Positions of the steady steps in `dfg.marks.steps`."""
+    """Positions of the steady-state steps in `dfg.marks.steps`."""
     measured_ns: np.ndarray
-    """Recorded duration of each steady step, ns."""
+    """Recorded duration of each steady-state step, ns."""
     max_error_pct: float = MAX_ERROR_PCT
     """Error known for this run, in per cent of a step, above which no scenario is priced."""
     _known: dict[tuple[str, ...], Price | Declined] = field(default_factory=dict, repr=False)
@@ -67,12 +67,12 @@ class Pricer:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Numbers of the steady steps."""
+        """Numbers of the steady-state steps."""
         return tuple(self.dfg.marks.steps[position] for position in self.steady_at)
 
     @property
     def step_ns(self) -> float:
-        """Mean measured duration of the steady steps, ns."""
+        """Mean measured duration of the steady-state steps, ns."""
         return float(self.measured_ns.mean())
 
     @cached_property
@@ -82,7 +82,7 @@ class Pricer:
 
     @cached_property
     def blame(self) -> Blame:
-        """Who delays the steady steps."""
+        """Who delays the steady-state steps."""
         return Blame(self.dfg, self.steps)
 
     @cached_property
@@ -166,7 +166,7 @@ class Pricer:
         return after if slowing is None else slowing.slow_down(after)
 
     def _priced(self, scenario: Scenario, ends: StepEnds) -> Price:
-        """The price of a scenario from its replay: each steady step as measured, scaled by how its replay changes.
+        """The price of a scenario from its replay: each steady-state step as measured, scaled by how its replay changes.
 
         Where no node takes longer, its residual included, no step does in the long run. A longer mean then only says that
         the steps before the steady ones gained more than these, and counts as no change; so does a shorter mean where no

@@ -21,7 +21,7 @@ class Scenario:
 
     run: Run
     blame: Blame
-    """Who delays the steady steps of the graph before any change."""
+    """Who delays the steady-state steps of the graph before any change."""
     dfg: Dfg
     """The graph with the changes made so far."""
     notes: tuple[str, ...] = ()
@@ -40,12 +40,12 @@ class Scenario:
 
     @property
     def blame_now(self) -> Blame:
-        """Who delays the steady steps of the graph with the changes made so far: another term may have rebuilt it."""
+        """Who delays the steady-state steps of the graph with the changes made so far: another term may have rebuilt it."""
         return self.blame if self.dfg is self.recorded else Blame(self.dfg, self.steps)
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Numbers of the steady steps."""
+        """Numbers of the steady-state steps."""
         return self.blame.steps
 
     def noted(self, *notes: str) -> "Scenario":

@@ -14,17 +14,17 @@ MAX_BACKLOG_SHARE = 0.01
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Replayed durations of the steady steps, for replays of edits of one graph."""
+    """Replayed durations of the steady-state steps, for replays of edits of one graph."""
 
     recorded: Timeline
     """The replay of the graph before any edit."""
     steady_at: np.ndarray
-    """Positions of the steady steps in `dfg.marks.steps`."""
+    """Positions of the steady-state steps in `dfg.marks.steps`."""
     step_ns: float
-    """Mean measured duration of the steady steps, ns."""
+    """Mean measured duration of the steady-state steps, ns."""
 
     def changed_by(self, ends: StepEnds, least_ns: np.ndarray | None = None) -> np.ndarray:
-        """How many times as long each steady step is in the replay `ends` as in the recorded one, float64[steps].
+        """How many times as long each steady-state step is in the replay `ends` as in the recorded one, float64[steps].
 
         No step is shorter than `least_ns`, which holds an entry for each step of `dfg.marks`.
         """
@@ -36,7 +36,7 @@ class StepCosts:
         return self._ns(self.recorded)
 
     def _ns(self, ends: StepEnds, least_ns: np.ndarray | None = None) -> np.ndarray:
-        """Replayed duration (ns) of each steady step, no shorter than `least_ns`.
+        """Replayed duration (ns) of each steady-state step, no shorter than `least_ns`.
 
         On average the steps are not shorter than what the GPUs need either, but for the backlog that they build up as
         recorded: a job that never waits for its GPU leaves its steps before the GPU is done with them

@@ -99,7 +99,7 @@ class BackwardNames(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """The items of a thread that stand by themselves, in order: top-level operations, calls, and borders of steps."""
+    """The items of a thread that stand by themselves, in order: top-level operations, calls, and step boundaries."""
 
     row: np.ndarray
     """Row of each item in the event table; -1 - n for border n."""

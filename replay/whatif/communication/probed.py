@@ -1,4 +1,4 @@
-"""What `esprof probe` measured of transfers between CPUs, where a run has such measurements."""
+"""Collectives between CPUs as `esprof probe` measured them."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,36 +12,35 @@ from esprof.run.run import Run
 
 @dataclass(frozen=True)
 class Link:
-    """What the link takes of one collective, ns a byte, beside what the CPUs need for the same byte at the same time."""
+    """Time per byte of one collective, ns: on the link, and on the CPUs at the same time."""
 
     ns_per_byte: float
     cpu_ns_per_byte: float
-    """Below this no faster link brings it."""
+    """Lower bound of the time per byte, however fast the link."""
 
 
 @dataclass(frozen=True)
 class ProbedCollectives:
-    """The curves of transfers between CPUs of one run."""
+    """The measured curves (time by bytes) of collectives between CPUs of one run."""
 
     run: Run
     probes: Probes
 
     @classmethod
     def of(cls, run: Run) -> Self | None:
-        """None where nothing was measured of transfers between CPUs."""
+        """None where the run has no measured collectives between CPUs."""
         probes = run.probes
         if probes is None or not any(one.kind == "collective" and one.device == "cpu" for one in probes.sweeps):
             return None
         return cls(run, probes)
 
     def curve(self, name: str, ranks: tuple[Rank, ...]) -> Curve | None:
-        """What the collective of this name takes these ranks, or, where they were not measured, as many others."""
+        """Curve of the collective of this name with these ranks; if not measured, with as many other ranks."""
         sweep = self._sweep(name, ranks)
         return sweep.curve() if sweep is not None else None
 
     def link(self, name: str, ranks: tuple[Rank, ...]) -> Link | None:
-        """How fast the link is for this collective. None where that was not measured, or sizes do not reach far enough for
-        a slope."""
+        """Speed of the link for this collective; None where not measured, or where the sizes give no slope."""
         sweep = self._sweep(name, ranks)
         if sweep is None or not (slope := sweep.curve().slope()):
             return None
@@ -56,7 +55,7 @@ class ProbedCollectives:
 
 
 def sweep_of(probes: Probes, word: str, ranks: tuple[Rank, ...], device: str | None = None) -> Sweep | None:
-    """What was measured of a collective (`collective_word`) with these ranks, or, if they were not, with as many others."""
+    """Sweep of a collective (`collective_word`) with these ranks; if not measured, with as many other ranks."""
     alike = [
         one
         for one in probes.sweeps

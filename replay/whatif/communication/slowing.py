@@ -1,4 +1,4 @@
-"""CPU work that transfers beside it slow down, where `esprof probe` measured by how much: without them, and with others."""
+"""Slowdown of CPU work by concurrent communication, as `esprof probe` measured it."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,32 +14,31 @@ from esprof.replay.whatif.scenario import Scenario
 from esprof.run.run import Run
 
 _SLOWED_WORK = (Cls.COMPUTE, Cls.CPU, Cls.HOST_GAP)
-"""Work of CPU threads that transfers slow down."""
+"""Work of CPU threads that communication slows down."""
 
 _MIN_OWN_SHARE = 0.25
-"""Share of a node's time, at least, that is its own work and not what transfers beside it took from it."""
+"""Minimum share of a node's time that is its own work, not slowdown by concurrent communication."""
 
 _REPLAY_ROUNDS = 3
-"""How often work and the transfers beside it are laid out anew: where transfers lie depends on the work, and the other way
-round."""
+"""Number of replays in which work and concurrent communication are scheduled: each depends on the times of the other."""
 
 
 @dataclass(frozen=True)
 class Slowing:
-    """By how much transfers slow down the work of the CPUs beside them.
+    """How much communication slows down concurrent CPU work.
 
-    Both share the CPUs' time, caches and memory. What was measured is how much longer a backward pass takes while
-    all-reduces of some sizes follow one another; that loss is taken to go with the bytes, spread evenly over a transfer.
+    Both share the CPUs' time, caches and memory. A probe measures how much longer a backward pass takes during back-to-back
+    all-reduces of some sizes. The loss is assumed proportional to the bytes, and spread evenly over a collective.
     """
 
     lost: dict[Rank, tuple[np.ndarray, np.ndarray]]
-    """Rank -> (bytes of a transfer, ascending; ns of work lost a byte)."""
+    """Rank -> (bytes of a collective, ascending; ns of work lost per byte)."""
     recorded: Timeline
     """The replay of the graph as recorded."""
 
     @classmethod
     def of(cls, run: Run, recorded: Timeline) -> Self | None:
-        """None where transfers were not measured, or what they take from the work beside them not on all ranks."""
+        """None where a probe measured no collectives, or no slowdown on some ranks."""
         if ProbedCollectives.of(run) is None:
             return None
         lost = {rank: found for rank in run.ranks if (found := _lost(run, rank)) is not None}
@@ -47,15 +46,15 @@ class Slowing:
 
     @cached_property
     def undisturbed(self) -> Dfg:
-        """The recorded graph with CPU work as long as it would be without transfers beside it."""
+        """The recorded graph with CPU work as long as it would be without concurrent communication."""
         dfg = self.recorded.dfg
         own = np.maximum(dfg.dur_ns - self.slowed_ns(self.recorded), _MIN_OWN_SHARE * dfg.dur_ns)
         return replace(dfg, dur_ns=np.rint(own).astype(np.int64))
 
     def slow_down(self, scenario: Scenario) -> Scenario:
-        """A scenario made of the undisturbed graph, its CPU work slowed by the transfers that are beside it now."""
+        """A scenario made from the undisturbed graph, its CPU work slowed down by communication that is concurrent now."""
         alone = scenario.dfg
-        # Work that got faster loses as much less to the transfers.
+        # The slowdown of faster work shrinks in proportion.
         pace = alone.dur_ns / np.maximum(self.undisturbed.dur_ns, 1) if scenario.has_recorded_nodes else 1.0
         dfg = alone
         for _ in range(_REPLAY_ROUNDS):
@@ -64,7 +63,7 @@ class Slowing:
         return replace(scenario, dfg=dfg)
 
     def amounts(self, dfg: Dfg) -> np.ndarray:
-        """What each transfer takes from the work beside it, ns, float64[N]; 0 for other nodes."""
+        """Work that each collective takes from concurrent CPU work, ns, float64[N]; 0 for other nodes."""
         amount = np.zeros(dfg.nodes)
         collectives = dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.bytes > 0)
         for rank, (sizes, per_byte) in self.lost.items():
@@ -73,8 +72,7 @@ class Slowing:
         return amount
 
     def slowed_ns(self, timeline: Timeline, taken_ns: np.ndarray | None = None) -> np.ndarray:
-        """By how much each node takes longer for the transfers that its rank makes meanwhile, ns, float64[N]; `taken_ns` is
-        as in `Scenario`."""
+        """Slowdown of each node by concurrent communication of its rank, ns, float64[N]; `taken_ns` as in `Scenario`."""
         dfg = timeline.dfg
         amount, slowed = self.amounts(dfg), np.zeros(dfg.nodes)
         if taken_ns is not None:
@@ -90,7 +88,7 @@ class Slowing:
 
 
 def _lost(run: Run, rank: Rank) -> tuple[np.ndarray, np.ndarray] | None:
-    """(bytes of a transfer, ns of this rank's work that it takes a byte); None where that was not measured."""
+    """(bytes of a collective, ns of this rank's work lost per byte); None where not measured."""
     assert run.probes is not None, "asked only where there are probes"
     passes = {
         one.beside: one
@@ -107,14 +105,14 @@ def _lost(run: Run, rank: Rank) -> tuple[np.ndarray, np.ndarray] | None:
     sizes = sorted(alone.keys() & beside.keys() & took.keys())
     if not sizes:
         return None
-    # Means, since a CPU quota lets most passes through and holds up a few for long.
+    # Means: under a CPU quota most passes run undelayed, and a few are delayed for long.
     left = [float(np.mean(alone[size]) / np.mean(beside[size])) for size in sizes]
     per_byte = [max(0.0, took[size] * (1 - share)) / size for size, share in zip(sizes, left, strict=True)]
     return np.array(sizes, np.int64), np.array(per_byte)
 
 
 def _running_total(start_ns: np.ndarray, end_ns: np.ndarray, amount: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(moments, ascending; sum of what was lost until then): each amount is spread evenly from its start to its end."""
+    """(moments, ascending; cumulative loss): each amount is spread evenly from its start to its end."""
     rate = amount / np.maximum(end_ns - start_ns, 1)
     moments = np.concatenate([start_ns, end_ns]).astype(np.float64)
     changes = np.concatenate([rate, -rate])

@@ -19,7 +19,7 @@ MIN_STEPS_HELD_OUT = 2
 
 
 def predict(dfg: Dfg, steady_at: np.ndarray, measured_ns: np.ndarray) -> Prediction:
-    """Fit durations on the first half of the steady steps, predict the others.
+    """Fit durations on the first half of the steady-state steps, predict the others.
 
     `steady_at` are the positions of the steady steps in `dfg.marks.steps`, `measured_ns` is the recorded duration of each.
 

@@ -37,19 +37,19 @@ class KnownError:
     run: Run
     dfg: Dfg
     steady_at: np.ndarray
-    """Positions of the steady steps in `dfg.marks.steps`."""
+    """Positions of the steady-state steps in `dfg.marks.steps`."""
     measured_ns: np.ndarray
-    """Recorded duration of each steady step, ns."""
+    """Recorded duration of each steady-state step, ns."""
 
     @cached_property
     def strict(self) -> float:
-        """Error of the steady steps' sum when residuals are dropped: what the graph alone cannot explain. Signed."""
+        """Error of the steady-state steps' sum when residuals are dropped: what the graph alone cannot explain. Signed."""
         replayed = replay(strict(self.dfg)).step_ns()[self.steady_at]
         return float(replayed.sum() / self.measured_ns.sum() - 1)
 
     @cached_property
     def prediction(self) -> Prediction:
-        """What durations fitted on half of the steady steps say of the other half."""
+        """What durations fitted on half of the steady-state steps say of the other half."""
         return predict(self.dfg, self.steady_at, self.measured_ns)
 
     @cached_property
@@ -72,7 +72,7 @@ class KnownError:
 
     @property
     def scatter(self) -> float | None:
-        """Half the width of the 95 % interval of the mean steady step; None for one step."""
+        """Half the width of the 95 % interval of the mean steady-state step; None for one step."""
         if len(self.measured_ns) < 2:
             return None
         return mean_margin(self.measured_ns) / float(self.measured_ns.mean())

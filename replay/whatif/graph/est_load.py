@@ -40,7 +40,7 @@ _ADDS = ("reduce", "stage")
 
 @dataclass(frozen=True)
 class EstStepCost:
-    """What one rank takes, ns, on average over the steady steps."""
+    """What one rank takes, ns, on average over the steady-state steps."""
 
     est_ns: float
     """Of an EST that is not the rank's last."""
@@ -60,7 +60,7 @@ class EstStepCost:
 
 @dataclass(frozen=True)
 class EstLoad:
-    """Who runs which EST in the steady steps of a graph."""
+    """Who runs which EST in the steady-state steps of a graph."""
 
     dfg: Dfg
     steps: tuple[int, ...]
