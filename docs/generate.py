@@ -52,8 +52,8 @@ def _helps(command: click.Command | None, parent: click.Context, name: str) -> d
 def findings() -> str:
     """The catalogue, family by family."""
     intro = (
-        "Ids are stable. `esprof explain ID` shows the same page in the terminal. Savings come from replay, but for those "
-        "of steps that recur (ESP601, ESP806): these are measured on all steps of the run."
+        "Ids are stable. `esprof explain ID` shows the same page in the terminal. Savings come from replay.\nSavings of "
+        "recurring slow steps (ESP601, ESP806) are measured on all steps of the run instead."
     )
     parts = [NOTE, "# Findings\n", intro, _ignoring()]
     for digit, family in FAMILIES.items():
@@ -74,14 +74,14 @@ ranks = [3]  # optional
     (entry,) = parse(entries, Path("pyproject.toml"), date(2027, 5, 31)).entries
     stopping = ", ".join(page.id for rule in RULES if rule.stops_the_job for page in rule.pages)
     return (
-        "\n## Ignoring a finding\n\nWhat is known and accepted for now is named in `pyproject.toml`, with a reason and a "
+        "\n## Ignoring a finding\n\nName a finding that you accept for now in `pyproject.toml`, with a reason and a "
         f"last day:\n\n```toml\n{example}```\n\n"
         "`esprof diagnose`, `esprof report` and the verdict of `esprof record` then leave such findings out of the list and "
-        "the verdict, and say that they did: id, price, reason, and until when (`ignored` in JSON). "
-        f"Up to and with the day of `until` {entry.id} is ignored here; afterwards it counts again, and a warning says so. "
-        "With `ranks` only findings are ignored that name no other ranks. The file is the nearest from the current "
-        "directory upwards that has a table `[tool.esprof]`; `--no-ignore` leaves it unread. What stops the job "
-        f"({stopping}) cannot be ignored, and an entry that makes no sense is an error."
+        "the verdict,\nand list them separately with id, price, reason and last day (`ignored` in JSON).\n"
+        f"{entry.id} is ignored here up to and including the day of `until`; afterwards it counts again, with a warning.\n"
+        "With `ranks`, only findings that name no other ranks are ignored.\nThe file is the nearest from the current "
+        "directory upwards that has a table `[tool.esprof]`; `--no-ignore` skips it.\nFindings that stop the job "
+        f"({stopping}) cannot be ignored,\nand an invalid entry is an error."
     )
 
 
