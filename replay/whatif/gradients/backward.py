@@ -64,7 +64,7 @@ class BackwardPass:
         try:
             return round(self.curve.at(sum(self.sizes[first:behind])))
         except BeyondCurveError as beyond:
-            raise NotBuckets(f"a bucket of {beyond} bytes") from beyond
+            raise NotBuckets(f"a bucket of {beyond}") from beyond
 
 
 class Issue(NamedTuple):
