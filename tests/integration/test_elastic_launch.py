@@ -134,11 +134,11 @@ def test_a_script_that_crashes_at_once_is_not_started_for_ever(tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "either --procs or --hosts"),
-        (("--procs", "1", "--hosts", "2"), "either --procs or --hosts"),
+        ((), "exactly one of --procs and --hosts"),
+        (("--procs", "1", "--hosts", "2"), "exactly one of --procs and --hosts"),
         (("--hosts", "2"), "needs --rendezvous"),
-        (("--hosts", "3:2", "--rendezvous", "127.0.0.1:1"), "no range of hosts"),
-        (("--hosts", "x", "--rendezvous", "127.0.0.1:1"), "no number of hosts"),
+        (("--hosts", "3:2", "--rendezvous", "127.0.0.1:1"), "is not a range of hosts"),
+        (("--hosts", "x", "--rendezvous", "127.0.0.1:1"), "is not a number of hosts"),
         (("--hosts", "1:2", "--rendezvous", "no.such.host.invalid:1"), "cannot be resolved"),
     ],
 )
