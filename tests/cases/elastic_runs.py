@@ -58,8 +58,8 @@ def elastic_run(
         begin = done + update
     tables = {("events", rank): event_table(found) for rank, found in enumerate(rows)}
     tables |= {("steps", rank): step_table(found) for rank, found in enumerate(marks)}
-    told = msgspec.structs.replace(meta(world, steps, devices), exchanges=tuple(exchanges))
-    return Run(told, lambda name, rank: tables.get((name, rank)))
+    meta_of_run = msgspec.structs.replace(meta(world, steps, devices), exchanges=tuple(exchanges))
+    return Run(meta_of_run, lambda name, rank: tables.get((name, rank)))
 
 
 def exchange(ests: Sequence[Sequence[int]], us: int, codec: str = "none", vnmse: float = 0.0) -> Exchange:

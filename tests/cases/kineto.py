@@ -43,8 +43,8 @@ def comms(ts, *, dur=30, **described):
 def document(*rows, rank=None, world=None, groups=(), **fields):
     """A whole trace. `groups` are entries of `pg_config`; `fields` are top-level ones (`host_name=…`)."""
     info = {"backend": "nccl", "rank": rank, "world_size": world, "pg_config": list(groups)}
-    told = {"distributedInfo": info} if rank is not None or world is not None or groups else {}
-    return {"schemaVersion": 1} | told | fields | {"traceEvents": list(rows)}
+    distributed = {"distributedInfo": info} if rank is not None or world is not None or groups else {}
+    return {"schemaVersion": 1} | distributed | fields | {"traceEvents": list(rows)}
 
 
 def group(name, ranks, **more):

@@ -23,9 +23,9 @@ from esprof.replay.whatif.terms import TERMS
 
 def test_which_code(tmp_path):
     word = [sys.executable, "-c", "from esprof.replay.whatif.terms import TERMS; print(sorted(TERMS))"]
-    told = subprocess.run(word, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(word, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert "moonlight" in TERMS
-    assert "moonlight" in told
+    assert "moonlight" in printed
 """
 
 

@@ -51,9 +51,9 @@ def ranks_of(job, *args, world=2):
 def test_a_rank_that_does_something_else_is_named(what, says, tmp_path):
     ranks = ranks_of("unlike_calls.py", what, tmp_path / "c")
     began = time.monotonic()
-    told = [rank.communicate(timeout=200)[1] for rank in ranks]
+    outputs = [rank.communicate(timeout=200)[1] for rank in ranks]
     assert time.monotonic() - began < LONGEST_S
-    assert any(one in told[0] for one in says), told
+    assert any(one in outputs[0] for one in says), outputs
     assert ranks[0].returncode == 1
     if what != "ends":
         assert ranks[1].returncode == 1
@@ -61,15 +61,15 @@ def test_a_rank_that_does_something_else_is_named(what, says, tmp_path):
 
 def test_ranks_that_are_long_in_calls_of_their_own_are_waited_for():
     ranks = ranks_of("slow_calls.py", world=3)
-    told = [rank.communicate(timeout=200) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0, 0], told
-    assert all("well" in out and "esprof: error" not in err for out, err in told)
+    outputs = [rank.communicate(timeout=200) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], outputs
+    assert all("well" in out and "esprof: error" not in err for out, err in outputs)
 
 
 def test_a_rank_that_has_caught_the_error_may_clean_up_at_length(tmp_path):
     ranks = ranks_of("unlike_calls.py", "cleans", tmp_path)
-    told = [rank.communicate(timeout=200) for rank in ranks]
-    assert "rank 1 has ended after step 1, and rank 0 is in step 2" in told[0][1]
+    outputs = [rank.communicate(timeout=200) for rank in ranks]
+    assert "rank 1 has ended after step 1, and rank 0 is in step 2" in outputs[0][1]
     assert (tmp_path / "cleaned").read_text() == "rank 0"
 
 

@@ -53,8 +53,8 @@ class Ranks:
         """The exit codes, and what the ranks have printed since: the kind of line, and what it tells."""
         ended = [process.communicate(timeout=200) for process in self.processes]
         self.stderr = [stderr for _, stderr in ended]
-        told = [[json.loads(line)[1:] for line in stdout.splitlines() if line[0] == "["] for stdout, _ in ended]
-        return [process.returncode for process in self.processes], told
+        messages = [[json.loads(line)[1:] for line in stdout.splitlines() if line[0] == "["] for stdout, _ in ended]
+        return [process.returncode for process in self.processes], messages
 
     def assert_none_is_left(self):
         """Of processes that the ranks have started: each group is empty, or will be in a moment."""
@@ -98,20 +98,20 @@ def test_all_leave_before_the_same_step_and_the_job_goes_on_as_if_it_had_never_s
     log = tmp_path / "log.jsonl"
     options = {"folder": str(tmp_path / "checkpoints"), "hash_log": str(log)}
 
-    codes, told = Ranks(3, tmp_path, [[1, 3, ["term"]]], options=options).end()
+    codes, messages = Ranks(3, tmp_path, [[1, 3, ["term"]]], options=options).end()
     assert codes == [75, 0, 75]
     reasons = ["SIGTERM (rank 1)", "SIGTERM", "SIGTERM (rank 1)"]
-    assert told == [[["from", 0], ["left", 4, why, code]] for why, code in zip(reasons, codes, strict=True)]
+    assert messages == [[["from", 0], ["left", 4, why, code]] for why, code in zip(reasons, codes, strict=True)]
 
     both, parts = [[rank, 6, ["term"]] for rank in (0, 1)], [[1, 3, 0], [2]]
-    codes, told = Ranks(2, tmp_path, both, options=options, ests=parts).end()
+    codes, messages = Ranks(2, tmp_path, both, options=options, ests=parts).end()
     assert codes == [0, 0]
-    assert told == [[["from", 4], ["left", 7, "SIGTERM", 0]]] * 2
+    assert messages == [[["from", 4], ["left", 7, "SIGTERM", 0]]] * 2
 
     own = {"exit_code": 3, "follower_exit_code": 4}
-    codes, told = Ranks(2, tmp_path, [[0, 8, ["call", "maintenance"]]], options=options, drain=own).end()
+    codes, messages = Ranks(2, tmp_path, [[0, 8, ["call", "maintenance"]]], options=options, drain=own).end()
     assert codes == [3, 4]
-    assert told[0] == [["from", 7], ["left", 9, "maintenance", 3]]
+    assert messages[0] == [["from", 7], ["left", 9, "maintenance", 3]]
 
     assert saved(tmp_path) == ["step-00000007", "step-00000009"]
     assert trained(STEPS, options=options)["first"] == 9
@@ -122,10 +122,10 @@ def test_a_notice_file_asks_all_that_look_for_it(tmp_path):
     notice = str(tmp_path / "notice")
     options = {"folder": str(tmp_path / "checkpoints")}
     job = Ranks(2, tmp_path, [[0, 3, ["write", notice]]], options=options, drain={"notice": notice}, until=1_000_000)
-    codes, told = job.end()
+    codes, messages = job.end()
     assert codes == [0, 0]
-    assert told[0] == told[1]
-    _, (kind, step, reason, _) = told[0]
+    assert messages[0] == messages[1]
+    _, (kind, step, reason, _) = messages[0]
     assert (kind, reason) == ("left", f"notice file {notice}")
     assert saved(tmp_path) == [f"step-{step:08d}"]
 
@@ -134,9 +134,9 @@ def test_sigterm_in_a_slow_loader_or_in_a_collective_waits_for_the_end_of_the_st
     options = {"folder": str(tmp_path / "checkpoints")}
     assert Ranks(2, tmp_path, [[0, 3, ["load"]]], options=options).end()[0] == [0, 75]
     assert saved(tmp_path) == ["step-00000004"]
-    codes, told = Ranks(2, tmp_path, [[1, 5, ["term rank", 0]]], options=options).end()
+    codes, messages = Ranks(2, tmp_path, [[1, 5, ["term rank", 0]]], options=options).end()
     assert codes == [0, 75]
-    assert told[0][1][:3] == ["left", 6, "SIGTERM"]
+    assert messages[0][1][:3] == ["left", 6, "SIGTERM"]
 
 
 def test_a_second_sigterm_ends_a_rank_at_once_that_is_in_a_collective_or_in_code_of_c(tmp_path):
@@ -174,8 +174,8 @@ def test_loaders_outlive_a_sigterm_to_all_processes_until_the_job_has_left(tmp_p
     job.wait_for(0, "say")
     os.killpg(job.processes[0].pid, signal.SIGTERM)
     job.processes[0].stdin.write("\n")
-    codes, told = job.end()
-    assert (codes, told) == ([0], [[["left", 4, "SIGTERM", 0]]])
+    codes, messages = job.end()
+    assert (codes, messages) == ([0], [[["left", 4, "SIGTERM", 0]]])
     assert "the job leaves without a checkpoint" in job.stderr[0]
     job.assert_none_is_left()
 
@@ -192,8 +192,8 @@ def test_torchrun_starts_a_job_again_one_of_whose_ranks_was_asked_to_leave(tmp_p
         TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
     )
     assert done.code == 0, done.stderr
-    told = [tuple(json.loads(line)[:3]) for line in done.stdout.splitlines()]
-    assert set(told) == {
+    messages = [tuple(json.loads(line)[:3]) for line in done.stdout.splitlines()]
+    assert set(messages) == {
         (rank, *what) for rank in (0, 1) for what in (("from", 0), ("left", 4), ("from", 4), ("ended", 12))
     }
     assert_equal(log, tmp_path)

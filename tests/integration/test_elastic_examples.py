@@ -32,8 +32,8 @@ def output(command):
 def job(tmp_path_factory):
     """(output, Run) of four logical workers, one of which has a process of its own."""
     path = tmp_path_factory.mktemp("job") / "run"
-    told = output(started("elastic.py", 3, "--workers", 4, "--epochs", 1, "--telemetry", path))
-    return told, esprof.load(path)
+    printed = output(started("elastic.py", 3, "--workers", 4, "--epochs", 1, "--telemetry", path))
+    return printed, esprof.load(path)
 
 
 def test_a_script_is_made_elastic_by_few_lines():
@@ -70,9 +70,9 @@ def test_every_collective_of_the_telemetry_is_found_on_all_ranks(job):
 
 @pytest.mark.parametrize("verb", ["replay", "diagnose"])
 def test_verbs_read_telemetry_like_any_run(job, verb):
-    told = command_line.esprof(verb, job[1].path)
-    assert told.returncode == 0, told.stderr
-    assert "steady steps" in told.stdout
+    printed = command_line.esprof(verb, job[1].path)
+    assert printed.returncode == 0, printed.stderr
+    assert "steady steps" in printed.stdout
 
 
 @pytest.mark.compat("elastic")
@@ -89,8 +89,8 @@ def test_a_recorded_window_tells_the_ests_too(tmp_path):
 def test_a_preempted_job_prints_what_one_does_that_never_was(tmp_path):
     scheduler = EXAMPLES / "preemption" / "scheduler.py"
     options = ["--processes", "2", "1", "--slice", "0.2", "--pause", "0.2", f"--folder={tmp_path / 'preempted'}"]
-    told = output([sys.executable, str(scheduler), *options])
-    lines, notes = told.splitlines(), ("on ", "leaves before step ")
+    printed = output([sys.executable, str(scheduler), *options])
+    lines, notes = printed.splitlines(), ("on ", "leaves before step ")
     first, left, second = [line for line in lines if line.startswith(notes)]
     assert (first, second) == ("on 2 processes", "on 1 processes")
     assert left.endswith(": SIGTERM")

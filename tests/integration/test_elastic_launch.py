@@ -69,8 +69,8 @@ def test_one_controller_changes_the_number_of_processes_and_goes_on_after_a_cras
     wait_for(job, lambda: events(folder, "scaled"))
     # A plan for another number of processes moves the job to that.
     write_plan(folder / "another.json", plan_of(((0, 1, 2), (3,), ()), version=1))
-    told = esprof("apply", folder / "another.json", folder / "plan.json")
-    assert told.returncode == 0, told.stderr
+    done = esprof("apply", folder / "another.json", folder / "plan.json")
+    assert done.returncode == 0, done.stderr
     wait_for(job, lambda: len(events(folder, "scaled")) == 2 and events(folder, "adopted"))
     assert read_state(launch).world == 3
     # Nor does the plan, which is there still, take it back to 3.
@@ -109,8 +109,8 @@ def test_hosts_join_and_leave_by_themselves(tmp_path):
     wait_for(first, lambda: any("on 2 processes" in event.reason for event in events(tmp_path, "started")))
     # A plan cannot tell hosts to come.
     write_plan(tmp_path / "another.json", plan_of(((0, 1, 2, 3),), version=1))
-    told = esprof("apply", tmp_path / "another.json", tmp_path / "plan.json")
-    assert "torchrun sets the number of hosts of this job" in told.stderr
+    done = esprof("apply", tmp_path / "another.json", tmp_path / "plan.json")
+    assert "torchrun sets the number of hosts of this job" in done.stderr
     second.send_signal(signal.SIGTERM)
     assert second.wait(_WAITS_S) == 0, second.stderr.read()
     wait_for(first, lambda: "on 1 processes" in events(tmp_path, "started")[-1].reason)
@@ -125,10 +125,10 @@ def test_a_script_that_crashes_at_once_is_not_started_for_ever(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys; print('here'); sys.exit(5)")
     words = [*record.ESPROF, "elastic", "launch", "--procs", "1", "--folder", tmp_path / "launch", "--", script]
-    told = subprocess.run(words, env=record.environment(), capture_output=True, text=True)
-    assert told.returncode == 5, told.stderr
-    assert told.stdout == "here\n" * 3
-    assert "giving up" in told.stderr
+    done = subprocess.run(words, env=record.environment(), capture_output=True, text=True)
+    assert done.returncode == 5, done.stderr
+    assert done.stdout == "here\n" * 3
+    assert "giving up" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_a_script_that_crashes_at_once_is_not_started_for_ever(tmp_path):
     ],
 )
 def test_what_cannot_be_launched_is_refused(tmp_path, words, says):
-    told = esprof("elastic", "launch", "--folder", tmp_path / "launch", *words, "--", "train.py", cwd=tmp_path)
-    assert told.returncode == 2
-    assert says in told.stderr
+    done = esprof("elastic", "launch", "--folder", tmp_path / "launch", *words, "--", "train.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
 
 
 def test_nothing_to_scale(tmp_path):
-    told = esprof("elastic", "scale", 2, tmp_path)
-    assert told.returncode == 2
-    assert "no job was launched" in told.stderr
+    done = esprof("elastic", "scale", 2, tmp_path)
+    assert done.returncode == 2
+    assert "no job was launched" in done.stderr

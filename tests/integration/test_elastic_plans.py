@@ -61,8 +61,8 @@ def test_the_bits_are_those_of_a_job_without_plans(job):
     for _ in range(UNTIL):
         static.step()
     static.close()
-    told = esprof("elastic", "diff", folder / "static.jsonl", folder / "moved.jsonl")
-    assert (told.returncode, told.stdout[:5]) == (0, "equal"), told.stdout
+    done = esprof("elastic", "diff", folder / "static.jsonl", folder / "moved.jsonl")
+    assert (done.returncode, done.stdout[:5]) == (0, "equal"), done.stdout
 
 
 @pytest.mark.promise
@@ -79,9 +79,9 @@ def test_the_history_tells_it_in_order(job):
 
 def test_nobody_listens(tmp_path):
     write_plan(tmp_path / "plan.json", plan_of(EVEN))
-    told = esprof("apply", tmp_path / "plan.json", tmp_path / "watched.json", "--wait", "0.1")
-    assert told.returncode == 1
-    assert "no job has answered within 0.1 s" in told.stderr
+    done = esprof("apply", tmp_path / "plan.json", tmp_path / "watched.json", "--wait", "0.1")
+    assert done.returncode == 1
+    assert "no job has answered within 0.1 s" in done.stderr
     assert (tmp_path / "watched.json").exists()
     assert esprof("apply", tmp_path / "plan.json", tmp_path / "watched.json", "--wait", "0").returncode == 0
 
@@ -92,6 +92,6 @@ def test_nobody_listens(tmp_path):
 def test_targets_that_are_none(tmp_path, target, says, monkeypatch):
     monkeypatch.setattr("esprof.reports.commands.apply._MAX_WAIT_FOR_STORE_S", 0.5)
     write_plan(tmp_path / "plan.json", plan_of(EVEN))
-    told = esprof("apply", tmp_path / "plan.json", target, cwd=tmp_path)
-    assert told.returncode == 2
-    assert says in told.stderr
+    done = esprof("apply", tmp_path / "plan.json", target, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr

@@ -72,9 +72,9 @@ def outcome(name: str) -> tuple[str, str]:
                 step = [mine == its for mine, its in zip(bits, reference, strict=True)].index(False)
                 return "silent", f"rank {rank} has other bits after step {step}"
     for kind in ("refused", "crashed"):
-        told = [text for text in (getattr(one, kind) for one in ran) if text]
-        if told:
-            return {"refused": "refused", "crashed": "crash"}[kind], told[0]
+        texts = [text for text in (getattr(one, kind) for one in ran) if text]
+        if texts:
+            return {"refused": "refused", "crashed": "crash"}[kind], texts[0]
     return "equal", ""
 
 

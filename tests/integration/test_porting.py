@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PORTED = ROOT / "examples" / "porting"
 
 
-def told(command, folder=None):
+def output_of(command, folder=None):
     variables = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -25,7 +25,7 @@ def told(command, folder=None):
 
 
 def ported(name, processes):
-    return told(record.ranks(processes, PORTED / name))
+    return output_of(record.ranks(processes, PORTED / name))
 
 
 @pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
@@ -42,7 +42,7 @@ def test_a_loop_of_accelerates_is_trained_alike_on_one_process_and_on_two():
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
 def test_it_learns_what_accelerates_own_loop_does():
     """Of random labels nothing can be learnt in one epoch: both end near the logarithm of their number."""
-    original = told([sys.executable, str(ROOT / "examples" / "stacks" / "accelerated.py")])
+    original = output_of([sys.executable, str(ROOT / "examples" / "stacks" / "accelerated.py")])
     losses = [float(re.search(r"loss ([\d.]+)", text)[1]) for text in (original, ported("accelerated.py", 1))]
     assert losses[0] == pytest.approx(losses[1], abs=0.25)
 
@@ -52,7 +52,7 @@ def test_the_guides_code_runs(tmp_path):
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)):
         script = tmp_path / f"block-{number}.py"
         script.write_text(block)
-        told([sys.executable, str(script)], tmp_path)
+        output_of([sys.executable, str(script)], tmp_path)
     assert (tmp_path / "job").is_dir()
     assert (tmp_path / "log.jsonl").exists()
 

@@ -169,9 +169,9 @@ def test_the_command_of_a_finding_gives_its_price(name):
             continue
         done = esprof(*shlex.split(finding.command)[1:], "--json", "--max-error", 1000)
         assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
-        (scenario,) = told["what_if"]
-        assert told["step_us"] - scenario["predicted_us"] == pytest.approx(finding.saving_us, abs=0.01)
+        answer = json.loads(done.stdout)
+        (scenario,) = answer["what_if"]
+        assert answer["step_us"] - scenario["predicted_us"] == pytest.approx(finding.saving_us, abs=0.01)
 
 
 # What must hold of any run
@@ -410,9 +410,9 @@ def test_where_profiler_steps_are_taken_away_optimizers_tell_the_same_steps(tmp_
         document = json.load(file)
     document["traceEvents"] = [row for row in document["traceEvents"] if "ProfilerStep" not in row.get("name", "")]
     (tmp_path / "trace.json").write_text(json.dumps(document))
-    bare, told = load(tmp_path / "trace.json"), replayed(name).run
+    bare, answer = load(tmp_path / "trace.json"), replayed(name).run
     assert "steps-by-optimizer" in [warning.code for warning in bare.warnings]
-    found, wanted = (run.steps(run.ranks[0]).ints("dur_ns") for run in (bare, told))
+    found, wanted = (run.steps(run.ranks[0]).ints("dur_ns") for run in (bare, answer))
     assert len(found) == len(wanted)
     assert np.median(found[1:]) == pytest.approx(np.median(wanted[1:]), rel=0.05)
 

@@ -24,9 +24,9 @@ def run(tmp_path_factory):
 
 def test_from_the_job_to_its_plan(run, tmp_path):
     plan = tmp_path / "plan.json"
-    told = esprof("recommend", run, "-o", plan)
-    assert told.returncode == 0, told.stderr
-    assert "A step would take" in told.stdout
+    done = esprof("recommend", run, "-o", plan)
+    assert done.returncode == 0, done.stderr
+    assert "A step would take" in done.stdout
     body = json.loads(plan.read_text())["parts"]["assignment"]["body"]
     fast, slow = (len(ests) for ests in body["ests"])
     assert fast > slow > 0
@@ -57,9 +57,9 @@ def test_the_report_shows_it(run, tmp_path):
 def test_a_plan_that_was_tampered_with_does_not_hold(run, tmp_path):
     plan = tmp_path / "plan.json"
     esprof("recommend", run, "-o", plan)
-    told = json.loads(plan.read_text())
-    told["parts"]["assignment"]["body"]["compute_us"] *= 2
-    plan.write_text(json.dumps(told))
+    done = json.loads(plan.read_text())
+    done["parts"]["assignment"]["body"]["compute_us"] *= 2
+    plan.write_text(json.dumps(done))
     checked = esprof("recommend", "--check", plan)
     assert checked.returncode == 1
     assert "called the least" in checked.stderr
@@ -80,11 +80,11 @@ def test_from_files_of_jobs_to_who_gets_what(tmp_path):
     }.items():
         (tmp_path / name).write_text(text)
     asked = ["recommend", "--jobs", "jobs.yaml", "--inventory", "gpus.yaml"]
-    told = esprof(*asked, "--objective", "makespan", "--json", cwd=tmp_path)
+    done = esprof(*asked, "--objective", "makespan", "--json", cwd=tmp_path)
     # `a` is on A for x of its time and else on B, and `b` the other way round: 9 x + 1 = 10 - 5 x steps a second.
-    assert json.loads(told.stdout)["value"] == pytest.approx(1_000 / (9 * (9 / 14) + 1))
-    told = esprof(*asked, "--objective", "cost", "--prices", "prices.yaml", "-o", "advice.json", cwd=tmp_path)
-    assert "All end for 1.20 in money" in told.stdout  # On B `a` costs 1, and `b` 0.2.
+    assert json.loads(done.stdout)["value"] == pytest.approx(1_000 / (9 * (9 / 14) + 1))
+    done = esprof(*asked, "--objective", "cost", "--prices", "prices.yaml", "-o", "advice.json", cwd=tmp_path)
+    assert "All end for 1.20 in money" in done.stdout  # On B `a` costs 1, and `b` 0.2.
     assert "holds" in esprof("recommend", "--check", "advice.json", cwd=tmp_path).stdout
 
 
@@ -111,17 +111,17 @@ def test_bad_input(tmp_path, arguments, code, says):
         "empty.yaml": "devices: {}",
     }.items():
         (tmp_path / name).write_text(text)
-    told = esprof("recommend", *arguments, cwd=tmp_path)
-    assert told.returncode == code, told.stderr
-    assert says in told.stderr
+    done = esprof("recommend", *arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
 
 
 def test_what_a_plan_promises_of_compression_is_not_said_to_be_checked(tmp_path):
     plan = tmp_path / "plan.json"
     write_plan(plan, planned(compression=part(CompressionBody())))
-    told = esprof("recommend", "--check", plan)
-    assert (told.returncode, told.stdout) == (1, "")
-    assert "cannot be checked by arithmetic" in told.stderr
+    done = esprof("recommend", "--check", plan)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot be checked by arithmetic" in done.stderr
 
 
 def test_a_published_instance(tmp_path):
@@ -132,8 +132,8 @@ def test_a_published_instance(tmp_path):
     instance = tmp_path / "instance.json"
     tensors = [{"name": "w", "numel": 1000}, {"name": "v", "numel": 5_000_000}]
     instance.write_text(json.dumps({"model": "vgg16", "tensors": tensors, "ready_gap_us": [0, 1500]}))
-    told = json.loads(esprof("recommend", "--instance", instance, "--json").stdout)
-    assert told.keys() == {"schema", "value_us", "gap_pct", "gap_kind", "choices"}
-    assert (told["gap_kind"], len(told["choices"])) == ("exact", 2)
+    done = json.loads(esprof("recommend", "--instance", instance, "--json").stdout)
+    assert done.keys() == {"schema", "value_us", "gap_pct", "gap_kind", "choices"}
+    assert (done["gap_kind"], len(done["choices"])) == ("exact", 2)
     assert "no choice is better" in esprof("recommend", "--instance", instance, "--as-shipped").stdout
     assert "--as-shipped needs --instance" in esprof("recommend", "--jobs", instance, "--as-shipped").stderr

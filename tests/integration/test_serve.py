@@ -137,11 +137,11 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
         page.shows("advice", "offered", "predicted gain", "interval")
 
         # A second server is told where the first one is.
-        told = subprocess.run(
+        events = subprocess.run(
             [*record.ESPROF, "serve", str(job), "--port", "0"], env=record.environment(), capture_output=True, text=True
         )
-        assert (told.returncode, told.stdout) == (1, "")
-        assert f"is served already at {address} (process {server.pid}" in told.stderr
+        assert (events.returncode, events.stdout) == (1, "")
+        assert f"is served already at {address} (process {server.pid}" in events.stderr
 
         page.press("accept")
         page.shows("plan", "adopted", "Roll back")
@@ -175,8 +175,8 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
         server.terminate()
         server.wait(timeout=30)
     # A job may be quicker to adopt a plan than the server to write down who wanted it.
-    told = [event.what for event in HISTORY.read(job)]
-    assert [told.count(what) for what in ("started", "accepted", "rolled_back", "adopted")] == [1, 1, 1, 2]
+    events = [event.what for event in HISTORY.read(job)]
+    assert [events.count(what) for what in ("started", "accepted", "rolled_back", "adopted")] == [1, 1, 1, 2]
 
 
 def test_a_token_lets_a_browser_in_and_is_not_kept_in_the_address(browser, tmp_path):

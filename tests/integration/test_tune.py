@@ -33,10 +33,10 @@ def tuned(tmp_path_factory):
 def test_the_job_s_exit_code_passes_through_and_its_rounds_are_told(tuned):
     folder, ended = tuned
     assert ended.returncode == 7, ended.stderr
-    told = json.loads(ended.stdout)
-    assert told["schema"] == "esprof.tune/1"
-    assert [one["round"] for one in told["rounds"]] == list(range(len(told["rounds"])))
-    assert len(ROUNDS.read(folder / "run")) == len(told["rounds"]) >= 1
+    done = json.loads(ended.stdout)
+    assert done["schema"] == "esprof.tune/1"
+    assert [one["round"] for one in done["rounds"]] == list(range(len(done["rounds"])))
+    assert len(ROUNDS.read(folder / "run")) == len(done["rounds"]) >= 1
 
 
 @pytest.mark.promise
@@ -55,8 +55,8 @@ def test_no_bit_of_the_training_depends_on_it(tuned):
     for _ in range(STEPS):
         static.step()
     static.close()
-    told = esprof("elastic", "diff", folder / "static.jsonl", folder / "tuned.jsonl")
-    assert (told.returncode, told.stdout[:5]) == (0, "equal"), told.stdout
+    done = esprof("elastic", "diff", folder / "static.jsonl", folder / "tuned.jsonl")
+    assert (done.returncode, done.stdout[:5]) == (0, "equal"), done.stdout
 
 
 @pytest.mark.promise
@@ -71,23 +71,23 @@ def test_the_report_shows_the_rounds(tuned):
     ("words", "says"), [((), "needs either a command"), (("--attach", "nowhere"), "there is no Run directory nowhere")]
 )
 def test_what_cannot_be_tuned_is_refused(tmp_path, words, says):
-    told = esprof("tune", *words, cwd=tmp_path)
-    assert told.returncode == 2
-    assert says in told.stderr
+    done = esprof("tune", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
 
 
 def test_a_run_is_not_overwritten(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "live.jsonl").touch()
-    told = esprof("tune", "-o", tmp_path / "run", "--", "true")
-    assert told.returncode == 1
-    assert "already exists" in told.stderr
+    done = esprof("tune", "-o", tmp_path / "run", "--", "true")
+    assert done.returncode == 1
+    assert "already exists" in done.stderr
     assert esprof("tune", "-f", "-o", tmp_path / "run", "--", "false").returncode == 1
     assert esprof("tune", "-f", "-o", tmp_path / "run", "--", "no-such-command").returncode == 2
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.txt").touch()
-    told = esprof("tune", "-f", "-o", tmp_path / "thesis", "--", "true")
-    assert "is not a Run" in told.stderr
+    done = esprof("tune", "-f", "-o", tmp_path / "thesis", "--", "true")
+    assert "is not a Run" in done.stderr
     assert (tmp_path / "thesis" / "thesis.txt").exists()
     assert esprof("tune", "-f", "-q", "-o", tmp_path / "run", "--", "true").stdout == ""
 
@@ -100,9 +100,9 @@ def test_a_loop_that_is_killed_leaves_the_job_alone_and_another_one_goes_on(tmp_
         wait_for(steps.read)
         loop.kill()
     options = ("--window", "5", "--blocks", "2", "--steps", "5", "--rounds", "1", "--json")
-    told = esprof("tune", "--attach", run, *options)
-    assert told.returncode == 0, told.stderr
-    assert len(json.loads(told.stdout)["rounds"]) == 1
+    done = esprof("tune", "--attach", run, *options)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["rounds"]) == 1
     log = tmp_path / "tuned.jsonl"
     wait_for(lambda: len(log.read_text().splitlines()) > STEPS)  # The first line is the job's.
     assert esprof("tune", "--attach", run, "-q").returncode == 0  # The job has ended.

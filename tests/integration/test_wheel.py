@@ -157,7 +157,7 @@ def test_record_says_what_to_install(bare, tmp_path):
 )
 def test_start_imports_nothing_heavy(start):
     heavy = ("torch", "numba", "numpy", "pandas", "pyarrow", "plotly", "scipy", "networkx", "msgspec", "rich", "jinja2")
-    told = f"atexit.register(lambda: print(*(set(sys.modules) & set({heavy})), file=sys.stderr))"
-    code = f"import atexit, sys\n{told}\n{start}"
+    script = f"atexit.register(lambda: print(*(set(sys.modules) & set({heavy})), file=sys.stderr))"
+    code = f"import atexit, sys\n{script}\n{start}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stderr.strip() == ""

@@ -74,14 +74,14 @@ def test_what_a_notebook_user_tries_works(analysis, what):
 
 
 def test_the_tables_have_the_numbers_of_the_json(analysis):
-    told, replayed = diagnose(analysis.run), answer(analysis.run, SPECS)
+    result, replayed = diagnose(analysis.run), answer(analysis.run, SPECS)
     found = analysis.findings()
     assert found.to_dict("list") == {
-        name: [getattr(one, name) for one in told.findings] for name in found.columns if name != "evidence"
+        name: [getattr(one, name) for one in result.findings] for name in found.columns if name != "evidence"
     }
     parts = analysis.breakdown()
     assert [f"{part}_us" for part in PARTS] == [name for name in parts if name.endswith("_us") and name != "step_us"]
-    for rank in told.breakdown:
+    for rank in result.breakdown:
         assert parts.loc[rank.rank, "step_us"] == rank.step_us
         assert [parts.loc[rank.rank, f"{part}_us"] for part in PARTS] == [getattr(rank, part) for part in PARTS]
     scenarios = analysis.what_if(SPECS)
@@ -101,21 +101,23 @@ def test_the_evidence_is_that_of_the_findings(analysis):
 
 
 def test_operations_are_those_of_the_verb(analysis):
-    told = ops_run(analysis.run, Asked(top=100))
+    result = ops_run(analysis.run, Asked(top=100))
     table = analysis.operations()
     columns = ["name", "kind", "calls", "own_cpu_us", "total_cpu_us", "share_pct"]
-    assert table[columns].to_dict("records") == [{name: getattr(one, name) for name in columns} for one in told.ops]
+    assert table[columns].to_dict("records") == [{name: getattr(one, name) for name in columns} for one in result.ops]
     of_ranks = analysis.operations(by_rank=True)
-    assert of_ranks["own_cpu_us"].tolist() == [rank.own_cpu_us for one in told.ops for rank in one.by_rank]
+    assert of_ranks["own_cpu_us"].tolist() == [rank.own_cpu_us for one in result.ops for rank in one.by_rank]
 
 
 def test_the_critical_path_sums_to_that_of_the_json(analysis):
-    path, told = analysis.critical_path(), analysis.answer().critical_path
-    assert path["dur_us"].sum() == pytest.approx(told.span_us)
+    path, result = analysis.critical_path(), analysis.answer().critical_path
+    assert path["dur_us"].sum() == pytest.approx(result.span_us)
     by_class = path.groupby("class", observed=False)["dur_us"].sum()
-    assert {name: by_class[name] for name in told.classes} == pytest.approx(told.classes)
+    assert {name: by_class[name] for name in result.classes} == pytest.approx(result.classes)
     by_rank = path.groupby("rank")["dur_us"].sum()
-    assert {one.rank: by_rank[one.rank] for one in told.by_rank} == pytest.approx({r.rank: r.us for r in told.by_rank})
+    assert {one.rank: by_rank[one.rank] for one in result.by_rank} == pytest.approx(
+        {r.rank: r.us for r in result.by_rank}
+    )
     ends = (path["start_us"] + path["dur_us"])[:-1].tolist()
     assert ends == pytest.approx(path["start_us"][1:].tolist())
 

@@ -86,9 +86,9 @@ def test_a_place_is_right_by_line_and_by_the_end_of_the_path(said, right):
 
 def truth(fault=SLOW, saving_us=1000.0, lines=(4, 5), noise_us=10.0):
     case = Case(JOB, fault, seed=0, rank=1, strength=1.5)
-    told = Planted("toy", fault.name, 1, 1.5, 0, "toy.py", list(lines))
+    planted = Planted("toy", fault.name, 1, 1.5, 0, "toy.py", list(lines))
     return Truth(
-        case, told, saving_us, step_us=5000.0, noise_us=noise_us, free_saving_us=saving_us, taken_pct=(1.0, 2.0)
+        case, planted, saving_us, step_us=5000.0, noise_us=noise_us, free_saving_us=saving_us, taken_pct=(1.0, 2.0)
     )
 
 
@@ -147,8 +147,8 @@ def test_communication_is_no_mistake_where_it_was_measured_to_cost_as_much():
 
 
 def case_of(*findings, saving_us=1000.0, fault=SLOW):
-    told = truth(fault, saving_us)
-    return Judged(told, [score(told, one) for one in findings], [])
+    planted = truth(fault, saving_us)
+    return Judged(planted, [score(planted, one) for one in findings], [])
 
 
 RIGHT = [finding("ESP201", ranks=[1], saving=1500, interval=(900, 1600), python_line="toy.py(5): work")]
@@ -191,10 +191,10 @@ def test_a_fault_is_measured_against_its_jobs_control(monkeypatch):
     fault, off = draw(job, SLOW, 0), Case(job, None, 0)
     steps = {"on": [Measured(130, 4, 125), Measured(150, 6, 141)], "off": [Measured(100, 1, 99), Measured(104, 3, 101)]}
     monkeypatch.setattr(Recorded, "measured", property(lambda self: steps[self.runs]))
-    told = Planted("toy", "slow", 1, 1.5, 0, "toy.py", [])
-    ((one, _),) = truths([Recorded(off, told, "off"), Recorded(fault, told, "on")])
+    planted = Planted("toy", "slow", 1, 1.5, 0, "toy.py", [])
+    ((one, _),) = truths([Recorded(off, planted, "off"), Recorded(fault, planted, "on")])
     assert (one.saving_us, one.step_us, one.noise_us, one.free_saving_us, one.taken_pct) == (38, 140, 20, 33, (2, 5))
-    assert list(truths([Recorded(fault, told, "on")])) == []
+    assert list(truths([Recorded(fault, planted, "on")])) == []
 
 
 def test_a_seed_draws_rank_and_strength():
@@ -254,8 +254,8 @@ def test_recordings_of_another_version_are_not_mixed(tmp_path):
     job = first.JOBS[0]
     case = draw(job, next(fault for fault in job.faults if fault.placed), 0)
     carrying_out.note(case, tmp_path)
-    told = json.loads((tmp_path / carrying_out.NOTE).read_text())
-    assert Planted(**told) == planted(case)
+    expected = json.loads((tmp_path / carrying_out.NOTE).read_text())
+    assert Planted(**expected) == planted(case)
     carrying_out.note(draw(job, case.fault, 1), tmp_path)  # Nothing was recorded yet.
     (tmp_path / "run-0").mkdir()
     (tmp_path / "run-0" / "run.json").write_text("{}")

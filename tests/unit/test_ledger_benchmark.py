@@ -65,6 +65,6 @@ def test_what_the_test_bed_changed_goes_into_the_same_ledger(tmp_path):
     made = run_of({0: rows, 1: rows})
     write_run(tmp_path / "run", made.meta, {("events", rank): made.events(rank) for rank in made.ranks})
     outcome = carried_out(load(tmp_path / "run"), "network=2x", [50.0, 50.0], [46.0, 47.0])
-    promise, told = LEDGER.read(tmp_path / "run")
-    assert (told, told.id, told.by) == (outcome, promise.id, "test bed")
-    assert told.observed.us == 46_500
+    promise, line = LEDGER.read(tmp_path / "run")
+    assert (line, line.id, line.by) == (outcome, promise.id, "test bed")
+    assert line.observed.us == 46_500

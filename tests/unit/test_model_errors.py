@@ -28,8 +28,8 @@ def test_a_benchmark_writes_its_own_figures_and_leaves_the_others(tmp_path, monk
         "diagnosis", "python -m benchmarks.diagnosis", "0, 1", {("cpu", "python"): 0.171, ("cpu", "data"): 0.07}, file
     )
     after = read(file)
-    told = after.sources["diagnosis"]
-    assert (told.command, told.commit, told.seeds) == ("python -m benchmarks.diagnosis", "abc1234", "0, 1")
+    source = after.sources["diagnosis"]
+    assert (source.command, source.commit, source.seeds) == ("python -m benchmarks.diagnosis", "abc1234", "0, 1")
     assert after.errors["cpu"]["python"] == {"diagnosis": 0.18}
     assert after.of("cpu") == before.of("cpu") | {"python": 0.18, "data": 0.07}
     assert (after.of("gpu"), after.of("partial")) == (before.of("gpu"), before.of("partial"))
@@ -78,7 +78,9 @@ def test_every_command_of_a_source_names_a_benchmark():
 def written(monkeypatch, module):
     """What a benchmark writes of what was carried out, as (source, command, answers)."""
     calls = []
-    monkeypatch.setattr(module, "write_carried_out", lambda source, told, found: calls.append((source, told, [*found])))
+    monkeypatch.setattr(
+        module, "write_carried_out", lambda source, origin, found: calls.append((source, origin, [*found]))
+    )
     return calls
 
 
@@ -149,7 +151,7 @@ def test_accuracy_writes_what_a_pair_of_traces_shows_and_needs_no_run(monkeypatc
 )
 def test_simulated_jobs_are_written_under_the_source_asked_for(monkeypatch, shape, source, name):
     calls = []
-    monkeypatch.setattr(known_jobs, "write", lambda *told: calls.append(told))
+    monkeypatch.setattr(known_jobs, "write", lambda *found: calls.append(found))
     known_jobs.write_model_errors([], shape, range(3, 5), source)
     of = (f" --class {shape}" if shape else "") + " --seed 3 --programs 2" + (f" --source {source}" if source else "")
     assert calls == [(name, f"python -m benchmarks.known{of}", "3 to 4", {})]

@@ -30,9 +30,9 @@ def starts_a_verb(text, before):
 
 
 def test_a_verb_starts_as_a_process():
-    told = subprocess.run(command_line("explain", "--help"), cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert told.returncode == 0
-    assert VERBS["explain"] in told.stdout
+    done = subprocess.run(command_line("explain", "--help"), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert VERBS["explain"] in done.stdout
 
 
 def test_what_is_no_verb_has_no_command_line():

@@ -73,7 +73,7 @@ def bits(ddp):
 @scenario
 def codecs(*specs):
     """Each codec, 300 steps: bits, the last loss, bytes sent in the last step (and to other hosts), the buckets' sizes."""
-    told = {}
+    results = {}
     for spec in specs:
         how = CompressionBody(default=chosen(spec), guard=GuardSettings(every=10**9))
         ddp, optimizer, compression = made(how=how)
@@ -82,24 +82,24 @@ def codecs(*specs):
         loss = train(ddp, optimizer, 1, STEPS - 1)
         sizes = [sum(one.sizes.values()) for one in compression.buckets.known.values()]
         between = compression.sent_between_hosts_bytes - before_between
-        told[spec] = [bits(ddp), loss, compression.sent_bytes - before, sizes, between]
+        results[spec] = [bits(ddp), loss, compression.sent_bytes - before, sizes, between]
         compression.close()
-    return told
+    return results
 
 
 @scenario
 def without():
     """What plain DDP comes to."""
-    told = {}
+    results = {}
     for views in (False, True):
         ddp, optimizer, _ = made(views=views)
         train(ddp, optimizer, STEPS)
         plain = bits(ddp)
         ddp, optimizer, compression = made(views=views, how="none")
         train(ddp, optimizer, STEPS)
-        told[str(views)] = [plain, bits(ddp)]
+        results[str(views)] = [plain, bits(ddp)]
         compression.close()
-    return told
+    return results
 
 
 @scenario
@@ -141,20 +141,20 @@ def planned():
     first = BucketChoice(codec="none", index=0, elements=(1, 40, 40, 1600))
     body = CompressionBody(buckets=(first, second), warm_up_steps=2, guard=GuardSettings(every=5, fallback="bf16"))
     ddp, optimizer, compression = made(how=body)
-    told = {"codecs": []}
+    results = {"codecs": []}
     for step in range(30):
         train(ddp, optimizer, 1, step, compression)
-        told["codecs"].append([one.choice.codec for one in compression.buckets.known.values()])
+        results["codecs"].append([one.choice.codec for one in compression.buckets.known.values()])
     compression.observe(1e6)
     train(ddp, optimizer, 6, 30)
-    told["then"] = [one.choice.codec for one in compression.buckets.known.values()]
-    told["events"] = [event.what for event in compression.events]
+    results["then"] = [one.choice.codec for one in compression.buckets.known.values()]
+    results["events"] = [event.what for event in compression.events]
     compression.close()
     try:
         made(how=CompressionBody(buckets=(first,)))
     except EsprofError as error:
-        told["other"] = str(error)
-    return told
+        results["other"] = str(error)
+    return results
 
 
 @scenario
@@ -190,7 +190,7 @@ def mean_gradient(ddp, step):
 @scenario
 def guarded(topology="flat"):
     """A gradient that is not finite, and a codec that loses too much: both are given up, on all ranks alike."""
-    told = {}
+    results = {}
     for name, settings in {"lossy": GuardSettings(every=5, max_vnmse=0.1), "nan": GuardSettings(every=5)}.items():
         choice = CodecChoice(codec="topk:0.05", topology=topology)
         ddp, optimizer, compression = made(how=CompressionBody(default=choice, guard=settings))
@@ -198,19 +198,21 @@ def guarded(topology="flat"):
         if name == "nan" and dist.get_rank() == 1:
             ddp.module[0].weight.register_hook(lambda grad: grad * float("nan"))
         train(ddp, optimizer, 2, 5)
-        told[name] = sorted({event.what for event in compression.events})
-        told[f"{name} choices"] = [
+        results[name] = sorted({event.what for event in compression.events})
+        results[f"{name} choices"] = [
             [one.choice.codec, one.choice.topology] for one in compression.buckets.known.values()
         ]
-        told[f"{name} looks"] = [[one.step, one.vnmse] for found in compression.inspections().values() for one in found]
+        results[f"{name} looks"] = [
+            [one.step, one.vnmse] for found in compression.inspections().values() for one in found
+        ]
         compression.close()
-    return told
+    return results
 
 
 @scenario
 def wrong():
     """What is refused, with every rank going on."""
-    told = {}
+    results = {}
     ddp, optimizer, compression = made(how="none")
     mine = "bf16" if dist.get_rank() else "fp16"
     for name, call in {
@@ -222,35 +224,35 @@ def wrong():
         try:
             call()
         except EsprofError as error:
-            told[name] = str(error)
+            results[name] = str(error)
     train(ddp, optimizer, 3)
     try:
         compression.adopt("bf16", at_step=1)
     except EsprofError as error:
-        told["over"] = str(error)
-    told["bits"] = bits(ddp)
+        results["over"] = str(error)
+    results["bits"] = bits(ddp)
     compression.close()
-    return told
+    return results
 
 
 @scenario
 def other_hosts():
     """Hierarchical exchanges that these hosts cannot have: refused, and the job goes on as it would have."""
-    told = {"host": socket.gethostname()}
+    results = {"host": socket.gethostname()}
     try:
         made(how=CodecChoice(codec="bf16", topology="hierarchical"))
     except EsprofError as error:
-        told["compress"] = str(error)
+        results["compress"] = str(error)
     ddp, optimizer, compression = made(how="none")
     train(ddp, optimizer, 3)
     try:
         compression.adopt(CodecChoice(codec="bf16", topology="hierarchical"), at_step=3)
     except EsprofError as error:
-        told["adopt"] = str(error)
+        results["adopt"] = str(error)
     train(ddp, optimizer, 3, 3)
-    told["codec"] = [one.choice.codec for one in compression.buckets.known.values()]
+    results["codec"] = [one.choice.codec for one in compression.buckets.known.values()]
     compression.close()
-    return told
+    return results
 
 
 @scenario
@@ -258,21 +260,21 @@ def resumed_elsewhere():
     """A checkpoint whose ranks were together on other hosts."""
     ddp, optimizer, compression = made(how=CodecChoice(codec="sign", topology="hierarchical"))
     train(ddp, optimizer, 3)
-    state, told = compression.state_dict(), {}
+    state, results = compression.state_dict(), {}
     state["hosts"] = state["hosts"][::-1]
     try:
         compression.load_state_dict(state)
     except EsprofError as error:
-        told["refused"] = str(error)
+        results["refused"] = str(error)
     compression.adopt("sign", at_step=3)
     train(ddp, optimizer, 1, 3)
     state = compression.state_dict()
     state["hosts"] = state["hosts"][::-1]
     compression.load_state_dict(state)  # What is flat does not depend on the hosts.
     train(ddp, optimizer, 1, 4)
-    told["bits"] = bits(ddp)
+    results["bits"] = bits(ddp)
     compression.close()
-    return told
+    return results
 
 
 @scenario
@@ -285,7 +287,7 @@ def accumulated(topology="flat"):
         def get_scale(self):
             return self.scale
 
-    told = {}
+    results = {}
     for change in (False, True):
         scaler = Scaler()
         ddp, optimizer, compression = made(how=CodecChoice(codec="sign", topology=topology), scaler=scaler)
@@ -301,13 +303,13 @@ def accumulated(topology="flat"):
             for parameter in ddp.parameters():
                 parameter.grad /= scaler.scale
             optimizer.step()
-        told[str(change)] = [bits(ddp), compression.step]
+        results[str(change)] = [bits(ddp), compression.step]
         compression.close()
-    return told
+    return results
 
 
 @scenario
-def wrapped(told):
+def wrapped(results):
     """What apply_plan makes of a plan's file: buckets, codecs, and what it says of the rest."""
 
     def model():
@@ -316,14 +318,14 @@ def wrapped(told):
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        ddp = esprof.apply_plan(model(), told, gradient_as_bucket_view=True)
+        ddp = esprof.apply_plan(model(), results, gradient_as_bucket_view=True)
     train(ddp, torch.optim.SGD(ddp.parameters(), lr=0.004), 4)
     codecs = [one.choice.codec for one in ddp.compression.buckets.known.values()]
     found = {"codecs": codecs, "cap": ddp.bucket_bytes_cap, "said": [str(one.message) for one in said]}
     ddp.compression.close()
     for name, other in {"wrapped": ddp, "model": nn.Linear(20, 1)}.items():
         try:
-            esprof.apply_plan(other, told)
+            esprof.apply_plan(other, results)
         except EsprofError as error:
             found[name] = str(error)
     return found
@@ -348,17 +350,17 @@ def tried():
         if compression is not None:
             compression.close()
 
-    told = {}
+    results = {}
     for spec in ("bf16", "topk:0.05"):
         found = canary(training, spec, seeds=(1, 2))
-        told[spec] = [found.passed, found.gaps, found.interval, found.steps]
+        results[spec] = [found.passed, found.gaps, found.interval, found.steps]
     for name, seeds, losses in (("seeds", (1,), [1.0]), ("lengths", (1, 2), None)):
         try:
             canary(lambda how, seed, losses=losses: losses or [1.0] * seed, "bf16", seeds=seeds)
         except EsprofError as error:
-            told[name] = str(error)
-    told["nan"] = canary(lambda how, seed: [math.nan if how else 1.0], "bf16").passed
-    return told
+            results[name] = str(error)
+    results["nan"] = canary(lambda how, seed: [math.nan if how else 1.0], "bf16").passed
+    return results
 
 
 @scenario

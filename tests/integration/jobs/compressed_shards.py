@@ -30,11 +30,11 @@ def gradients(net, rank):
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    told = {}
+    results = {}
     try:
         compress_sharded(model())
     except UsageError as error:
-        told["plain"] = str(error)
+        results["plain"] = str(error)
     net = model()
     fully_shard(net[0])
     fully_shard(net)
@@ -43,13 +43,13 @@ if __name__ == "__main__":
     net(x).square().mean().backward()
     # What it should be: each rank's gradient rounded to bf16, added in 32 bits.
     alone = [gradients(model(), other) for other in range(world)]
-    told["equal"], told["elements"] = [], 0
+    results["equal"], results["elements"] = [], 0
     for number, parameter in enumerate(net.parameters()):
         mean = sum(grads[number].to(torch.bfloat16).float() for grads in alone) / world
-        told["equal"].append(torch.equal(parameter.grad.full_tensor(), mean))
+        results["equal"].append(torch.equal(parameter.grad.full_tensor(), mean))
         rows = -(-parameter.shape[0] // world) * world
-        told["elements"] += rows * parameter[0].numel() if parameter.dim() > 1 else rows
-    told["sent"] = compressed.sent_bytes
-    Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(told))
+        results["elements"] += rows * parameter[0].numel() if parameter.dim() > 1 else rows
+    results["sent"] = compressed.sent_bytes
+    Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()
     time.sleep(0.5)  # Gloo's threads outlive the group, and must not meet an interpreter on its way out.

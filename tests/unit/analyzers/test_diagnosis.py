@@ -294,7 +294,7 @@ def stage_of_pipeline(rank: int, first_ms: int, second_ms: int) -> list:
     """Stage `rank` of two: four micro-batches a step, each computed by the first stage, passed on, and computed by the
     second while the first is at the next."""
     both = {"in_elements": 1000, "dtype": "Float", "group_ranks": [0, 1]}
-    told = {**both, "source_rank": 0, "target_rank": 1, "collective": "recv" if rank else "send"}
+    args = {**both, "source_rank": 0, "target_rank": 1, "collective": "recv" if rank else "send"}
     step_us = 1_000 * (4 * max(first_ms, second_ms) + min(first_ms, second_ms)) + 2_000
     rows, correlation = [], 1
     for number in range(1, 6):
@@ -306,7 +306,7 @@ def stage_of_pipeline(rank: int, first_ms: int, second_ms: int) -> list:
             begin = passed if rank else sent - 20
             rows += [
                 call("cudaLaunchKernelExC", at + 10 + batch, 1, correlation),
-                kernel("ncclDevKernel_SendRecv", begin, sent - begin, correlation, stream=20, **told),
+                kernel("ncclDevKernel_SendRecv", begin, sent - begin, correlation, stream=20, **args),
             ]
             start, passed = (max(computed, sent + 5) if rank else computed), sent
             length = 1_000 * (second_ms if rank else first_ms)

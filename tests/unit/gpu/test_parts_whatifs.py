@@ -39,8 +39,8 @@ def answer(predicted):
 @pytest.fixture
 def said(monkeypatch):
     """What esprof says of the recording number N of a job, by what-if."""
-    told = {"gpu=0.5x": [answer(190.0), answer(202.0)], "gpu=0.6x": [answer(160.0), answer(164.0)]}
-    monkeypatch.setattr(whatifs, "ask_run", lambda run, spec: told[spec][run] if spec in told else "no evidence")
+    answers = {"gpu=0.5x": [answer(190.0), answer(202.0)], "gpu=0.6x": [answer(160.0), answer(164.0)]}
+    monkeypatch.setattr(whatifs, "ask_run", lambda run, spec: answers[spec][run] if spec in answers else "no evidence")
 
 
 def shown(tmp_path, capsys, *changes):

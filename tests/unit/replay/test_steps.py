@@ -175,7 +175,7 @@ def test_in_a_step_that_a_rank_lost_the_others_are_matched_with_one_another():
     found = answer(run, ["cpu=2x"])
     assert (found.coverage.collectives_matched, found.coverage.collectives_partial) == (23, 2)
     assert set(found.coverage.unmatched_by_rank.values()) == {0}
-    assert "cannot be told" not in (found.what_if[0].note or "")  # That step does not count.
+    assert "cannot be separated" not in (found.what_if[0].note or "")  # That step does not count.
 
 
 def test_a_lost_step_never_counts_whatever_is_wrong_with_the_others():

@@ -83,8 +83,8 @@ def test_what_is_outside_the_interval_may_still_be_close():
 
 
 def test_without_a_promise_there_is_nothing_to_miss():
-    told = judged([150.0, 150.0], None)
-    assert (told.verdict, told.predicted, told.error_pct) == ("measured", None, None)
+    judgement = judged([150.0, 150.0], None)
+    assert (judgement.verdict, judgement.predicted, judgement.error_pct) == ("measured", None, None)
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_without_a_promise_there_is_nothing_to_miss():
     ],
 )
 def test_what_weakens_an_answer_is_said(after, unprofiled_us, codes):
-    told = judged(after, promised("bucket_mb=4", unprofiled_step_us=unprofiled_us))
-    assert [warning.code for warning in told.warnings] == codes
+    judgement = judged(after, promised("bucket_mb=4", unprofiled_step_us=unprofiled_us))
+    assert [warning.code for warning in judgement.warnings] == codes
 
 
 def test_waiting_for_a_cpu_is_said():
-    told = judged([75.0, 75.0], promised("bucket_mb=4"), wait_us=15.0)
-    (warning,) = told.warnings
+    judgement = judged([75.0, 75.0], promised("bucket_mb=4"), wait_us=15.0)
+    (warning,) = judgement.warnings
     assert (warning.code, "0 to 20 % of a step" in warning.message) == ("cpu-wait", True)

@@ -30,8 +30,8 @@ generation, folder = launch.get("generation", 0), Path(launch["folder"])
 
 def leave(*_, next_world=None):
     if rank == 0:
-        told = {"step": 1, "reason": "asked", "asked": True, "stopped_ns": time.time_ns(), "world": next_world}
-        (folder / "part").write_text(json.dumps(told))
+        request = {"step": 1, "reason": "asked", "asked": True, "stopped_ns": time.time_ns(), "world": next_world}
+        (folder / "part").write_text(json.dumps(request))
         (folder / "part").rename(folder / f"left-{generation}.json")
     os._exit(0)
 

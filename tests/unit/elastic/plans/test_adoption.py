@@ -93,12 +93,12 @@ def test_any_number_of_plans_leave_the_bits(static, seed):
 
 
 def test_a_codec_comes_at_its_step_wherever_ests_run():
-    def told():
+    def events_of_one():
         trainer = small_trainer()
         trainer.set_codec("topk:0.1", from_step=3)
         return bits(trainer, STEPS)
 
-    static = told()
+    static = events_of_one()
     first = Place(plan_of(codec="topk:0.1", apply_at=3), None, plan_of(((3,), (0, 1, 2)), version=2))
     # The second is agreed on before the first one's step comes, and takes its place: it has both parts.
     second = Place(plan_of(((0,), (1, 2, 3))), plan_of(((1,), (0, 2, 3)), "topk:0.1", apply_at=3, version=2))

@@ -107,9 +107,9 @@ def test_a_codec_that_is_given_up_after_the_job_began_anew_is_in_its_history(tmp
     plan = guarded(LOSSY, apply_at=1, world=1, every=2, windows=2, most_unsent=0.1)
     trained(4, Place(plan))
     trained(10, Place())
-    told = HISTORY.read(tmp_path)[-1] if HISTORY.read(tmp_path)[-1].what == "reverted" else HISTORY.read(tmp_path)[-2]
-    assert "the residual grows" in told.reason
-    assert told.plan is not None
+    event = HISTORY.read(tmp_path)[-1] if HISTORY.read(tmp_path)[-1].what == "reverted" else HISTORY.read(tmp_path)[-2]
+    assert "the residual grows" in event.reason
+    assert event.plan is not None
 
 
 def test_the_guard_goes_into_checkpoints(tmp_path):

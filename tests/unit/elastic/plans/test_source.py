@@ -109,6 +109,6 @@ def test_it_waits_for_what_the_job_says_of_this_very_plan(tmp_path):
 
     thread = threading.Thread(target=job)
     thread.start()
-    given, told = deliver(plan_of(EVEN), place, 30)
+    given, status = deliver(plan_of(EVEN), place, 30)
     thread.join()
-    assert (told.state, told.step, given.version) == ("adopted", 4, 1)
+    assert (status.state, status.step, given.version) == ("adopted", 4, 1)

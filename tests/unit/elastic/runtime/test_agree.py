@@ -45,11 +45,11 @@ def test_all_fail_alike_where_one_cannot_read(error):
         except EsprofError as raised:
             return type(raised), str(raised)
 
-    told = on_threads(3, body)
+    results = on_threads(3, body)
     if error is InputError:
-        assert told == [(InputError, "file: is broken (rank 1)\n  Mend it.")] * 3
+        assert results == [(InputError, "file: is broken (rank 1)\n  Mend it.")] * 3
     else:  # What is no damage goes first, so that nobody passes over it.
-        assert [kind for kind, _ in told] == [EsprofError, MismatchError, EsprofError]
+        assert [kind for kind, _ in results] == [EsprofError, MismatchError, EsprofError]
 
 
 def test_none_fails_where_none_does():
@@ -112,8 +112,8 @@ def test_terms_must_be_alike_but_are_not_what_the_job_is():
     assert first.job == JOB
 
 
-def told(steps, meddle=lambda trainer, rank, step: None, **unlike):
-    """What each of two ranks is told that makes `steps` steps with `meddle` before each; rank 1 has `unlike` options."""
+def results(steps, meddle=lambda trainer, rank, step: None, **unlike):
+    """The result of each of two ranks after `steps` steps, with `meddle` before each; rank 1 has `unlike` options."""
 
     def body(transport):
         options = unlike if transport.rank else {}
@@ -151,7 +151,7 @@ def frozen_bias(parameters):
 )
 def test_ranks_that_are_told_unlike_things_are_refused(unlike, field, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    first, second = told(1, **unlike)
+    first, second = results(1, **unlike)
     assert first == second
     assert first.startswith(field)
     assert first.endswith("on rank 1")
@@ -188,7 +188,7 @@ def assignment(trainer, rank, step):
     ],
 )
 def test_what_one_rank_alone_changes_between_two_steps_is_told(meddle, reason):
-    assert told(3, meddle) == [reason] * 2
+    assert results(3, meddle) == [reason] * 2
 
 
 def test_a_log_tells_which_rank_and_tensor_went_its_own_way(tmp_path):

@@ -20,7 +20,7 @@ def job(cpu_ms, ready_ms=0, throttled_ms=0, more=()):
     return run_of({0: [*rows, *more]}, steps={0: step_table([50] * 3, start_ns=EPOCH_NS, phase="timed", **noted)})
 
 
-def told(replayed):
+def messages(replayed):
     return [warning.message for warning in replayed.warnings if warning.code == "operations-not-run"]
 
 
@@ -30,7 +30,7 @@ def test_what_operations_take_beyond_the_threads_cpu_time_is_not_explained():
     assert found.operations_ns.tolist() == [35 * MS] * 3
     assert found.idle_ns.tolist() == [21 * MS] * 3
     assert replayed.explained_pct == pytest.approx(100 * (1 - 21 / 50))
-    (message,) = told(replayed)
+    (message,) = messages(replayed)
     assert message == (
         "rank 0: 21.0 ms a step of 35.0 ms in operations did not run: waited or was preempted; "
         "most time goes to mine::kernel"
@@ -38,7 +38,7 @@ def test_what_operations_take_beyond_the_threads_cpu_time_is_not_explained():
 
 
 def test_how_long_a_quota_stopped_the_rank_is_told():
-    (message,) = told(Replayed.of(job(cpu_ms=10, ready_ms=4, throttled_ms=3)))
+    (message,) = messages(Replayed.of(job(cpu_ms=10, ready_ms=4, throttled_ms=3)))
     assert message.endswith("; its CPU quota stopped it for 3.00 ms a step")
 
 
@@ -49,14 +49,14 @@ def test_how_long_a_quota_stopped_the_rank_is_told():
 )
 def test_operations_that_ran_or_could_have_run_are_explained(cpu_ms, ready_ms):
     replayed = Replayed.of(job(cpu_ms, ready_ms))
-    assert told(replayed) == []
+    assert messages(replayed) == []
     assert replayed.explained_pct >= 95
 
 
 def test_the_cpu_of_a_job_that_computes_on_a_gpu_may_wait():
     replayed = Replayed.of(job(cpu_ms=1, more=launched("gemm", 10, 20, 100, 1)))
     assert replayed.not_run == ()
-    assert told(replayed) == []
+    assert messages(replayed) == []
 
 
 def test_another_path_has_its_own_share():

@@ -21,10 +21,10 @@ def blame_of(run) -> Blame:
 
 def reduced(group: tuple[int, ...], at: float, end: float, correlation: int) -> list:
     """An all-reduce of these ranks, launched at `at` and running until `end`, for which the CPU waits."""
-    told = {"collective": "allreduce", "group_ranks": list(group), "in_elements": 1000, "dtype": "Float"}
+    args = {"collective": "allreduce", "group_ranks": list(group), "in_elements": 1000, "dtype": "Float"}
     return [
         call("cudaLaunchKernelExC", at, 5, correlation),
-        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 10, end - at - 10, correlation, stream=20, **told),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 10, end - at - 10, correlation, stream=20, **args),
         call("cudaStreamSynchronize", at + 10, end - at, correlation + 1),
     ]
 
@@ -78,7 +78,7 @@ def test_work_that_delays_nobody_is_no_blame():
 def stage_of_pipeline(rank: int, kernels: int) -> list:
     """A stage that runs so many kernels of 1 ms; then rank 0 sends to rank 1, and both reduce."""
     done = 100 + kernels * MS
-    told = {"in_elements": 1000, "dtype": "Float", "source_rank": 0, "target_rank": 1, "group_ranks": [0, 1]}
+    args = {"in_elements": 1000, "dtype": "Float", "source_rank": 0, "target_rank": 1, "group_ranks": [0, 1]}
     rows = [step(1, 0, 12 * MS), op("aten::mm", 0, 90)]
     for n in range(kernels):
         rows += launched(f"gemm {n}", 2 * n, 100 + n * MS, MS, n + 1)
@@ -86,7 +86,7 @@ def stage_of_pipeline(rank: int, kernels: int) -> list:
     rows += [
         call("cudaLaunchKernelExC", 80, 5, 50),
         kernel(
-            "ncclDevKernel_SendRecv(send)", done + 5 if not rank else 95, 8 * MS, 50, stream=20, collective=word, **told
+            "ncclDevKernel_SendRecv(send)", done + 5 if not rank else 95, 8 * MS, 50, stream=20, collective=word, **args
         ),
         call("cudaStreamSynchronize", 95, 11 * MS, 51),
     ]

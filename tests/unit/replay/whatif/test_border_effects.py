@@ -27,8 +27,8 @@ def behind_an_allocation() -> list:
 def test_a_gain_before_the_steady_steps_makes_these_no_longer(spec):
     found = answer(Replayed.of(run_of({0: behind_an_allocation()}), max_error_pct=100), [spec, f"{spec},gpu=1x"])
     assert [left.step for left in found.left_out] == [1]
-    assert [told.saving_us for told in found.what_if] == [0, 0]
-    assert all("before the steady-state steps" in (told.note or "") for told in found.what_if)
+    assert [outcome.saving_us for outcome in found.what_if] == [0, 0]
+    assert all("before the steady-state steps" in (outcome.note or "") for outcome in found.what_if)
 
 
 def test_what_takes_longer_still_does_where_less_is_waited_for():

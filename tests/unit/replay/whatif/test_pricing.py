@@ -124,9 +124,9 @@ def test_a_run_that_replay_cannot_predict_gets_no_what_if_and_no_priced_finding(
 
 
 def test_steps_that_scatter_say_nothing_against_the_graph_but_widen_the_interval():
-    told = answer(uneven_run(20), ["cpu=2x"])
-    assert told.known_error_pct == pytest.approx(40)
-    (found,) = told.what_if
+    result = answer(uneven_run(20), ["cpu=2x"])
+    assert result.known_error_pct == pytest.approx(40)
+    (found,) = result.what_if
     # Steps of 5, 5, 5, 10 and 10 ms: 2.78 standard errors about their mean, with four degrees of freedom.
     assert found.predicted_us == pytest.approx(7 * MS)
     assert found.high_us - found.predicted_us == pytest.approx(

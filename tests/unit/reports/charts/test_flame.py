@@ -27,8 +27,8 @@ def test_a_function_tells_where_it_is_and_how_long_it_took():
     assert first["customdata"][-1] == ["", 50.0]
     assert "on a CPU" in first["hovertemplate"]
     unknown = msgspec.structs.replace(case.flame().trees[0], cpu_us=None)
-    told = case.charts(case.report(flame=msgspec.structs.replace(case.flame(), trees=(unknown,))))["flame-chart"]
-    assert "on a CPU" not in told.data[0]["hovertemplate"]
+    flame = case.charts(case.report(flame=msgspec.structs.replace(case.flame(), trees=(unknown,))))["flame-chart"]
+    assert "on a CPU" not in flame.data[0]["hovertemplate"]
 
 
 def test_deep_stacks_have_lower_levels():

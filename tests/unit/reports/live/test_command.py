@@ -20,10 +20,10 @@ def test_a_library_that_is_not_there_is_named_with_the_remedy(tmp_path, monkeypa
                 raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
-    told = esprof("serve", tmp_path)
-    assert told.returncode == 1
-    assert f"serving needs {library}, which is not installed" in told.stderr
-    assert "pip install 'esprof[serve]'" in told.stderr
+    done = esprof("serve", tmp_path)
+    assert done.returncode == 1
+    assert f"serving needs {library}, which is not installed" in done.stderr
+    assert "pip install 'esprof[serve]'" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def test_a_library_that_is_not_there_is_named_with_the_remedy(tmp_path, monkeypa
     ],
 )
 def test_what_cannot_be_served(tmp_path, arguments, code, says):
-    told = esprof("serve", *arguments, cwd=tmp_path)
-    assert (told.returncode, told.stdout) == (code, "")
-    assert says in told.stderr
+    done = esprof("serve", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert says in done.stderr
 
 
 def test_a_port_that_is_taken(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        told = esprof("serve", tmp_path, "--port", other.getsockname()[1])
-    assert told.returncode == 1
-    assert "Address already in use" in told.stderr
-    assert "--port" in told.stderr
+        done = esprof("serve", tmp_path, "--port", other.getsockname()[1])
+    assert done.returncode == 1
+    assert "Address already in use" in done.stderr
+    assert "--port" in done.stderr
     with Lock(tmp_path):  # It left the Run free.
         pass

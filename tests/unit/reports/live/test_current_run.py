@@ -167,7 +167,7 @@ def test_a_request_that_cannot_be_taken_away_is_answered_once(tmp_path, monkeypa
     for _ in range(4):
         trainer.step()
         times.append(load(tmp_path).meta.created_ns if (tmp_path / "run.json").exists() else None)
-    assert len({told for told in times if told is not None}) == 1
+    assert len({step_ms for step_ms in times if step_ms is not None}) == 1
 
 
 @pytest.mark.parametrize("kind", ["pipe", "large"])

@@ -186,7 +186,7 @@ def test_what_a_trial_cannot_tell_is_tried_once_more_and_longer(tmp_path, monkey
     ("high", "unclear"), [(25.0, True), (15.0, False), (None, False)], ids=["may be", "is less", "broken off"]
 )
 def test_a_trial_is_unclear_where_the_gain_may_be_as_promised(high, unclear):
-    told = Round(
+    round_ = Round(
         round=0,
         kind="assignment",
         step=1,
@@ -195,7 +195,7 @@ def test_a_trial_is_unclear_where_the_gain_may_be_as_promised(high, unclear):
         gain_pct=9.0,
         gain_high_pct=high,
     )
-    assert tuning._is_unclear(told) is unclear
+    assert tuning._is_unclear(round_) is unclear
 
 
 ALLOWED = TuningSettings(steps=6, window=5, blocks=3, max_vnmse=0.01)

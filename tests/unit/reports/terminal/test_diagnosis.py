@@ -63,9 +63,9 @@ def test_a_title_is_whole_or_not_there(titles, width):
     shown = msgspec.structs.replace(case.diagnosis(found=found), verdict="Slow.")
     brief, whole = (" ".join(draw(shown, Screen(width)).split()) for draw in (draw_verdict, draw_diagnosis))
     for number, finding in enumerate(found, 1):
-        told = f" {number} {first.id} {finding.title} saves"
-        assert told in whole
-        assert told in brief or (number > 1 and f" {number} {first.id}" not in brief)
+        line = f" {number} {first.id} {finding.title} saves"
+        assert line in whole
+        assert line in brief or (number > 1 and f" {number} {first.id}" not in brief)
 
 
 def test_a_saving_that_may_be_none_is_not_listed_as_one():

@@ -131,8 +131,8 @@ def test_a_trace_of_the_jobs_that_cannot_be_taken_in_is_named_and_left_alone(tmp
             written.write_text(written.read_text()[:500])
         with_jobs_trace(raw, tmp_path / "no" if name == "gone" else written, 2, 2 if name == "early" else 7)
         run = finished(raw)
-        (told,) = [warning.message for warning in run.warnings if warning.code == "jobs-trace"]
-        assert reason in told
+        (message,) = [warning.message for warning in run.warnings if warning.code == "jobs-trace"]
+        assert reason in message
         assert run.rank(0).windows == ()
         assert len(run.steps(0)) == 10
         assert written.exists()

@@ -258,8 +258,8 @@ def test_gpu_work_belongs_to_the_step_that_launched_it(read):
 
 
 def test_a_kernel_whose_launch_is_not_told_belongs_to_no_step(read):
-    told, untold = kernel(60, 1), kernel(30, None)
-    trace = read(step(1, 0, 100), launch(20, None), untold, launch(50, 1), told)
+    known, unknown = kernel(60, 1), kernel(30, None)
+    trace = read(step(1, 0, 100), launch(20, None), unknown, launch(50, 1), known)
     assert [event["step"] for event in table(trace) if event["kind"] == "kernel"] == [None, 1]
 
 

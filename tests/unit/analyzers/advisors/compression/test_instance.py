@@ -41,8 +41,8 @@ def test_published_values_and_optima(model, as_shipped):
     answer = instance.solve(path, as_shipped=as_shipped)
     assert answer.value_us == pytest.approx(optimum, abs=1)
     assert (answer.gap_kind, answer.gap_pct) == ("exact", 0)
-    told = np.array([priced.options.index(choice) for choice in answer.choices])
-    assert timeline.end_ns(told) / 1000 == pytest.approx(answer.value_us, abs=1e-3)
+    chosen = np.array([priced.options.index(choice) for choice in answer.choices])
+    assert timeline.end_ns(chosen) / 1000 == pytest.approx(answer.value_us, abs=1e-3)
 
 
 def written(folder, costs=None, **changes):
@@ -73,9 +73,9 @@ def test_the_engine_values_the_answer(tmp_path, monkeypatch):
     real = instance.replay
 
     def doubled(dfg):
-        told = real(dfg)
-        object.__setattr__(told, "end_ns", 2 * told.end_ns)
-        return told
+        chosen = real(dfg)
+        object.__setattr__(chosen, "end_ns", 2 * chosen.end_ns)
+        return chosen
 
     monkeypatch.setattr(instance, "replay", doubled)
     assert instance.solve(path, as_shipped=False).value_us == pytest.approx(2 * before)

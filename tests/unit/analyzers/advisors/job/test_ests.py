@@ -47,11 +47,11 @@ def test_of_a_rank_without_ests_they_are_assumed_to_be_to_its_update_as_elsewher
     _, found = est_load(run)
     assert [found.costs[1].est_ns, found.costs[1].last_ns] == pytest.approx([3e6, 3e6], rel=3e-3)
     assert not found.costs[1].is_measured
-    told = advise_ests(Replayed.of(run))
-    assert [len(ests) for ests in told.decision.ests] == [4, 4]
-    assert told.value == pytest.approx(4 * 3_000 + COMMUNICATION + 1_000, rel=0.01)
-    assert told.decision.ranks[1].est_from == "assumed"
-    assert any("rank 1 ran no EST" in warning for warning in told.warnings)
+    advice = advise_ests(Replayed.of(run))
+    assert [len(ests) for ests in advice.decision.ests] == [4, 4]
+    assert advice.value == pytest.approx(4 * 3_000 + COMMUNICATION + 1_000, rel=0.01)
+    assert advice.decision.ranks[1].est_from == "assumed"
+    assert any("rank 1 ran no EST" in warning for warning in advice.warnings)
 
 
 def test_the_fast_rank_gets_more():

@@ -88,8 +88,8 @@ def test_the_line_is_that_of_a_sample_taken_while_the_call_waits():
     stack = "train.py(40): main\ntrain.py(52): log_loss\npython3.11/site-packages/torch/_tensor.py(10): item"
     samples = table({"at_ns": [at], "dur_ns": [10_000], "cpu_ns": [0], "step": [3], "stack": [stack]}, SAMPLES)
     events = run.events(0)
-    told = Run(run.meta, lambda name, rank: {"events": events, "samples": samples}.get(name))
-    (finding,) = sync_findings(told)
+    sampled = Run(run.meta, lambda name, rank: {"events": events, "samples": samples}.get(name))
+    (finding,) = sync_findings(sampled)
     assert finding.evidence["python_line"].of("aten::item") == "train.py(52): log_loss"
     assert finding.advice.startswith("At train.py(52): log_loss: ")
 

@@ -14,8 +14,8 @@ def job(tokens: list[int | None], padding: list[int | None], *, computing: str =
     for number in range(1, len(tokens) + 1):
         at = number * STEP_MS * 1000.0
         rows += [step(number, at, at + 10_000), op(computing, at, 8_000), op("Optimizer.step", at + 8_000, 2_000)]
-    told = {"tokens": tokens, "padding": padding, "samples": [8] * len(tokens)}
-    table = step_table([STEP_MS] * len(tokens), first=1, phase="timed", **told)
+    counts = {"tokens": tokens, "padding": padding, "samples": [8] * len(tokens)}
+    table = step_table([STEP_MS] * len(tokens), first=1, phase="timed", **counts)
     return run_of({0: rows}, steps={0: table})
 
 

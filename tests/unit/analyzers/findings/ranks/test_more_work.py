@@ -59,11 +59,11 @@ def test_a_rank_with_more_tokens_has_more_work():
     assert found.evidence["compute_time_ratio"].value > 1.5
 
 
-@pytest.mark.parametrize(("cpu_ms", "told"), [((35, 65), "more work"), ((35, 37), "with the same amount of work")])
-def test_computing_that_takes_longer_and_runs_no_longer_is_no_more_work(cpu_ms, told):
+@pytest.mark.parametrize(("cpu_ms", "expected"), [((35, 65), "more work"), ((35, 37), "with the same amount of work")])
+def test_computing_that_takes_longer_and_runs_no_longer_is_no_more_work(cpu_ms, expected):
     """A quota stops the rank, but not in its optimizer."""
     found = straggler(job(rank(60, 5), cpu_ns=[ms * 1_000_000 for ms in cpu_ms]))
-    assert told in found.title
+    assert expected in found.title
 
 
 def test_a_rank_with_as_many_tokens_and_operations_is_slower():

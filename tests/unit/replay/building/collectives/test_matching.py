@@ -269,7 +269,7 @@ def test_members_are_matched_without_one_that_is_not_here_and_the_answer_says_so
 def test_a_complete_run_has_no_partial_collective_and_no_note():
     answered = answer(Replayed.of(run_of(ranks_of(sized(10, 20), sized(10, 20)))), ["network=2x"])
     assert answered.coverage.collectives_partial == 0
-    assert "cannot be told" not in (answered.what_if[0].note or "")
+    assert "cannot be separated" not in (answered.what_if[0].note or "")
 
 
 def test_a_collective_that_takes_far_longer_than_those_alike_waited_for_the_absent_member():
