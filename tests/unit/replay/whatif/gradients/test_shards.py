@@ -44,7 +44,7 @@ def test_the_loss_is_no_gradient():
     run = shards_run((1, 0.5))
     shards = Shards.of(run, build(run))
     assert shards.sizes == (MIB, MIB // 2)
-    assert [len(one) for one in shards.all_reduces] == [2, 2]  # One a rank.
+    assert [len(one) for one in shards.collectives] == [2, 2]  # One a rank.
 
 
 def test_gradients_in_buckets_are_no_shards():
