@@ -1,13 +1,13 @@
-"""What time is spent on: one name and one colour for each class of time, the same in every chart and table.
+"""Name and colour of each class of time, the same in every chart and table.
 
-The colours keep apart under the three common kinds of colour blindness, and on a white and on a dark page.
+The colours are distinguishable under the three common kinds of colour blindness, on a white and on a dark page.
 """
 
 import msgspec
 
 
 class TimeClass(msgspec.Struct, frozen=True):
-    """How one class of time is shown. `ink` is the text colour that reads on `colour`."""
+    """The style of one class of time. `ink` is a readable text colour on `colour`."""
 
     label: str
     colour: str
@@ -17,11 +17,11 @@ class TimeClass(msgspec.Struct, frozen=True):
 
 _DARK, _LIGHT = "#14181f", "#ffffff"
 _COMPUTE = TimeClass("compute", "#2b7bba", _LIGHT, "the device computes")
-_COMMUNICATION = TimeClass("communication", "#63bdea", _DARK, "a transfer runs and nothing computes beside it")
-_COPY = TimeClass("copy", "#1d3557", _LIGHT, "a copy between host and device runs, and nothing beside it")
-_WAIT = TimeClass("peer wait", "#d55e2b", _DARK, "a peer has not yet arrived at a collective")
-_DATA = TimeClass("input stall", "#f2c230", _DARK, "the next batch is not there yet")
-_HOST = TimeClass("host", "#c06a9f", _DARK, "the CPU works while the device has nothing to do")
+_COMMUNICATION = TimeClass("communication", "#63bdea", _DARK, "communication that no compute overlaps")
+_COPY = TimeClass("copy", "#1d3557", _LIGHT, "a copy between host and device that nothing overlaps")
+_WAIT = TimeClass("peer wait", "#d55e2b", _DARK, "waiting for a peer at a collective")
+_DATA = TimeClass("input stall", "#f2c230", _DARK, "waiting for the next batch")
+_HOST = TimeClass("host", "#c06a9f", _DARK, "the CPU works while the device is idle")
 _IDLE = TimeClass("idle", "#bfc6ce", _DARK, "none of these")
 
 CLASSES = {
@@ -35,15 +35,15 @@ CLASSES = {
     "host": _HOST,
     "cpu": _HOST,
     "idle": _IDLE,
-    "host_gap": TimeClass("host gap", "#ecc9de", _DARK, "the CPU runs code of which nothing was recorded"),
+    "host_gap": TimeClass("host gap", "#ecc9de", _DARK, "the CPU runs code that was not recorded"),
     "launch": TimeClass("launch", "#1b9e77", _DARK, "from the launch of a kernel to its start"),
     "allocator": TimeClass("allocator", "#8a5a2f", _LIGHT, "allocating or freeing device memory"),
-    "contention": TimeClass("contention", "#5b3f9b", _LIGHT, "a kernel waits for room on a busy device"),
+    "contention": TimeClass("contention", "#5b3f9b", _LIGHT, "a kernel waits for a busy device"),
 }
-"""By the names of `analyzers.finding.PARTS` and of the critical path; the parts share the looks of their classes."""
+"""By the names of `analyzers.finding.PARTS` and of the critical path; the parts share the style of their classes."""
 
 ORIGINS = {
-    "job": TimeClass("the job's own code", "#e58a5f", _DARK, "code of the folder that the job ran in"),
+    "job": TimeClass("the job's own code", "#e58a5f", _DARK, "code in the working directory of the job"),
     "torch": TimeClass("PyTorch", "#63bdea", _DARK, "Python code of PyTorch"),
     "other": TimeClass(
         "Python and packages", "#bfc6ce", _DARK, "built-in functions, the standard library, other packages"
@@ -55,5 +55,5 @@ _RESIDUAL = TimeClass("unexplained", "#525c69", _LIGHT, "no recorded cause")
 
 
 def time_class(name: str) -> TimeClass:
-    """The looks of the class `name`; what has no class of its own is unexplained."""
+    """The style of the class `name`; \"unexplained\" for other names."""
     return CLASSES.get(name, _RESIDUAL)

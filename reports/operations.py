@@ -1,4 +1,4 @@
-"""How operations are put in words, the same in the terminal and on the page."""
+"""Texts of operations, shared by the terminal and the HTML report."""
 
 import re
 
@@ -16,12 +16,12 @@ SORTED_BY: dict[Sort, str] = {
 
 
 def label(op: Op) -> str:
-    """The name of a row, as a trace has it."""
+    """The name of a row, as in a trace."""
     return f"nn.Module: {op.name}" if op.kind == "module" else op.name
 
 
 def short_kernel(name: str) -> str:
-    """A kernel's name without the arguments of its templates and its return type, which fill lines."""
+    """A kernel's name without template arguments and return type, which are long."""
     plain, depth = [], 0
     for letter in name.replace("(anonymous namespace)::", "").split("(", 1)[0]:
         depth += letter == "<"
@@ -32,7 +32,7 @@ def short_kernel(name: str) -> str:
 
 
 def detail(op: Op, limit: int) -> list[str]:
-    """What is known of an operation beside its times, in lines of at most `limit` characters."""
+    """Shapes, kernels and source location of an operation, in lines of at most `limit` characters."""
     found = []
     if op.shapes:
         found.append(op.shapes)
@@ -45,7 +45,7 @@ def detail(op: Op, limit: int) -> list[str]:
 
 
 def spread(answer: OpsAnswer, op: Op) -> str:
-    """The least and the most that a rank has of what rows are sorted by, and the rank that differs much."""
+    """Minimum and maximum over the ranks of the sort column, and the outlier rank."""
     field = "calls" if answer.sort == "calls" else f"{answer.sort.replace('-', '_')}_us"
     values = [getattr(rank, field) / (1 if field == "calls" else 1_000) for rank in op.by_rank]
     named = f", rank {op.differs}" if op.differs is not None else ""

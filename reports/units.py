@@ -1,4 +1,4 @@
-"""Figures for people: every number with its unit, at a precision that a person can use."""
+"""Formatting of figures, with units and a readable precision."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from esprof.run.overhead import Overhead
 
 UNKNOWN = "–"
 _MAX_VALUES_LISTED = 8
-"""Values that a line of evidence shows before it says how many more there are."""
+"""Values shown in a line of evidence; a note gives the number of further ones."""
 
 
 def duration(us: float | None) -> str:
@@ -30,7 +30,7 @@ def interval(low_us: float | None, high_us: float | None) -> str:
 
 
 def saving(finding: Finding) -> str:
-    """What a step gains without this one cause: `40.9 ms (36.8 to 45.0 ms)`."""
+    """Saving per step without this cause: `40.9 ms (36.8 to 45.0 ms)`."""
     if not finding.saving_us:
         return UNKNOWN
     ends = interval(finding.saving_low_us, finding.saving_high_us)
@@ -38,7 +38,7 @@ def saving(finding: Finding) -> str:
 
 
 def pct(value: float | None) -> str:
-    """A share in per cent: `34.2 %`; one too small for its decimals is `<0.1 %`, never a false zero."""
+    """A share in per cent: `34.2 %`; a tiny one is `<0.1 %`, not zero."""
     if value is None:
         return UNKNOWN
     if 0 < abs(value) < 0.05:
@@ -47,12 +47,12 @@ def pct(value: float | None) -> str:
 
 
 def bound_pct(value: float) -> str:
-    """An error as the bound that holds for it, at least a tenth of a per cent: `0.9 %` for 0.84."""
+    """The upper bound of an error, rounded up to tenths: `0.9 %` for 0.84."""
     return f"{max(1, ceil(10 * value)) / 10:.1f} %"
 
 
 def overhead(found: Overhead | None) -> str:
-    """What recording cost: `4 to 9 %`, `at most 3 %`."""
+    """Overhead of recording: `4 to 9 %`, `at most 3 %`."""
     if found is None:
         return UNKNOWN
     high = f"{max(1, ceil(found.high_pct))} %"
@@ -82,7 +82,7 @@ def rate(per_s: float | None) -> str:
 
 
 def rates(throughput: Throughput) -> list[str]:
-    """What is known of a throughput, steps first: `8.31 steps/s`, `133 samples/s`."""
+    """The known rates of a throughput, steps first: `8.31 steps/s`, `133 samples/s`."""
     known = {
         "steps": throughput.steps_per_s,
         "samples": throughput.samples_per_s,
@@ -140,7 +140,7 @@ _UNITS: dict[Unit, Callable[[Any], str]] = {
 
 
 def evidence(name: str, seen: Evidence) -> tuple[str, str]:
-    """One entry of `Finding.evidence` as (label, text). Of many values the first are shown, and how many more there are."""
+    """One entry of `Finding.evidence` as (label, text). Of many values, only the first are shown."""
     label = name.replace("_", " ")
     if not isinstance(seen.value, dict):
         return label, _shown(seen.value, seen.unit)
@@ -152,7 +152,7 @@ def evidence(name: str, seen: Evidence) -> tuple[str, str]:
 
 def _shown(value: Value, unit: Unit | None) -> str:
     if value is None:
-        return "not known"
+        return "unknown"
     if unit is not None:
         return _UNITS[unit](value)
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The page: one self-contained HTML file that opens offline and fetches nothing."""
+"""The HTML report: one self-contained file that works offline."""
 
 import base64
 import hashlib
@@ -30,30 +30,30 @@ from esprof.run.logs import EventKind
 
 _TEMPLATES = Path(__file__).parent / "templates"
 MAX_ROWS = 64
-"""Rows of a table on the page; it says how many more there are, and where."""
+"""Rows of a table on the page; a note gives the number of further rows and where to find them."""
 
 _PHASE_TEXTS: dict[SampledPhase, str] = {
     "stack": "steps with stacks",
     "plain": "steps without the profiler",
-    "timed": "steps under the profiler, which slows what Python does",
+    "timed": "steps under the profiler, which slows Python down",
 }
 
 EVENT_TEXTS: dict[EventKind, str] = {
     "started": "started",
-    "trying": "plan tried by turns",
+    "trying": "plan on trial",
     "scaled": "number of processes changed",
     "adopted": "plan adopted",
     "refused": "plan refused",
-    "kept": "plan kept",
-    "missed": "plan kept, promise missed",
-    "reverted": "plan taken back",
+    "kept": "plan confirmed",
+    "missed": "plan confirmed, gain below prediction",
+    "reverted": "plan rolled back by the job",
     "checkpoint": "checkpoint written",
     "left": "left",
-    "accepted": "plan accepted by a person",
-    "rejected": "plan rejected by a person",
-    "rolled_back": "plan rolled back by a person",
+    "accepted": "plan accepted by a user",
+    "rejected": "plan rejected by a user",
+    "rolled_back": "plan rolled back by a user",
 }
-"""What happened to a job, in words."""
+"""Texts of the events of a job."""
 
 
 def render_html(report: Report) -> str:
@@ -77,15 +77,15 @@ def render_html(report: Report) -> str:
             phases=_PHASE_TEXTS,
             least_pct=100 * MIN_SHARE_OF_TREE,
             measured=_measured(report),
-            said=EVENT_TEXTS,
+            event_texts=EVENT_TEXTS,
             outcomes=OUTCOMES,
-            assignment_said=advice.said(report.assignment) if report.assignment else "",
+            assignment_text=advice.summary(report.assignment) if report.assignment else "",
         )
     )
 
 
 def _measured(report: Report) -> list[tuple[str, str, CurveSummary]]:
-    """(what, on which ranks, its curve) for each curve: of ranks that measured the same, the slowest."""
+    """(title, ranks, curve) for each benchmark; of ranks with the same benchmark, the slowest."""
     if report.probed is None:
         return []
     return [
@@ -99,7 +99,7 @@ def _measured(report: Report) -> list[tuple[str, str, CurveSummary]]:
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write the page to `path`, whole or not at all. Raises OutputError where it cannot be written."""
+    """Write the page to `path` atomically. Raises OutputError."""
     with atomic_file(path) as file:
         file.write(render_html(report).encode())
 
@@ -159,7 +159,7 @@ def _in_ms(us: float) -> str:
 
 
 def _inert(charts: Mapping[str, Figure]) -> Markup:
-    """The charts as JSON that no HTML parser can leave: `</script>` and `<!--` cannot occur in it."""
+    """The charts as JSON, safe inside <script>: `</script>` and `<!--` cannot occur."""
     text = msgspec.json.encode(list(charts.values())).decode()
     for unsafe in "<>&\u2028\u2029":
         text = text.replace(unsafe, f"\\u{ord(unsafe):04x}")
@@ -167,7 +167,7 @@ def _inert(charts: Mapping[str, Figure]) -> Markup:
 
 
 def _policy(scripts: list[str]) -> str:
-    """A content security policy: the scripts of this page by their hash, and nothing from anywhere else."""
+    """A content security policy that allows only the scripts of this page, by their hashes."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
 

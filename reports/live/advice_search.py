@@ -1,6 +1,6 @@
-"""Looks for advice for a running job, in a process of its own: `python -m esprof.reports.live.advice_search RUN STEP`.
+"""Search for a better plan for a running job, as a process: `python -m esprof.reports.live.advice_search RUN STEP`.
 
-It takes seconds of a CPU, which neither the page nor a job on this machine should miss.
+It takes seconds of CPU time, which would delay the page; its low priority protects a job on this machine.
 """
 
 import os
@@ -13,23 +13,23 @@ from esprof.analyzers import recommend
 from esprof.analyzers.advisors.job.est_answer import EstAdvice
 from esprof.core.errors import EsprofError
 from esprof.reports.live.current_run import current_run
-from esprof.reports.live.offer import LatestSearch, Offer, RankOffer, write_search
+from esprof.reports.live.proposal import LatestSearch, Proposal, RankProposal, write_search
 from esprof.run.request import TelemetryRequest
 
 _NICENESS = 15
 
 
 def search_advice(run: Path, since: int) -> LatestSearch:
-    """What is advised to the job at `run` by its steps from `since` on, or why nothing is."""
+    """The proposal for the job at `run`, by its steps from `since` on, or why there is none."""
     try:
         advice = recommend(current_run(run, TelemetryRequest(since=since)))
     except EsprofError as error:
         return LatestSearch(reason=" ".join(filter(None, (error.reason, error.remedy))))
     if not isinstance(advice, EstAdvice):
-        return LatestSearch(reason="This is no elastic job: its advice is for `esprof recommend`.")
-    ranks = msgspec.convert(advice.decision.ranks, tuple[RankOffer, ...], from_attributes=True)
-    fields = {name: getattr(advice, name) for name in Offer.__struct_fields__ if name != "ranks"}
-    return LatestSearch(offer=Offer(ranks=ranks, **fields))
+        return LatestSearch(reason="This is not an elastic job: use `esprof recommend`.")
+    ranks = msgspec.convert(advice.decision.ranks, tuple[RankProposal, ...], from_attributes=True)
+    fields = {name: getattr(advice, name) for name in Proposal.__struct_fields__ if name != "ranks"}
+    return LatestSearch(proposal=Proposal(ranks=ranks, **fields))
 
 
 def main() -> int:

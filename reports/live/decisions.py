@@ -1,4 +1,4 @@
-"""What a person decides about plans: each decision is handed to the job where it concerns it, and kept in its history."""
+"""Decisions of users about plans: sent to the job if it must act, and stored in its history."""
 
 import sys
 from collections.abc import Sequence
@@ -25,34 +25,34 @@ from esprof.run import files
 from esprof.run.logs import HISTORY, JobEvent, Setting
 
 NO_PROMISE_US = sys.float_info.max
-"""Upper end of the promise of a plan that promises nothing."""
+"""Upper bound of the predicted step in a plan without prediction."""
 
 _UNREACHED_MARGIN = 1e6
-"""A person's word stands: the job does not go forward again because steps were shorter."""
+"""A margin that no step exceeds, so that the job never rolls back a user's decision."""
 
 
 def accept(run: Path, plan: Plan, history: Sequence[JobEvent], step: int) -> Plan:
-    """Hand the plan to the job; returns it as it was handed over. Raises OutputError, before or after that."""
-    given = _hand_over(run, plan, history)
+    """Send the plan to the job. Returns the plan as sent. Raises OutputError, possibly after sending."""
+    given = _send(run, plan, history)
     HISTORY.append(run, JobEvent(what="accepted", step=step, plan=given.id, version=given.version))
     return given
 
 
 def reject(run: Path, plan: Plan, step: int) -> None:
-    """Remember that the plan is not wanted. Raises OutputError."""
+    """Record the rejection of the plan. Raises OutputError."""
     HISTORY.append(run, JobEvent(what="rejected", step=step, plan=plan.id))
 
 
 def roll_back(run: Path, adopted: JobEvent, history: Sequence[JobEvent], step: int) -> Plan:
-    """Hand over a plan of what held before `adopted`; returns it as it was handed over. Raises OutputError."""
-    assert adopted.was is not None, "that can be rolled back"
-    given = _hand_over(run, plan_back(run, adopted, adopted.was), history)
+    """Send a plan that restores the state before `adopted`. Returns the plan as sent. Raises OutputError."""
+    assert adopted.was is not None, "only such plans are revocable"
+    given = _send(run, plan_back(run, adopted, adopted.was), history)
     HISTORY.append(run, JobEvent(what="rolled_back", step=step, plan=adopted.plan, version=adopted.version))
     return given
 
 
 def revocable(history: Sequence[JobEvent]) -> JobEvent | None:
-    """The adopted plan that can be rolled back: what it changed still holds, and what held before is known."""
+    """The adopted plan that can be rolled back: it is active, and the state before it is known."""
     newest = None
     for event in history:
         if event.what in ("adopted", "trying"):
@@ -63,13 +63,15 @@ def revocable(history: Sequence[JobEvent]) -> JobEvent | None:
 
 
 def rejected(history: Sequence[JobEvent]) -> frozenset[str]:
-    """Ids of the plans that a person does not want."""
+    """Ids of the plans that users rejected."""
     return frozenset(event.plan for event in history if event.what == "rejected" and event.plan is not None)
 
 
 def plan_back(run: Path, adopted: JobEvent, was: Setting) -> Plan:
-    """The plan that puts a job back to what it did before the plan `adopted`. It promises nothing, and the job does not
-    judge it: it was asked for by a person."""
+    """The plan that restores the state `was`, before the plan `adopted`.
+
+    It has no prediction, and the job does not judge it, since a user requested it.
+    """
     before_us = adopted.before_us or 0.0
     promise = PlanPromise(step_us=before_us, low_us=0.0, high_us=NO_PROMISE_US, baselines_us={})
     evidence = PlanEvidence(run=str(run), replay_error_pct=None)
@@ -96,9 +98,9 @@ def plan_back(run: Path, adopted: JobEvent, was: Setting) -> Plan:
     )
 
 
-def _hand_over(run: Path, plan: Plan, history: Sequence[JobEvent]) -> Plan:
-    """The version is above all that the job was ever told of: a file of the last plan may be torn."""
-    told = max((event.version for event in history if event.version is not None), default=0)
-    plan = msgspec.structs.replace(plan, version=max(plan.version, told + 1))
+def _send(run: Path, plan: Plan, history: Sequence[JobEvent]) -> Plan:
+    """Send the plan with a version above all in the history, since the file of the last plan may be damaged."""
+    newest = max((event.version for event in history if event.version is not None), default=0)
+    plan = msgspec.structs.replace(plan, version=max(plan.version, newest + 1))
     given, _ = deliver(plan, PlanFile(run / files.PLAN), wait_s=0)
     return given

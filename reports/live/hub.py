@@ -1,4 +1,4 @@
-"""Watches jobs, keeps their pages up to date for all who look at them, and does what a person asks for."""
+"""Polls the files of jobs, keeps their pages up to date, and executes the requests of users."""
 
 import asyncio
 import math
@@ -17,17 +17,17 @@ from esprof.reports.live.view import View, view_of
 from esprof.verbs import module_line
 
 _REFRESH_VIEWED_S = 1.0
-"""How often the files are looked at while somebody looks at a page."""
+"""Polling interval of the files while a page is open."""
 _REFRESH_UNVIEWED_S = 5.0
-"""And while nobody does."""
+"""Polling interval while no page is open."""
 _MAX_SEARCH_S = 300.0
-"""A search for advice that takes longer is given up."""
+"""Timeout of a search."""
 _MIN_BETWEEN_SEARCHES_S = 600.0
-"""Least time between two searches that nobody has asked for."""
+"""Least time between two automatic searches."""
 
 
 class PageParts:
-    """The parts of one page, each with the number of the change that made it what it is."""
+    """The sections of a page, each with the number of its last change."""
 
     def __init__(self) -> None:
         self.html: dict[str, str] = {}
@@ -37,7 +37,7 @@ class PageParts:
         self._news = asyncio.Event()
 
     def put(self, parts: dict[str, str]) -> None:
-        """Take in parts; who waits for a change is told."""
+        """Store sections, and wake all who wait for a change."""
         changed = [name for name, html in parts.items() if self.html.get(name) != html]
         for name in changed:
             self.newest += 1
@@ -46,17 +46,17 @@ class PageParts:
             self.wake()
 
     def since(self, seen: int) -> list[tuple[int, str, str]]:
-        """(number, name, HTML) of what has changed after change `seen`, oldest first."""
+        """(number, name, HTML) of the sections changed after change `seen`, oldest first."""
         found = [(number, name, self.html[name]) for name, number in self._changed_by.items() if number > seen]
         return sorted(found)
 
     def wake(self) -> None:
-        """Let all who wait look again."""
+        """Wake all who wait for a change."""
         self._news.set()
         self._news = asyncio.Event()
 
     async def wait(self, within_s: float) -> None:
-        """Return at the next change, or when the time is over."""
+        """Return at the next change, at the latest after `within_s`."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), within_s)
 
@@ -68,18 +68,18 @@ class Watched:
         self.job, self.base, self.parts = job, base, PageParts()
         self.view: View | None = None
         self.deciding = asyncio.Lock()
-        """One thing after the other is done to a job."""
+        """Serialises the decisions about a job."""
         self.reading = asyncio.Lock()
-        """Files are read by threads, one at a time."""
-        self.looked_at = -math.inf
+        """Serialises the threads that read files."""
+        self.searched_at = -math.inf
         self.search: asyncio.Task[None] | None = None
 
 
 class Hub:
-    """All that is served. Its coroutines run in one event loop; files are read and written by threads."""
+    """All served jobs. Its coroutines run in one event loop; threads read and write files."""
 
     def __init__(self, runs: Iterable[tuple[str, Path]], page_token: str) -> None:
-        """`runs` are the jobs' names, which differ, and their Run directories."""
+        """`runs` are the unique names of the jobs, and their Run directories."""
         self.jobs = {
             name: Watched(WatchedJob(run, name), f"/jobs/{number}") for number, (name, run) in enumerate(runs, 1)
         }
@@ -90,7 +90,7 @@ class Hub:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Within it pages are kept up to date."""
+        """Keep the pages up to date while the block runs."""
         await self.update()
         task = asyncio.create_task(self._watch())
         try:
@@ -103,65 +103,65 @@ class Hub:
             await asyncio.gather(task, *searches, return_exceptions=True)
 
     def end(self) -> None:
-        """Let go of all who look at pages: no server ends before they do."""
+        """End all event streams; the server waits for them."""
         self.is_ending = True
         for parts in (self.list, *(watched.parts for watched in self.jobs.values())):
             parts.wake()
 
     async def update(self) -> None:
-        """Look at the files, and bring all pages up to date."""
+        """Read the files and update all pages."""
         for watched in self.jobs.values():
             await self._refresh(watched)
-            self._look_if_shifted(watched)
+            self._search_if_changed(watched)
         listed = [(watched.base, watched.view) for watched in self.jobs.values() if watched.view is not None]
         self.list.put(page.list_parts(listed))
 
     async def accept(self, watched: Watched, plan_id: str) -> None:
-        """Hand the plan that is offered to the job, if it is this one."""
+        """Send the proposed plan to the job, if it still is `plan_id`."""
         async with self._decision(watched) as job:
-            offer = _view(watched).offer
-            if offer is None or offer.plan is None or offer.plan.id != plan_id:
-                job.said = "Nothing was done: that advice is not the newest any more."
-            elif _view(watched).offer_state != "offered":
-                job.said = f"Nothing was done: that advice is {_view(watched).offer_state}."
+            proposal = _view(watched).proposal
+            if proposal is None or proposal.plan is None or proposal.plan.id != plan_id:
+                job.message = "Nothing was done: there is a newer proposal."
+            elif _view(watched).proposal_state != "proposed":
+                job.message = f"Nothing was done: the proposal is {_view(watched).proposal_state}."
             else:
-                await to_thread.run_sync(decisions.accept, job.run, offer.plan, job.history, job.next_step)
+                await to_thread.run_sync(decisions.accept, job.run, proposal.plan, job.history, job.next_step)
 
     async def reject(self, watched: Watched, plan_id: str) -> None:
-        """Remember that the plan that is offered is not wanted."""
+        """Record the rejection of the proposed plan."""
         async with self._decision(watched) as job:
-            offer = _view(watched).offer
-            if offer is None or offer.plan is None or offer.plan.id != plan_id:
-                job.said = "Nothing was done: that advice is not the newest any more."
-            elif _view(watched).offer_state == "offered":
-                await to_thread.run_sync(decisions.reject, job.run, offer.plan, job.next_step)
+            proposal = _view(watched).proposal
+            if proposal is None or proposal.plan is None or proposal.plan.id != plan_id:
+                job.message = "Nothing was done: there is a newer proposal."
+            elif _view(watched).proposal_state == "proposed":
+                await to_thread.run_sync(decisions.reject, job.run, proposal.plan, job.next_step)
 
     async def roll_back(self, watched: Watched, plan: str) -> None:
-        """Put the job back to what it did before `plan`, ID:VERSION, if that still holds."""
+        """Restore the state before `plan`, ID:VERSION, if the plan is still active."""
         async with self._decision(watched) as job:
             adopted = decisions.revocable(job.history)
             if adopted is None or f"{adopted.plan}:{adopted.version}" != plan:
-                job.said = "Nothing was done: that plan does not hold any more."
+                job.message = "Nothing was done: the plan is no longer active."
                 return
             await to_thread.run_sync(decisions.roll_back, job.run, adopted, job.history, job.next_step)
 
-    async def look(self, watched: Watched) -> None:
-        """Begin a search for advice, unless one goes on."""
+    async def start_search(self, watched: Watched) -> None:
+        """Start a search, unless one is running."""
         if watched.search is None or watched.search.done():
-            watched.job.is_looking = True
+            watched.job.is_searching = True
             watched.search = asyncio.create_task(self._search(watched))
 
     @asynccontextmanager
     async def _decision(self, watched: Watched) -> AsyncIterator[WatchedJob]:
-        """Decide by what the files tell now, and say where that fails; else the files show what came of it."""
+        """Read the files, run the block, and show its error, if any, as the message of the page."""
         job = watched.job
         async with watched.deciding:
             await self._refresh(watched)
-            job.said = ""
+            job.message = ""
             try:
                 yield job
             except EsprofError as error:
-                job.said = " ".join(str(error).split())
+                job.message = " ".join(str(error).split())
             await self._refresh(watched)
 
     async def _watch(self) -> None:
@@ -173,15 +173,15 @@ class Hub:
             self._beat.clear()
             try:
                 await self.update()
-            except Exception:  # noqa: BLE001 Whatever a file holds, the pages go on.
+            except Exception:  # noqa: BLE001 A bad file must not stop the pages.
                 traceback.print_exc()
 
     def hurry(self) -> None:
-        """Look at the files at once: somebody has come."""
+        """Read the files now, for a new viewer."""
         self._beat.set()
 
     async def _refresh(self, watched: Watched) -> None:
-        """Read a job's files, and draw its page."""
+        """Read a job's files and render its page."""
         async with watched.reading:
             await to_thread.run_sync(watched.job.refresh)
             self._draw(watched)
@@ -190,27 +190,27 @@ class Hub:
         watched.view = view_of(watched.job)
         watched.parts.put(page.job_parts(watched.view, self._page_token, watched.base))
 
-    def _look_if_shifted(self, watched: Watched) -> None:
-        """Search for advice by ourselves where steps have lastingly changed: once, and not soon again."""
-        has_shifted, watched.job.has_shifted = watched.job.has_shifted, False
+    def _search_if_changed(self, watched: Watched) -> None:
+        """Start a search after a change point, unless there was one recently."""
+        has_changed, watched.job.has_changed = watched.job.has_changed, False
         is_searching = watched.search is not None and not watched.search.done()
-        if has_shifted and not is_searching and time.monotonic() - watched.looked_at > _MIN_BETWEEN_SEARCHES_S:
+        if has_changed and not is_searching and time.monotonic() - watched.searched_at > _MIN_BETWEEN_SEARCHES_S:
             watched.search = asyncio.create_task(self._search(watched))
 
     async def _search(self, watched: Watched) -> None:
-        """Look for advice in a process of its own, which leaves what it finds in the Run."""
+        """Run a search as a process, which writes its result to the Run."""
         job = watched.job
-        job.is_looking, job.said = True, ""
+        job.is_searching, job.message = True, ""
         try:
             await self._refresh(watched)
-            job.said = await _run_search(job.run, job.since or 0)
+            job.message = await _run_search(job.run, job.since or 0)
         finally:
-            job.is_looking, watched.looked_at = False, time.monotonic()
+            job.is_searching, watched.searched_at = False, time.monotonic()
         await self._refresh(watched)
 
 
 def names_of(runs: Sequence[Path]) -> list[tuple[str, Path]]:
-    """Each with a name of its own: the folder's, and as much of the path as tells it from the others."""
+    """A unique name for each: the folder's, with as much of the path as needed."""
     found = []
     for run in runs:
         for depth in range(1, len(run.parts) + 1):
@@ -222,12 +222,12 @@ def names_of(runs: Sequence[Path]) -> list[tuple[str, Path]]:
 
 
 def _view(watched: Watched) -> View:
-    assert watched.view is not None, "it is drawn before anything is decided"
+    assert watched.view is not None, "rendered before any decision"
     return watched.view
 
 
 async def _run_search(run: Path, since: int) -> str:
-    """What went wrong; nothing where it left an answer in the Run."""
+    """The error message; empty if the search wrote its result to the Run."""
     process = await asyncio.create_subprocess_exec(
         *module_line("esprof.reports.live.advice_search", str(run), str(since)),
         stdin=asyncio.subprocess.DEVNULL,
@@ -235,15 +235,15 @@ async def _run_search(run: Path, since: int) -> str:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        _, told = await asyncio.wait_for(process.communicate(), _MAX_SEARCH_S)
+        _, stderr = await asyncio.wait_for(process.communicate(), _MAX_SEARCH_S)
     except TimeoutError:
-        return f"The search for advice was given up after {_MAX_SEARCH_S:g} s."
+        return f"The search was stopped after {_MAX_SEARCH_S:g} s."
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode == 0:
         return ""
-    lines = told.decode(errors="replace").split("\n")
-    last = next((line for line in reversed(lines) if line.strip()), f"it ended with {process.returncode}")
-    return f"The search for advice has failed: {last.strip()}"
+    lines = stderr.decode(errors="replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), f"exit code {process.returncode}")
+    return f"The search failed: {last.strip()}"

@@ -20,7 +20,7 @@ from esprof.reports.terminal.tuned import OUTCOMES
 _TEMPLATES = Path(__file__).parent / "templates"
 _LIKE_THE_REPORT = Path(__file__).parents[1] / "html" / "templates" / "report.css"
 
-JOB_PARTS = ("problems", "said", "now", "plan", "advice", "steps", "ranks", "rounds", "history")
+JOB_PARTS = ("problems", "message", "now", "plan", "advice", "steps", "ranks", "rounds", "history")
 
 
 def job_parts(view: View, page_token: str, base: str) -> dict[str, str]:
@@ -61,7 +61,7 @@ def asset(name: str) -> bytes:
 def _environment() -> Environment:
     environment = templates(_TEMPLATES, longest=2_000)
     environment.globals |= {
-        "said": EVENT_TEXTS,
+        "event_texts": EVENT_TEXTS,
         "outcomes": OUTCOMES,
         "rows": MAX_ROWS,
         "side": SIDE,

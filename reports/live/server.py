@@ -88,8 +88,8 @@ class Site:
                 await self._hub.reject(watched, plan)
             case "roll-back":
                 await self._hub.roll_back(watched, plan)
-            case "look":
-                await self._hub.look(watched)
+            case "search":
+                await self._hub.start_search(watched)
             case _:
                 raise HTTPException(404)
         return RedirectResponse(watched.base, 303)

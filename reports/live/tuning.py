@@ -1,7 +1,7 @@
-"""The closed loop: a running elastic job is asked what its steps take, is given what would make them shorter, tries that by
-turns, and keeps it or not; and again, when it has changed.
+"""The tuning loop of a running elastic job: read its telemetry, propose a change, try it in alternating blocks of steps, and
+accept it or not; repeat after a change point.
 
-All that is known stands in the Run directory: a loop that was killed is begun anew, and the job goes on without one.
+The Run directory holds the whole state: a killed loop can be restarted, and the job continues without one.
 """
 
 import math
@@ -26,8 +26,8 @@ from esprof.core.plan import Fallback, Plan, PlanStatus, status_of
 from esprof.elastic.plans.delivery import deliver
 from esprof.elastic.plans.source import PlanFile
 from esprof.replay.replayed import Replayed
+from esprof.reports.live.change_point import ChangePointDetector
 from esprof.reports.live.current_run import current_run, has_ended
-from esprof.reports.live.step_shift import Shift
 from esprof.run import files
 from esprof.run.logs import HISTORY, ROUNDS, Round, RoundKind, Tail
 from esprof.run.request import TelemetryRequest
@@ -37,41 +37,41 @@ _NICENESS = 15
 _POLL_FILES_S = 0.05
 _POLL_JOB_S = 1.0
 _MAX_FAILED_ROUNDS = 3
-"""Rounds in a row that may fail, as where steps were too uneven to be replayed, before the loop waits for a change."""
+"""Rounds in a row that may fail, for example because of uneven steps, before the loop waits for a change point."""
 _MAX_WAIT_FOR_ANSWER_S = 60.0
-"""A job that says nothing for so long is asked no more, in this round."""
+"""Longest wait for the job in a round."""
 
 _MIN_ERROR_SHARE = 0.015
-"""What a prediction may be off at the least, as a share of a step; a gain of less than twice that is worth no trial."""
+"""Smallest prediction error assumed, as a share of a step. A gain below twice the error is not tried."""
 
 _FINAL_STATES = ("kept", "missed", "reverted", "refused")
 
 
 @dataclass(frozen=True)
 class TuningSettings:
-    """How the loop goes about it."""
+    """Settings of the loop."""
 
     steps: int = 15
-    """Steps that advice rests on, all with the same assignment."""
+    """Steps that a prediction is based on, all with the same assignment."""
     window: int = 10
-    """Steps of a block of a trial, of which the first is left out."""
+    """Steps in each block of a trial; the first is not measured."""
     blocks: int = 4
-    """Blocks with the plan; as many without it come between them."""
+    """Blocks with the plan; there are as many without it."""
     margin: float = 0.02
-    """How much longer each step of the first block may be than any before, relative, before the trial is broken off."""
+    """Relative slowdown of each step of the first block, compared with all before, at which the trial is stopped."""
     most_rounds: int = 0
     """Rounds after which the loop ends; 0 for no end."""
     max_vnmse: float = 0.0
-    """What a codec may lose of the gradient's square; 0 where gradients are to be left as they are."""
+    """Largest compression error (vNMSE) of a codec; 0 for no compression."""
 
     def trial(self, longer: int) -> Fallback:
-        """How an assignment is judged, in `longer` times as many blocks."""
+        """Trial of an assignment, with `longer` times as many blocks."""
         return Fallback(margin=self.margin, window=self.window, blocks=longer * self.blocks)
 
     @property
     def once(self) -> Fallback:
-        """How a codec is judged, which changes bits: it comes once, and goes where steps are not shorter or its guard
-        objects."""
+        """Trial of a codec. It changes bits, so it is tried once, and removed if steps are not shorter or its error is too
+        large."""
         return Fallback(margin=0.0, window=2 * self.window)
 
 
@@ -79,25 +79,26 @@ class Tuner:
     """Tunes the job whose Run directory is `run`, until `stop` is set."""
 
     def __init__(self, run: Path, settings: TuningSettings, stop: Flag, report: Callable[[Round], None]) -> None:
-        """`report` gets each round when it is over; it also stands in the Run then."""
+        """`report` is called with each completed round, after it was written to the Run."""
         self._run, self._settings, self._stop, self._report = run, settings, stop, report
         self._plans = PlanFile(run / files.PLAN)
-        self._tail, self._shift = Tail(run), Shift()
+        self._tail, self._change_point = Tail(run), ChangePointDetector()
         self._last_step = -1
         self._changed = False
-        """Whether the job was seen to change, and no round has begun by that yet."""
+        """Whether there was a change point since the start of the last round."""
         self._world: int | None = None
         self._unclear, self._in_vain = set[object](), set[object]()
-        """Assignments and codecs that were tried since the job has changed last: of the one nobody can tell yet, the others
-        did no good."""
+        """Assignments and codecs tried since the last change point: with an inconclusive trial, and without a gain."""
         self._is_encoded = False
-        """Whether a codec was kept."""
-        self._asks_s = 0.0
+        """Whether a codec was accepted."""
+        self._next_check_s = 0.0
         self.rounds = list(ROUNDS.read(run))
 
     def tune(self) -> None:
-        """The calling thread gets a low priority: the job, which may be on the same machine, should not miss its CPU time.
-        Raises OutputError where the Run cannot be written."""
+        """Run the loop, with a low priority of the calling thread, since the job may be on this machine.
+
+        Raises OutputError if the Run cannot be written.
+        """
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
         noticed: int | None = None
@@ -115,62 +116,62 @@ class Tuner:
                 return
             if made.outcome == "unknown" and made.plan is None and failed < _MAX_FAILED_ROUNDS:
                 failed += 1
-                self._shift.begin(self._last_step + 1)  # Other steps may tell more.
+                self._change_point.begin(self._last_step + 1)  # Other steps may be replayed better.
                 continue
             failed = 0
             if made.outcome in ("kept", "missed"):
                 noticed, kind = None, "assignment"
             elif made.outcome == "reverted" and _change_of(made) not in self._in_vain:
-                pass  # Once more, and longer.
+                pass  # Repeat the trial with more blocks.
             elif kind == "assignment" and self._settings.max_vnmse and not self._is_encoded:
                 kind = "compression"
             else:
-                kind, noticed = "assignment", self._next_shift()
+                kind, noticed = "assignment", self._next_change()
                 if noticed is None:
                     return
                 self._unclear.clear()
                 self._in_vain.clear()
 
     def _wait_for_steps(self) -> bool:
-        """Whether there are steps enough that are alike; False where the loop is to stop."""
+        """Wait for enough steps without a change point. False if the loop must stop."""
         while not self._is_over():
-            self._look()
-            since = self._shift.since
+            self._read_steps()
+            since = self._change_point.since
             if since is not None and self._last_step + 1 - since >= self._settings.steps:
                 return True
             self._stop.wait(_POLL_FILES_S)
         return False
 
-    def _next_shift(self) -> int | None:
-        """The step at which the job is seen to have changed; None where the loop is to stop."""
+    def _next_change(self) -> int | None:
+        """Wait for a change point. The step at which it was detected; None if the loop must stop."""
         while not self._is_over():
-            self._look()
+            self._read_steps()
             if self._changed:
                 self._changed = False
                 return self._last_step
             self._stop.wait(_POLL_FILES_S)
         return None
 
-    def _look(self) -> None:
-        """Take in the steps that have come, and whether the job has shifted with them, or has more or fewer processes."""
+    def _read_steps(self) -> None:
+        """Read new steps, and note change points and changes of the number of processes."""
         for step in self._tail.read():
-            self._changed |= self._shift.note(step) or self._world not in (None, len(step.ests))
+            self._changed |= self._change_point.note(step) or self._world not in (None, len(step.ests))
             self._last_step, self._world = step.step, len(step.ests)
 
     def _is_over(self) -> bool:
-        """Whether the loop is to end: somebody has said so, or the job has ended, which is looked at once a second."""
+        """Whether the loop must end: by `stop`, or because the job has ended, which is polled once a second."""
         now = time.monotonic()
-        if now >= self._asks_s:
-            self._asks_s = now + _POLL_JOB_S
-            with suppress(EsprofError):  # Of a Run that cannot be read just now a round will tell.
+        if now >= self._next_check_s:
+            self._next_check_s = now + _POLL_JOB_S
+            with suppress(EsprofError):  # The next round reports an unreadable Run.
                 if has_ended(self._run):
                     self._stop.set()
         return self._stop.is_set()
 
     def _round(self, kind: RoundKind, noticed: int | None) -> Round | None:
-        """What came of one round; None where the job was changed while it was asked: then it is asked again."""
-        since = self._shift.since
-        told = Round(
+        """The result of a round; None after a change point during the round, which must be repeated."""
+        since = self._change_point.since
+        current = Round(
             round=len(self.rounds),
             kind=kind,
             step=self._last_step + 1,
@@ -178,83 +179,86 @@ class Tuner:
             outcome="unknown",
         )
         try:
-            told, plan = self._advised(told, since)
+            current, plan = self._proposed(current, since)
         except NotTold as reason:
-            return msgspec.structs.replace(told, outcome="nothing", why=reason.reason)
+            return msgspec.structs.replace(current, outcome="nothing", why=reason.reason)
         except EsprofError as error:
-            return msgspec.structs.replace(told, why=str(error))
-        self._look()
-        if self._shift.since != since:
+            return msgspec.structs.replace(current, why=str(error))
+        self._read_steps()
+        if self._change_point.since != since:
             return None
         if plan is None:
-            return msgspec.structs.replace(told, outcome="nothing")
-        given, status = self._handed_over(plan)
+            return msgspec.structs.replace(current, outcome="nothing")
+        given, status = self._sent(plan)
         if status is None or status.state not in _FINAL_STATES:
-            why = "the job ended, did not answer, or was given another plan, before it told"
-            return msgspec.structs.replace(told, plan=plan.id, why=why)
-        self._look()
-        made = _of_status(msgspec.structs.replace(told, plan=given.id), status)
+            why = "the job ended, did not answer, or received another plan before the result"
+            return msgspec.structs.replace(current, plan=plan.id, why=why)
+        self._read_steps()
+        made = _of_status(msgspec.structs.replace(current, plan=given.id), status)
         if status.state == "reverted":
             is_new = _change_of(made) not in self._unclear
             (self._unclear if is_new and _is_unclear(made) else self._in_vain).add(_change_of(made))
         self._is_encoded |= kind == "compression" and status.state in ("kept", "missed")
         return made
 
-    def _advised(self, told: Round, since: int | None) -> tuple[Round, Plan | None]:
-        """The round with what is advised, and the plan for it; None, and why, where there is nothing to try. Raises
-        EsprofError where the job does not tell enough."""
+    def _proposed(self, current: Round, since: int | None) -> tuple[Round, Plan | None]:
+        """The round with the proposal, and its plan; without a plan, the round has the reason.
+
+        Raises EsprofError if the telemetry of the job does not suffice.
+        """
         settings = self._settings
-        lost = settings.max_vnmse if told.kind == "compression" else 0.0
+        lost = settings.max_vnmse if current.kind == "compression" else 0.0
         replayed = Replayed.of(self._asked(TelemetryRequest(since=since or 0, max_vnmse=lost)))
-        error = self._error(told.kind, replayed)
+        error = self._error(current.kind, replayed)
         advice: EstAdvice | CompressionAdvice
-        if told.kind == "assignment":
+        if current.kind == "assignment":
             probed = [one.ests for one in shortlist(replayed)]
             exchanges = (
                 self._asked(TelemetryRequest(since=since or 0, ests=tuple(probed))).meta.exchanges if probed[1:] else ()
             )
             advice = advise_ests(replayed, known_error=error, exchanges=exchanges)
-            told = msgspec.structs.replace(told, counts=tuple(map(len, advice.decision.ests)))
+            current = msgspec.structs.replace(current, counts=tuple(map(len, advice.decision.ests)))
         else:
             advice = advise_est_codec(replayed, lost, known_error=error)
-            told = msgspec.structs.replace(told, codec=advice.decision[0].codec)
-        told = _of_advice(told, advice)
+            current = msgspec.structs.replace(current, codec=advice.decision[0].codec)
+        current = _of_advice(current, advice)
         if advice.plan is None:
-            sure = f"gains {advice.gain_pct:.1f} %, and may be {advice.error_pct:.1f} % off"
-            return msgspec.structs.replace(told, why=f"the best that was found {sure}"), None
-        change = _change_of(told)
-        if change in self._in_vain | self._taken_back():
-            return msgspec.structs.replace(told, why="it was tried, and taken back"), None
+            gain = f"{advice.gain_pct:.1f} %, less than twice the prediction error of {advice.error_pct:.1f} %"
+            return msgspec.structs.replace(current, why=f"the best change found gains {gain}"), None
+        change = _change_of(current)
+        if change in self._in_vain | self._rolled_back():
+            return msgspec.structs.replace(current, why="this change was tried and rolled back"), None
         trial = settings.trial(2 if change in self._unclear else 1)
-        fallback = trial if told.kind == "assignment" else settings.once
-        return told, msgspec.structs.replace(advice.plan, fallback=fallback)
+        fallback = trial if current.kind == "assignment" else settings.once
+        return current, msgspec.structs.replace(advice.plan, fallback=fallback)
 
     def _asked(self, request: TelemetryRequest) -> Run:
         return current_run(self._run, request, wait_s=_MAX_WAIT_FOR_ANSWER_S)
 
     def _error(self, kind: RoundKind, replayed: Replayed) -> float:
-        """How far a prediction may be off, as a share of a step: as replay was on this run, or as predictions of this job's
-        gains by such plans were too high so far. That it may be off by more, as for other jobs, does no harm: what comes of
-        it will be measured."""
+        """Prediction error as a share of a step: the replay error on this run, or the error of earlier predicted gains.
+
+        A larger error does no harm, since the trial measures the gain.
+        """
         off = [
             max(0.0, one.predicted_gain_pct - one.gain_pct) / 100
-            for one in self.rounds[self._begins_at() :]
+            for one in self.rounds[self._first_round() :]
             if one.kind == kind and one.gain_pct is not None and one.predicted_gain_pct is not None
         ]
         seen = math.sqrt(fmean(gap * gap for gap in off)) if off else 0.0
         return max(_MIN_ERROR_SHARE, replayed.pricer.error.of_run, seen)
 
-    def _begins_at(self) -> int:
-        """The round before which the job was seen to change last."""
+    def _first_round(self) -> int:
+        """The first round after the last change point."""
         return max((one.round for one in self.rounds if one.noticed_step is not None), default=0)
 
-    def _taken_back(self) -> set[object]:
-        """Codecs that this job has had and given up, also before this loop began: they have changed bits enough."""
+    def _rolled_back(self) -> set[object]:
+        """Codecs that this job has rolled back, not to be tried again since they change bits."""
         back = {event.plan for event in HISTORY.read(self._run) if event.what == "reverted"}
         return {one.codec for one in self.rounds if one.codec and one.plan in back}
 
-    def _handed_over(self, plan: Plan) -> tuple[Plan, PlanStatus | None]:
-        """(the plan as the job has it, what became of it once that is decided; None where the job says nothing of it)."""
+    def _sent(self, plan: Plan) -> tuple[Plan, PlanStatus | None]:
+        """Send the plan and wait. (plan as sent, its final status; None if the job reports none)."""
         given, _ = deliver(plan, self._plans, 0)
         until = time.monotonic() + _MAX_WAIT_FOR_ANSWER_S
         status = None
@@ -263,7 +267,7 @@ class Tuner:
             if now is not None and (now.plan, now.version) == (given.id, given.version):
                 status = now
             elif now is not None and now.version is not None and now.version > given.version:
-                return given, None  # Somebody has handed over another one since.
+                return given, None  # Another plan was sent since.
             if status is not None and status.state in _FINAL_STATES:
                 break
             self._stop.wait(_POLL_FILES_S)
@@ -271,12 +275,12 @@ class Tuner:
 
 
 def _change_of(one: Round) -> object:
-    """What a round changes, to tell it from others."""
+    """The change of a round, as a key."""
     return one.counts or one.codec
 
 
 def _is_unclear(one: Round) -> bool:
-    """Whether a trial that did not show a gain was too short to tell: it may be as large as promised."""
+    """Whether a trial without a significant gain was inconclusive: the gain may be as large as predicted."""
     return (
         one.gain_high_pct is not None
         and one.predicted_gain_pct is not None
@@ -284,9 +288,9 @@ def _is_unclear(one: Round) -> bool:
     )
 
 
-def _of_advice(told: Round, advice: EstAdvice | CompressionAdvice) -> Round:
+def _of_advice(current: Round, advice: EstAdvice | CompressionAdvice) -> Round:
     return msgspec.structs.replace(
-        told,
+        current,
         before_us=advice.baselines["now"],
         predicted_us=advice.value,
         low_us=advice.low_us,
@@ -295,9 +299,9 @@ def _of_advice(told: Round, advice: EstAdvice | CompressionAdvice) -> Round:
     )
 
 
-def _of_status(told: Round, status: PlanStatus) -> Round:
+def _of_status(current: Round, status: PlanStatus) -> Round:
     assert status.state in ("kept", "missed", "reverted", "refused")
-    made = msgspec.structs.replace(told, outcome=status.state, why=status.reason)
+    made = msgspec.structs.replace(current, outcome=status.state, why=status.reason)
     before, after = status.before_us, status.after_us
     if not before or not after:
         return made
@@ -309,5 +313,5 @@ def _of_status(told: Round, status: PlanStatus) -> Round:
         gain_pct=100 * (1 - after / before),
         gain_low_pct=interval[0],
         gain_high_pct=interval[1],
-        error_pct=None if told.predicted_us is None else 100 * (told.predicted_us / after - 1),
+        error_pct=None if current.predicted_us is None else 100 * (current.predicted_us / after - 1),
     )

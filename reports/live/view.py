@@ -1,4 +1,4 @@
-"""What the page shows of a job: figures made of what its files tell, without I/O."""
+"""The figures on the page of a job, computed from its files without I/O."""
 
 import time
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from typing import Literal
 from esprof.core.plan import Plan, PlanStatus
 from esprof.reports.live.decisions import rejected, revocable
 from esprof.reports.live.job import WatchedJob
-from esprof.reports.live.offer import Offer
+from esprof.reports.live.proposal import Proposal
 from esprof.run.logs import JobEvent, LiveStep, Round
 
 _NEWEST_STEPS = 50
-"""Steps that figures of now are of."""
+"""Steps that current figures are based on."""
 
 _MAX_STEPS_SHOWN = 400
 """Steps in the chart."""
@@ -24,7 +24,7 @@ _MAX_EVENTS = 50
 """Events of the history."""
 
 _QUIET_AFTER_S = 10.0
-"""A job that has told of no step for so long, and for 20 steps' time, is not said to run."""
+"""A job without a step for this long, and for 20 step times, is shown as quiet."""
 _QUIET_AFTER_STEPS = 20
 
 State = Literal["empty", "waiting", "running", "quiet", "left"]
@@ -36,71 +36,71 @@ class RankView:
 
     rank: int
     count: int
-    """Of ESTs."""
+    """Number of ESTs."""
     ests: tuple[int, ...] | None
-    """Which; None where only the number is known."""
+    """Their ids; None if only the number is known."""
     busy_us: float
     waits_us: float
     share_pct: float
-    """Of the step, busy."""
+    """Busy share of the step."""
 
 
 @dataclass(frozen=True)
 class PlanView:
-    """The plan that the job was given last, and what became of it."""
+    """The latest plan of the job, and its state."""
 
     plan: Plan | None
     status: PlanStatus | None
-    """None where the job has not said anything of this plan."""
+    """None until the job reports a state of this plan."""
     adopted: JobEvent | None
-    """The plan that can be rolled back: it need not be the newest."""
+    """The plan that can be rolled back, not always the latest."""
 
 
-OfferState = Literal["offered", "outdated", "accepted", "rejected", "keep", "none"]
+ProposalState = Literal["proposed", "outdated", "accepted", "rejected", "keep", "none"]
 
 
 @dataclass(frozen=True)
 class View:
-    """All of a job's page."""
+    """The content of a job's page."""
 
     name: str
     run: str
     state: State
     quiet_s: float | None
-    """For how long there was no step, to a figure or two."""
+    """Time since the last step, rounded."""
     next_step: int
     step_us: float | None
     """Median of the newest steps."""
     per_s: float | None
     newest: int
-    """Steps that this is the median of."""
+    """Number of newest steps behind the medians."""
     version: int | None
-    """Of the plan that holds."""
+    """Version of the active plan."""
     n_est: int | None
     world: int | None
     ranks: tuple[RankView, ...]
     idle_pct: float | None
-    """What the ranks are not busy, on average, of the time that the busiest is."""
+    """Mean idle share of the ranks, relative to the busy time of the busiest one."""
     steps: tuple[LiveStep, ...]
     marks: tuple[JobEvent, ...]
-    """Changes of the plan that lie within the steps."""
+    """Changes of the plan within the steps shown."""
     plan: PlanView
-    offer: Offer | None
-    offer_state: OfferState
-    looked_ns: int | None
+    proposal: Proposal | None
+    proposal_state: ProposalState
+    searched_ns: int | None
     reason: str
-    """Why there is no advice."""
-    is_looking: bool
+    """Why there is no proposal."""
+    is_searching: bool
     history: tuple[JobEvent, ...]
     """The newest first."""
     events: int
     rounds: tuple[Round, ...]
     problems: tuple[str, ...]
-    said: str
+    message: str
 
 
 def view_of(job: WatchedJob) -> View:
-    """What is shown of a job now."""
+    """The current view of a job."""
     steps, history = tuple(job.steps)[-_MAX_STEPS_SHOWN:], job.history
     newest = _newest(tuple(job.steps))
     ranks = _ranks(newest, job)
@@ -108,8 +108,8 @@ def view_of(job: WatchedJob) -> View:
     step_us = median(step.took_us for step in newest) if newest else None
     state, quiet_s = _state(job, step_us)
     last = job.steps[-1] if job.steps else None
-    looked = job.looked
-    offer = looked.offer if looked is not None else None
+    latest_search = job.latest_search
+    proposal = latest_search.proposal if latest_search is not None else None
     return View(
         name=job.name,
         run=str(job.run),
@@ -127,21 +127,21 @@ def view_of(job: WatchedJob) -> View:
         steps=steps,
         marks=_marks(history, steps),
         plan=_plan(job),
-        offer=offer,
-        offer_state=_offer_state(job, offer),
-        looked_ns=looked.time_ns if looked is not None else None,
-        reason=looked.reason if looked is not None else "",
-        is_looking=job.is_looking,
+        proposal=proposal,
+        proposal_state=_proposal_state(job, proposal),
+        searched_ns=latest_search.time_ns if latest_search is not None else None,
+        reason=latest_search.reason if latest_search is not None else "",
+        is_searching=job.is_searching,
         history=history[::-1][:_MAX_EVENTS],
         events=len(history),
         rounds=job.rounds,
         problems=job.problems,
-        said=job.said,
+        message=job.message,
     )
 
 
 def _newest(steps: tuple[LiveStep, ...]) -> tuple[LiveStep, ...]:
-    """The newest steps that are alike: of one plan and one set of processes, and measures at all."""
+    """The newest steps of the same plan and processes, without repeated ones."""
     alike: list[LiveStep] = []
     for step in reversed(steps):
         if (step.version, step.ests) != (steps[-1].version, steps[-1].ests) or len(alike) == _NEWEST_STEPS:
@@ -174,7 +174,7 @@ def _ranks(newest: tuple[LiveStep, ...], job: WatchedJob) -> tuple[RankView, ...
 
 
 def _ests(counts: tuple[int, ...], job: WatchedJob) -> tuple[tuple[int, ...], ...] | None:
-    """Which ESTs the ranks run: as the plan says that came last, or as it was before that, if the counts agree."""
+    """ESTs of the ranks, by the latest plan or the state before it, whichever agrees with the counts."""
     came = [event for event in job.history if event.what in ("adopted", "trying", "started", "scaled")][-1:]
     known = [event.was.ests for event in came if event.was is not None]
     if job.plan is not None and job.plan.parts.assignment is not None and [one.plan for one in came] == [job.plan.id]:
@@ -209,15 +209,15 @@ def _plan(job: WatchedJob) -> PlanView:
     return PlanView(plan=plan, status=status, adopted=revocable(job.history))
 
 
-def _offer_state(job: WatchedJob, offer: Offer | None) -> OfferState:
-    if offer is None:
+def _proposal_state(job: WatchedJob, proposal: Proposal | None) -> ProposalState:
+    if proposal is None:
         return "none"
-    if offer.plan is None:
+    if proposal.plan is None:
         return "keep"
-    if offer.plan.id in rejected(job.history):
+    if proposal.plan.id in rejected(job.history):
         return "rejected"
-    if any(event.what == "accepted" and event.plan == offer.plan.id for event in job.history):
+    if any(event.what == "accepted" and event.plan == proposal.plan.id for event in job.history):
         return "accepted"
-    if job.steps and job.steps[-1].ests != tuple(len(rank.now) for rank in offer.ranks):
+    if job.steps and job.steps[-1].ests != tuple(len(rank.now) for rank in proposal.ranks):
         return "outdated"
-    return "offered"
+    return "proposed"

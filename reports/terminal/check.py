@@ -13,7 +13,7 @@ _HEADINGS = ("metric", "baseline", "this run", "change", "interval", "limit", "p
 
 
 def render_text(check: Check) -> str:
-    """The answer as lines of plain text, verdict first. No line begins with a name from outside."""
+    """The result as plain text, verdict first. No line begins with a name from the run."""
     rows = [_HEADINGS, *(_cells(metric) for metric in check.metrics)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -23,7 +23,7 @@ def render_text(check: Check) -> str:
 
 
 def render_markdown(check: Check) -> str:
-    """The answer as GitHub's Markdown; every name from outside is inert."""
+    """The result as GitHub Markdown; every name from the run is escaped."""
     rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(_cells(metric) for metric in check.metrics)]
     table = [f"| {' | '.join(row)} |" for row in rows]
     sentences = [f"- {sentence(metric)}" for metric in check.metrics]
@@ -34,23 +34,21 @@ def render_markdown(check: Check) -> str:
 
 
 def sentence(metric: MetricCheck) -> str:
-    """One rule's outcome in words, with what to do about it."""
+    """The outcome of one rule in words, with a remedy."""
     change = f"{_name(metric)} changed by {_signed(metric.change, metric.unit)}"
     limit = _signed(metric.limit, metric.unit)
     if metric.outcome == "regressed":
-        return (
-            f"{change}, beyond the limit of {limit}, more than the noise within the two runs explains{_slow(metric)}."
-        )
+        return f"{change}, beyond the limit of {limit}, by a statistically significant difference{_slow(metric)}."
     if metric.outcome == "unchanged":
         return f"{change}: better than the baseline." if metric.improved else f"{change}: within the limit of {limit}."
     if metric.more_cpu_wait_us is not None:
         return (
             f"{change}, beyond the limit of {limit}, but a step waited {units.duration(metric.more_cpu_wait_us)} longer "
-            "for a CPU, which other work on the machine may have had: compare again where less runs beside the job."
+            "for a CPU, which other processes may have used: compare again on an idle machine."
         )
     if metric.more_steps is None:
-        return f"{change}: too close to the limit of {limit} for any practical number of steps to tell."
-    return f"{change}: cannot be told from noise yet; {_more(metric)} would tell."
+        return f"{change}: too close to the limit of {limit} to decide with any practical number of steps."
+    return f"{change}: not distinguishable from noise; {_more(metric)} would decide."
 
 
 def _name(metric: MetricCheck) -> str:
@@ -58,12 +56,12 @@ def _name(metric: MetricCheck) -> str:
 
 
 def _slow(metric: MetricCheck) -> str:
-    """What makes a mean worse: how many steps are slow."""
+    """The number of slow steps, which raise a mean."""
     if metric.statistic != "mean":
         return ""
     return (
-        f": {metric.run_slow} of {metric.run_steps} steps are worse than the baseline's median by more than half of it, "
-        f"{metric.baseline_slow} of {metric.baseline_steps} in the baseline"
+        f": {metric.run_slow} of {metric.run_steps} steps are worse than the baseline's median by more than 50 %; "
+        f"in the baseline {metric.baseline_slow} of {metric.baseline_steps}"
     )
 
 
@@ -94,7 +92,7 @@ def _compared(check: Check) -> str:
 
 
 def _names(check: Check) -> list[tuple[str, str]]:
-    """What comes from outside, as (label, text), made printable."""
+    """Texts from the runs as (label, text), made printable."""
     names = [
         ("This run", shlex.join(check.run_command) or "command unknown"),
         ("Baseline", shlex.join(check.baseline_command) or "command unknown"),
@@ -113,12 +111,12 @@ def _signed(value: float, unit: str) -> str:
 
 
 def _inert(text: str) -> str:
-    """`text` as inline code in which nothing is Markdown, HTML, a link or a mention."""
+    """`text` as inline code, with Markdown, HTML, links and mentions escaped."""
     return "<code>" + re.sub(r"[^\w ./=-]|_", lambda match: f"&#{ord(match.group())};", text) + "</code>"
 
 
 def render_junit(check: Check) -> str:
-    """One test case a rule: a regression is a failure, an inconclusive rule is skipped; the suite prints the text."""
+    """One test case per rule: a regression is a failure, an inconclusive rule is skipped. system-out holds the text."""
     outcomes = [metric.outcome for metric in check.metrics]
     attributes = {
         "name": "esprof check",
@@ -146,5 +144,5 @@ def _case(metric: MetricCheck) -> ElementTree.Element:
 
 
 def _legal(text: str) -> str:
-    """`text`, which is printable already, without the two characters beyond those that XML has no way to write."""
+    """`text`, already printable, without the two further characters that XML forbids."""
     return text.translate({0xFFFE: "\ufffd", 0xFFFF: "\ufffd"})

@@ -1,4 +1,4 @@
-"""What is recommended of gradient compression, as text for a terminal."""
+"""The recommendation of gradient compression, for a terminal."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,11 +11,15 @@ from esprof.analyzers.advisors.compression.instance import OPTIONS, InstanceAnsw
 from esprof.reports import units
 from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, heading, headline
 
-_BASELINE_NAMES = {"now": "as it is", "zero cost": "free codecs (a bound)", "no exchange": "nothing sent (a bound)"}
+_BASELINE_NAMES = {
+    "now": "none (now)",
+    "zero cost": "codecs at no cost (lower bound)",
+    "no exchange": "no communication (lower bound)",
+}
 
 
 def draw_instance(found: InstanceAnswer, screen: Screen = PLAIN) -> str:
-    """How soon all tensors can be synchronised, and how many get which option."""
+    """The time until all tensors are synchronised, and the number of tensors for each option."""
     rows = grid("option", "what is sent", ">tensors", padding=2)
     for option, count in sorted(Counter(found.choices).items()):
         rows.add_row(str(option), OPTIONS[option], f"{count:,}")
@@ -25,9 +29,9 @@ def draw_instance(found: InstanceAnswer, screen: Screen = PLAIN) -> str:
 
 
 def draw_compression(advice: CompressionAdvice, screen: Screen = PLAIN) -> str:
-    """What each bucket should be compressed by, what a step would take, and what it takes otherwise."""
+    """The codec of each bucket, the predicted step, and the step with other choices."""
     if advice.plan is None:
-        title = "Keep what you have: no codec is sure to make a step shorter"
+        title = "No change recommended: no codec shortens a step significantly"
     else:
         title = f"A step would take {units.duration(advice.value)} instead of {units.duration(advice.baselines['now'])}"
     blocks: list[RenderableType] = [headline(title, screen), Text()]
@@ -59,26 +63,30 @@ def draw_compression(advice: CompressionAdvice, screen: Screen = PLAIN) -> str:
     for name, step in advice.baselines.items():
         steps.add_row(_BASELINE_NAMES.get(name, name), units.duration(step))
     each = {"all_reduce": "Buckets", "reduce_scatter": "Reduce-scatters", "ests": "ESTs"}[advice.collective]
-    blocks += [heading(each), rows, Text(), heading("Else"), steps, Text()]
+    blocks += [heading(each), rows, Text(), heading("Alternatives"), steps, Text()]
     return drawn(screen, *blocks, *_facts(advice, screen))
 
 
 def _facts(advice: CompressionAdvice, screen: Screen) -> Iterable[Text]:
     interval = units.interval(advice.low_us, advice.high_us)
-    yield fact("Range", f"{interval}; such predictions may be {units.pct(advice.error_pct)} of a step off", screen)
+    yield fact("Range", f"{interval}; prediction error {units.pct(advice.error_pct)} of a step", screen)
     yield fact(
-        "Exposed", f"{units.duration(advice.exposed_us)} of a step are waited for gradients to be exchanged", screen
+        "Exposed", f"{units.duration(advice.exposed_us)} of a step is exposed communication of gradients", screen
     )
     if advice.gain_over_16_bit_pct is not None:
         over = units.pct(advice.gain_over_16_bit_pct)
-        yield fact("Gain", f"{units.pct(advice.gain_pct)} of a step; against 16-bit floats {over}", screen)
+        yield fact("Gain", f"{units.pct(advice.gain_pct)} of a step; {over} compared with 16-bit floats", screen)
     if advice.vnmse:
-        yield fact("Loss", f"{advice.vnmse:.2g} of the gradient's square, were all its numbers as large", screen)
+        yield fact(
+            "Loss",
+            f"{advice.vnmse:.2g} squared error over the squared norm of the gradient, if all its values were equally large",
+            screen,
+        )
     if advice.gap_kind == "exact":
-        yield fact("Proof", "all choices were replayed: none is shorter", screen)
+        yield fact("Proof", "all choices were replayed; none is shorter", screen)
     else:
-        yield fact("Proof", f"at most {units.pct(advice.gap_pct)} above the best: so far away is the bound", screen)
+        yield fact("Proof", f"at most {units.pct(advice.gap_pct)} above the lower bound", screen)
     if advice.bucket_mb is not None:
-        yield fact("Buckets", f"of {advice.bucket_mb:g} MiB (bucket_cap_mb): the job has to start anew", screen)
+        yield fact("Buckets", f"{advice.bucket_mb:g} MiB (bucket_cap_mb); needs a restart of the job", screen)
     for codec, reason in advice.left_out.items():
-        yield fact("Not", f"{codec}: {reason}", screen)
+        yield fact("Skipped", f"{codec}: {reason}", screen)

@@ -1,4 +1,4 @@
-"""The answer of `diagnose` for a terminal: the verdict first, then what carries it; and the pages of `explain`."""
+"""The result of `diagnose` for a terminal, verdict first; and the pages of `explain`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -31,21 +31,21 @@ from esprof.reports.terminal.screen import (
 _MAX_FINDINGS_IN_VERDICT = 3
 """Findings in a verdict."""
 _MAX_LINES_OF_VERDICT = 20
-"""Lines of a verdict at most: a screen has 24, the prompt and the job's last words among them."""
+"""Most lines of a verdict: a screen has 24, and the prompt and the job's last output need some."""
 _SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": "blue"}
 
 
 def draw_verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
-    """The diagnosis in at most 20 lines: what is wrong, what it costs, how sure that is, and what to do next.
+    """The diagnosis in at most 20 lines: what is wrong, what it costs, the confidence, and what to do next.
 
-    A finding that does not fit is left out, rather than its title cut.
+    A finding that does not fit is omitted; its title is not cut.
     """
     foot = [*_footing(diagnosis, screen)]
     if diagnosis.ignored:
         foot.append(fact("Ignored", "; ".join(map(units.ignored, diagnosis.ignored)), screen, at_most=1))
     if diagnosis.warnings:
         warnings = units.plural(len(diagnosis.warnings), "warning")
-        foot.append(fact("Note", f"{warnings}; `esprof diagnose` shows them", screen, at_most=1))
+        foot.append(fact("Note", f"{warnings}; see `esprof diagnose`", screen, at_most=1))
     if not diagnosis.findings:
         return drawn(
             screen, headline(diagnosis.verdict, screen, _MAX_LINES_OF_VERDICT - _height(foot) - 1), Text(), *foot
@@ -70,7 +70,7 @@ def draw_verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
 
 
 def draw_diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
-    """Every finding with its evidence, then where each rank's step goes."""
+    """Every finding with its evidence, then the breakdown of each rank's step."""
     blocks: list[RenderableType] = [headline(answer.verdict, screen), ""]
     for number, finding in enumerate(answer.findings, 1):
         blocks += _finding_lines(number, finding, answer.world_size, screen)
@@ -79,7 +79,7 @@ def draw_diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
         blocks += [heading("Ignored"), *map(_ignored, answer.ignored), ""]
     if answer.breakdown:
         blocks += [
-            heading("Where a step goes, in ms"),
+            heading("Breakdown of a step, in ms"),
             _breakdown(answer),
             *cut_note(len(answer.breakdown), "esprof diagnose --json"),
             "",
@@ -89,7 +89,7 @@ def draw_diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
 
 
 def draw_pages(found: Sequence[Page], screen: Screen = PLAIN) -> str:
-    """The pages of findings in full where it is one, by name where there are more."""
+    """One page in full; of several, the names."""
     if len(found) > 1:
         table = grid("id", "finding", "family")
         for page in found:
@@ -104,22 +104,21 @@ def draw_pages(found: Sequence[Page], screen: Screen = PLAIN) -> str:
 
 
 def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
-    """What the figures are of, and how far replay can be trusted with them."""
+    """The step time, and the accuracy of replay."""
     rates = ", ".join(units.rates(answer.throughput)) if answer.throughput else units.UNKNOWN
     ranks = units.recorded_ranks(answer.world_size, answer.missing_ranks)
     if answer.replay_error_pct is None:
         yield fact("Step", f"{units.duration(answer.step_us)} on {ranks} (mean of all); {rates}", screen)
-        yield fact("Replay", "none: there is no window that could be replayed", screen)
+        yield fact("Replay", "none: no window could be replayed", screen)
         return
-    steps = units.plural(len(answer.steps), "steady step")
+    steps = units.plural(len(answer.steps), "steady-state step")
     yield fact("Step", f"{step_time(answer)} on {ranks} (mean of {steps}); {rates}", screen)
     error, explained = units.bound_pct(answer.replay_error_pct), units.pct(answer.explained_pct)
     yield fact("Replay", f"reproduces these steps within {error}; {explained} of the time is explained", screen)
 
 
 def step_time(answer: Diagnosis | ReplayAnswer) -> str:
-    """Under the profiler, ± what chance makes of the mean; and, where steps without it were seen, what the job's step takes
-    when nobody looks."""
+    """Mean step time under the profiler ± its statistical uncertainty; and the step time without the profiler, if known."""
     scatter = "" if answer.scatter_pct is None else f" ± {units.pct(answer.scatter_pct)}"
     step = f"{units.duration(answer.step_us)}{scatter}"
     if answer.unprofiled_step_us is None:
@@ -134,7 +133,7 @@ def _height(lines: Iterable[Text]) -> int:
 def _finding_lines(
     number: int, finding: Finding, world_size: int, screen: Screen, at_most: int | None = None
 ) -> list[Text]:
-    """What and where, in at most so many lines, and what mending it is worth, then in one."""
+    """The title in at most `at_most` lines, then saving, ranks and confidence in one line."""
     title = f"\n{11 * ' '}".join(wrapped(finding.title, screen.width - 11, at_most))
     worth = [units.ranks(finding.ranks, world_size), f"{finding.confidence} confidence"]
     if finding.is_saving:

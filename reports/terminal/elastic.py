@@ -1,4 +1,4 @@
-"""`esprof elastic diff` for people."""
+"""The result of `esprof elastic diff` for a terminal."""
 
 from esprof.core.text import printable
 from esprof.elastic.verify.diff import ElasticDiff, StepDifference, TensorDifference
@@ -6,7 +6,7 @@ from esprof.reports import units
 
 
 def render_diff(found: ElasticDiff) -> str:
-    """The answer as lines of plain text, verdict first. No line begins with a name from outside."""
+    """The result as plain text, verdict first. No line begins with a name from the logs."""
     return "\n".join([_verdict(found), *_details(found), f"A: {printable(found.a)}", f"B: {printable(found.b)}"])
 
 
@@ -16,7 +16,7 @@ def _verdict(found: ElasticDiff) -> str:
         return f"not comparable: {field} is {a} in A and {b} in B"
     if found.difference is not None:
         return f"differ: first at step {found.difference.step}, epoch {found.difference.epoch}"
-    return f"equal: bit for bit at every step that both have, {found.steps_equal} up to step {found.last_equal}"
+    return f"equal: bit for bit at all {found.steps_equal} common steps, up to step {found.last_equal}"
 
 
 def _details(found: ElasticDiff) -> list[str]:
@@ -25,19 +25,19 @@ def _details(found: ElasticDiff) -> list[str]:
         lines.append(f"  equal before: {units.plural(found.steps_equal, 'step')} up to step {found.last_equal}")
     if found.outcome == "equal":
         more = {"A": found.only_a, "B": found.only_b}
-        lines += [f"  {name} alone has {units.plural(count, 'more step')}" for name, count in more.items() if count]
+        lines += [f"  {name} has {units.plural(count, 'more step')}" for name, count in more.items() if count]
     return lines + (_step(found.difference) if found.difference is not None else [])
 
 
 def _step(difference: StepDifference) -> list[str]:
     lines = [
-        f"  loss of EST {loss.est}: {loss.a!r} in A, {loss.b!r} in B: its forward pass parted"
+        f"  loss of EST {loss.est}: {loss.a!r} in A, {loss.b!r} in B: the forward passes differ"
         for loss in difference.losses
     ]
     if not difference.losses:
-        lines.append("  losses: equal; the gradients, their sum or the update parted")
+        lines.append("  losses: equal; the gradients, their sum or the update differ")
     if difference.tensor is not None:
-        lines.append(f"  tensors: {difference.tensors_differing} of {difference.tensors} differ; the first is")
+        lines.append(f"  tensors: {difference.tensors_differing} of {difference.tensors} differ; the first:")
         lines.append(f"    {_tensor(difference.tensor)}")
     lines += [f"  ESTs of A: {_ests(difference.assignment_a)}", f"  ESTs of B: {_ests(difference.assignment_b)}"]
     return lines
@@ -48,7 +48,7 @@ def _tensor(tensor: TensorDifference) -> str:
     apart = tensor.distance
     if apart is None:
         return f"{name}: distance unknown: {printable(tensor.reason or '')}"
-    ulp = f", by {apart.max_ulp} ULP at most" if apart.max_ulp is not None else ""
+    ulp = f", by at most {apart.max_ulp} ULP" if apart.max_ulp is not None else ""
     nan = f"; {apart.nan} of them NaN in either" if apart.nan else ""
     return f"{name}: {apart.differing} differ{ulp}{nan}"
 

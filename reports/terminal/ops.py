@@ -1,4 +1,4 @@
-"""The answer of `ops` as a table for a terminal."""
+"""The result of `ops` as a table for a terminal."""
 
 from collections.abc import Iterable
 
@@ -13,18 +13,18 @@ from esprof.reports.operations import SORTED_BY, detail, label, spread
 from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, heading, headline, warned
 
 _MIN_NAME_COLUMNS = 24
-"""Columns that names have at least."""
+"""Minimum width of names."""
 
 
 def render_text(answer: OpsAnswer, screen: Screen = PLAIN) -> str:
-    """The operations, most time first: what they take, on which rank that differs, what they launch and who calls them."""
+    """The operations, largest first: their times, deviating ranks, kernels and callers."""
     ranks = units.recorded_ranks(answer.world_size, answer.missing_ranks)
     of = f"rank {answer.ranks[0]} of {ranks}" if len(answer.ranks) < answer.world_size and _is_one(answer) else ranks
-    steps = units.plural(len(answer.steps), "steady step")
+    steps = units.plural(len(answer.steps), "steady-state step")
     lines = [
         headline(f"A step takes {units.duration(answer.step_us)} on {of} (mean of {steps}).", screen),
         Text(),
-        heading(f"Operations by {SORTED_BY[answer.sort]}, in ms a step"),
+        heading(f"Operations by {SORTED_BY[answer.sort]}, in ms per step"),
     ]
     return drawn(screen, *lines, _table(answer, screen), *_cut(answer), Text(), *_footing(answer, screen))
 
@@ -37,7 +37,7 @@ def _table(answer: OpsAnswer, screen: Screen) -> Table:
     gpu = (">own\nGPU", ">total\nGPU") if answer.has_gpu else ()
     ranks = () if _is_one(answer) else (">ranks",)
     rows = grid("operation", ">calls", *gpu, ">own\nCPU", ">total\nCPU", ">share", *ranks, padding=2)
-    # What the other columns take at most; names have the rest.
+    # Names get the width that the other columns leave.
     name = max(_MIN_NAME_COLUMNS, screen.width - 26 - 18 * answer.has_gpu - 24 * bool(ranks))
     for op in answer.ops:
         lines = [(printable(label(op), name), "bold"), *((f"\n  {line}", "dim") for line in detail(op, name - 2))]
@@ -55,7 +55,7 @@ def _table(answer: OpsAnswer, screen: Screen) -> Table:
 
 def _cut(answer: OpsAnswer) -> Iterable[str]:
     if not answer.ops:
-        yield "no operation has such a name" if answer.pattern is not None else "no operation was recorded"
+        yield "no operation has a matching name" if answer.pattern is not None else "no operation was recorded"
     elif answer.found > len(answer.ops):
         yield f"{len(answer.ops)} of {units.count(answer.found)} shown; --top {answer.found} shows all"
 
@@ -66,9 +66,9 @@ def _footing(answer: OpsAnswer, screen: Screen) -> Iterable[Text]:
         if answer.gpu_outside_us > 0:
             outside = f", {units.duration(answer.gpu_outside_us)} of it launched outside any operation"
         yield fact(
-            "GPU", f"{units.duration(answer.gpu_us)} of work a step and rank, summed over streams{outside}", screen
+            "GPU", f"{units.duration(answer.gpu_us)} of work per step and rank, summed over streams{outside}", screen
         )
-    yield fact("CPU", f"{units.duration(answer.cpu_us)} in operations a step and rank, summed over threads", screen)
+    yield fact("CPU", f"{units.duration(answer.cpu_us)} in operations per step and rank, summed over threads", screen)
     if answer.by_shape and not answer.shapes_recorded:
-        yield fact("Shapes", "none were recorded; `esprof record --shapes` does", screen)
+        yield fact("Shapes", "none recorded; use `esprof record --shapes`", screen)
     yield from warned(answer.warnings)

@@ -1,4 +1,4 @@
-"""What was measured of a job's devices and links, as tables for a terminal."""
+"""The results of `probe` as tables for a terminal."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,18 +19,18 @@ _NAMES = {
     "collective": "{}",
     "encode": "encode {}",
     "decode": "decode {}",
-    "exchange": "mean by {}",
-    "shards": "shards by {}",
-    "narrow": "casting to {}",
-    "add": "adding of {}",
-    "begin": "begin of {}",
-    "coding": "coding of {}",
-    "matmul": "product, {}",
-    "copy": "copy of memory",
-    "read": "read of memory",
-    "launch": "launch of an operation",
-    "threads": "product on threads",
-    "load": "read of data, {}",
+    "exchange": "mean with {}",
+    "shards": "shards with {}",
+    "narrow": "cast to {}",
+    "add": "add {}",
+    "begin": "begin {}",
+    "coding": "code {}",
+    "matmul": "matmul, {}",
+    "copy": "memory copy",
+    "read": "memory read",
+    "launch": "operator launch",
+    "threads": "matmul on threads",
+    "load": "data read, {}",
     "save": "write and sync",
 }
 _GROUPS = (
@@ -43,8 +43,8 @@ _GROUPS = (
 
 
 def draw_probed(answer: Probed, screen: Screen = PLAIN) -> str:
-    """The job's own step, then what was measured beside it. Of ranks that measured the same, the slowest."""
-    how = "measured" if answer.whole else "measured in part: the probe was broken off"
+    """The job's own step, then the benchmarks. Of ranks with the same benchmark, the slowest."""
+    how = "measured" if answer.whole else "partly measured: the probe was interrupted"
     ranks = units.plural(answer.world_size, "rank")
     blocks: list[RenderableType] = [headline(f"{ranks}, {how} in {answer.took_s:.0f} s", screen)]
     if answer.steps:
@@ -54,12 +54,12 @@ def draw_probed(answer: Probed, screen: Screen = PLAIN) -> str:
         if curves:
             blocks += [Text(), heading(title), _curves(curves)]
     if answer.beside:
-        blocks += [Text(), heading("Beside a backward pass"), _beside(answer.beside)]
+        blocks += [Text(), heading("Concurrent with a backward pass"), _beside(answer.beside)]
     return drawn(screen, *blocks, Text(), *_facts(answer, screen))
 
 
 def title(curve: CurveSummary) -> str:
-    """What a curve is of: `all_reduce, two at once`."""
+    """The title of a curve: `all_reduce, two at once`."""
     name = _NAMES.get(curve.kind, "{}").format(printable(curve.name))
     more = ", two at once" if curve.beside == "itself" else ""
     return name + more + (f", {curve.concurrency} threads" if curve.concurrency > 1 else "")
@@ -78,7 +78,7 @@ def rate(curve: CurveSummary) -> str:
 
 
 def slowest_of_alike(curves: Sequence[CurveSummary]) -> list[tuple[CurveSummary, int]]:
-    """Of curves of one thing, the one with the least rate, and how many there are; in the order of the first."""
+    """(slowest curve, number of curves) for each benchmark, in the order of their first curve."""
     alike: dict[tuple[object, ...], list[CurveSummary]] = {}
     for curve in curves:
         own = curve.ranks if curve.kind == "collective" else None
@@ -104,7 +104,7 @@ def _steps(steps: Sequence[StepSummary]) -> Table:
 
 
 def _curves(curves: Sequence[CurveSummary]) -> Table:
-    rows = grid("what", "ranks", "sizes", ">smallest", ">largest", ">spread", ">rate", ">line off by", padding=2)
+    rows = grid("what", "ranks", "sizes", ">smallest", ">largest", ">spread", ">rate", ">fit error", padding=2)
     for curve, count in slowest_of_alike(curves):
         first, last = curve.points[0], curve.points[-1]
         which = readable.runs(curve.ranks) if count == 1 else f"{readable.runs(curve.ranks)} of {count}"
@@ -131,8 +131,8 @@ def _size(curve: CurveSummary, size: int) -> str:
 
 
 def _beside(beside: Sequence[BesideSummary]) -> Table:
-    """The largest size of each, on the rank whose pass it makes longest."""
-    rows = grid("what", ">rank", ">size", ">takes longer", ">the pass, longer", ">work lost a MiB", padding=2)
+    """The largest size of each, on the rank with the largest slowdown of the pass."""
+    rows = grid("what", ">rank", ">size", ">slower by", ">pass slower by", ">work lost per MiB", padding=2)
     largest: dict[str, BesideSummary] = {}
     for one in sorted(beside, key=lambda one: (one.size, one.pass_longer_pct)):
         largest[one.what] = one
@@ -155,7 +155,7 @@ def _facts(answer: Probed, screen: Screen) -> Iterable[Text]:
         yield fact("Two", text, screen)
     poor = [title(curve) for curve in answer.curves if curve.line.worst_pct > POOR_LINE_PCT and len(curve.points) > 2]
     if poor:
-        yield fact("Line", "a latency and a rate do not tell these; the curve does (yellow above)", screen)
+        yield fact("Line", "latency and bandwidth alone describe the yellow curves badly", screen)
     alike: dict[str, list[Rank]] = {}
     for one in answer.conditions:
         alike.setdefault(_condition(one), []).append(one.rank)
@@ -163,10 +163,10 @@ def _facts(answer: Probed, screen: Screen) -> Iterable[Text]:
         yield fact("Device", f"{readable.ranks(which)}: {text}", screen)
     ended = [left for left in answer.left_out if left.by_budget]
     if ended:
-        yield fact("Budget", f"{units.plural(len(ended), 'curve')} would reach further with more --budget", screen)
+        yield fact("Budget", f"{units.plural(len(ended), 'curve')} cut short: increase --budget", screen)
     for left in answer.left_out:
         if not left.by_budget:
-            yield fact("Lacks", f"{left.what}: {left.reason}", screen)
+            yield fact("Skipped", f"{left.what}: {left.reason}", screen)
 
 
 def _condition(one: Condition) -> str:
@@ -174,6 +174,6 @@ def _condition(one: Condition) -> str:
     if one.unknown is not None:
         return f"{name}; clocks and other processes unknown: {one.unknown}"
     clock = f"{one.clock_mhz} MHz" if one.clock_mhz is not None else "clock unknown"
-    held = f"held down by {', '.join(one.throttled)}" if one.throttled else "not held down"
+    held = f"throttled by {', '.join(one.throttled)}" if one.throttled else "not throttled"
     others = units.plural(len(one.foreign), "other process") if one.foreign else "no other process"
     return f"{name}: {clock}, {held}, {others}"

@@ -1,4 +1,4 @@
-"""The answer of `replay` for a terminal."""
+"""The result of `replay` for a terminal."""
 
 from collections.abc import Iterable
 
@@ -27,8 +27,8 @@ from esprof.reports.terminal.screen import (
 
 
 def draw_replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
-    """What each scenario would give, how well the replay reproduces the run, and where its critical path runs."""
-    steps = units.plural(len(answer.steps), "steady step")
+    """The predictions of the scenarios, the accuracy of replay on this run, and its critical path."""
+    steps = units.plural(len(answer.steps), "steady-state step")
     ranks = units.recorded_ranks(answer.world_size, answer.coverage.missing_ranks)
     blocks: list[RenderableType] = [
         headline(f"A step takes {step_time(answer)} on {ranks} (mean of {steps}).", screen),
@@ -67,7 +67,7 @@ def _unanswered(answer: ReplayAnswer) -> Iterable[Text]:
     for scenario in answer.what_if:
         if not scenario.answered:
             reason = printable(scenario.reason or "no reason given", 500)
-            yield Text.assemble(printable(scenario.spec), (" not answered: ", "yellow"), reason)
+            yield Text.assemble(printable(scenario.spec), (" not predicted: ", "yellow"), reason)
 
 
 def _steps(answer: ReplayAnswer) -> Table:
@@ -80,7 +80,7 @@ def _steps(answer: ReplayAnswer) -> Table:
 
 def _left_out(answer: ReplayAnswer) -> Iterable[str]:
     for step in answer.left_out:
-        yield f"step {step.step} ({units.duration(step.measured_us)}) left out: {printable(step.reason, 300)}"
+        yield f"step {step.step} ({units.duration(step.measured_us)}) skipped: {printable(step.reason, 300)}"
 
 
 def _critical_path(answer: ReplayAnswer) -> Table:
@@ -105,7 +105,7 @@ def _quality(answer: ReplayAnswer) -> Iterable[tuple[str, str]]:
         "Replay",
         f"{units.pct(answer.explained_pct)} explained; {units.error_pct(answer.strict_error_pct)} without residuals",
     )
-    yield "Unseen", _held_out(answer)
+    yield "Test", _held_out(answer)
     yield "Matched", f"{_matched(coverage)}; {_waits(coverage)}"
     read, build, replay = (units.duration(1e6 * seconds) for seconds in (timing.read, timing.build, timing.replay))
     graph = f"{units.plural(answer.graph.nodes, 'node')}, {units.plural(answer.graph.edges, 'edge')}"
@@ -122,7 +122,7 @@ def _waits(coverage: Coverage) -> str:
     if not coverage.waits:
         return "no waits"
     recorded, inferred = units.count(coverage.waits_recorded), units.count(coverage.waits_inferred)
-    return f"of {units.plural(coverage.waits, 'wait')}, {recorded} by record and {inferred} by time alone"
+    return f"of {units.plural(coverage.waits, 'wait')}, {recorded} by recorded events and {inferred} by timing alone"
 
 
 def _held_out(answer: ReplayAnswer) -> str:
@@ -131,6 +131,7 @@ def _held_out(answer: ReplayAnswer) -> str:
         return prediction.reason or "no step was held out"
     errors = [abs(step.error_pct) for step in prediction.held_out]
     return (
-        f"fitted on {units.plural(len(prediction.fit_steps), 'step')}; error on {units.plural(len(errors), 'other')}: "
+        f"held-out: fitted on {units.plural(len(prediction.fit_steps), 'step')}; error on "
+        f"{units.plural(len(errors), 'other')}: "
         f"{units.pct(sum(errors) / len(errors))} on average, {units.pct(max(errors))} at worst"
     )

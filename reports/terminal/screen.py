@@ -1,4 +1,4 @@
-"""What every text for a terminal is made of: a screen, and headlines, facts and tables that fit it."""
+"""Building blocks of terminal output: the screen, and headlines, facts and tables that fit it."""
 
 import io
 import os
@@ -17,24 +17,24 @@ from esprof.reports import units
 from esprof.run.run import RunWarning
 
 MAX_ROWS = 16
-"""Rows of a table; it says how many more there are, and where."""
+"""Rows of a table; a note gives the number of further rows and where to find them."""
 _MIN_COLUMNS = 40
-"""Columns below which a verdict does not fit its screen."""
+"""Narrower screens cannot hold a verdict."""
 _MAX_COLUMNS = 1_000
 _WRAPPING_CONSOLE = Console(file=io.StringIO(), markup=False, emoji=False)
-"""Wraps text; nothing is ever printed on it."""
+"""Only wraps text; prints nothing."""
 
 
 @dataclass(frozen=True)
 class Screen:
-    """What a text is drawn for: `width` in columns, and whether colour is wanted."""
+    """The output device: `width` in columns, and whether to use colour."""
 
     width: int = 100
     colour: bool = False
 
     @classmethod
     def of(cls, stream: TextIO | None) -> "Screen":
-        """`stream` as it is, None being a file: colour only on a terminal, and never under NO_COLOR or on a dumb one."""
+        """The screen of `stream`, None for a file. Colour only on a terminal that is not dumb, and without NO_COLOR."""
         on_terminal = stream is not None and stream.isatty()
         colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         return cls(_columns(stream), colour)
@@ -44,7 +44,7 @@ PLAIN = Screen()
 
 
 def _columns(stream: TextIO | None) -> int:
-    """As COLUMNS asks, on a terminal and elsewhere; without it, as wide as the terminal, but hard to read beyond 120."""
+    """The value of COLUMNS if set; otherwise the width of the terminal, at most 120 for readability."""
     try:
         asked = int(os.environ.get("COLUMNS", ""))
     except ValueError:
@@ -58,7 +58,7 @@ def _columns(stream: TextIO | None) -> int:
 
 
 def drawn(screen: Screen, *blocks: RenderableType) -> str:
-    """`blocks` below each other. Markup, emoji codes and highlighting are off: a name in brackets is a name."""
+    """Render `blocks` one below the other, without markup, emoji codes and highlighting, which names may contain."""
     console = Console(
         file=io.StringIO(),
         width=screen.width,
@@ -71,7 +71,7 @@ def drawn(screen: Screen, *blocks: RenderableType) -> str:
     )
     with console.capture() as capture:
         console.print(Group(*blocks))
-    # A CI log takes a line that begins with "::" for a command to the runner; wrapping may put a name there.
+    # CI runners execute a line of the log that begins with "::"; wrapping may move a name there.
     return "\n".join(re.sub(r"^(\s*)::", r"\1: :", line.rstrip()) for line in capture.get().splitlines())
 
 

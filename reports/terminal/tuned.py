@@ -9,17 +9,17 @@ from esprof.reports.terminal.screen import PLAIN, Screen, drawn, grid, headline
 from esprof.run.logs import Round, RoundOutcome
 
 OUTCOMES: dict[RoundOutcome, str] = {
-    "kept": "kept",
-    "missed": "kept, less than promised",
-    "reverted": "taken back",
+    "kept": "accepted",
+    "missed": "accepted, gain below prediction",
+    "reverted": "rolled back",
     "refused": "refused",
-    "nothing": "nothing to advise",
-    "unknown": "not told",
+    "nothing": "no change proposed",
+    "unknown": "no result",
 }
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """What `esprof tune` answers."""
+    """`esprof tune --json`."""
 
     schema: str = "esprof.tune/1"
     run: str
@@ -27,13 +27,13 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draw_round(one: Round, screen: Screen = PLAIN) -> str:
-    """A line."""
+    """One round in one line."""
     parts = [f"esprof: round {one.round}, step {one.step:,}: {OUTCOMES[one.outcome]}"]
     if one.outcome != "nothing" and (one.counts or one.codec):
         parts.append(f"ESTs {_change(one)}" if one.counts else f"gradients by {_change(one)}")
     if one.measured_us is not None:
-        told = f"{units.duration(one.before_us)} to {units.duration(one.measured_us)}"
-        parts.append(f"{told} ({units.duration(one.predicted_us)} predicted)")
+        steps = f"{units.duration(one.before_us)} to {units.duration(one.measured_us)}"
+        parts.append(f"{steps} ({units.duration(one.predicted_us)} predicted)")
     if one.why:
         parts.append(printable(one.why, 200))
     return drawn(screen, Text("; ".join(parts)))
@@ -42,9 +42,9 @@ def draw_round(one: Round, screen: Screen = PLAIN) -> str:
 def draw_tuned(found: Tuned, screen: Screen = PLAIN) -> str:
     """A table of the rounds."""
     if not found.rounds:
-        said = "The job told nothing of its steps: does its script train by ElasticTrainer, and make enough of them?"
-        return drawn(screen, headline(said, screen))
-    kept = [one for one in found.rounds if one.outcome in ("kept", "missed") and one.gain_pct is not None]
+        why = "The job reported too few steps. Check that its script trains with ElasticTrainer, and runs long enough."
+        return drawn(screen, headline(why, screen))
+    accepted = [one for one in found.rounds if one.outcome in ("kept", "missed") and one.gain_pct is not None]
     rows = grid(">round", ">step", "change", ">before", ">predicted", ">measured", ">gain", ">error", "", padding=2)
     for one in found.rounds:
         rows.add_row(
@@ -58,8 +58,8 @@ def draw_tuned(found: Tuned, screen: Screen = PLAIN) -> str:
             units.error_pct(one.error_pct),
             OUTCOMES[one.outcome],
         )
-    said = f"{units.plural(len(found.rounds), 'round')}, of which {len(kept)} made steps shorter"
-    return drawn(screen, headline(said, screen), Text(), rows)
+    title = f"{units.plural(len(found.rounds), 'round')}, {len(accepted)} with shorter steps"
+    return drawn(screen, headline(title, screen), Text(), rows)
 
 
 def _change(one: Round) -> str:

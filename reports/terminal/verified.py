@@ -1,4 +1,4 @@
-"""What came of a promise, as text for a terminal."""
+"""The result of `verify` for a terminal."""
 
 from collections.abc import Iterable
 
@@ -11,57 +11,57 @@ from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, hea
 from esprof.run.logs import Estimate
 
 _VERDICTS = {
-    "held": "held: the step observed lies in the interval promised",
-    "close": "close: outside the interval promised, and no farther from the promise than allowed",
-    "missed": "missed: outside the interval promised, and farther from the promise than allowed",
-    "measured": "measured: nothing was promised",
+    "held": "held: the observed step is inside the predicted interval",
+    "close": "close: the observed step is outside the predicted interval, but within the allowed error",
+    "missed": "missed: the observed step is outside the predicted interval and beyond the allowed error",
+    "measured": "measured: there was no prediction",
 }
 
 
-def draw_verified(told: Verified, screen: Screen = PLAIN) -> str:
-    """The verdict, the steps promised and observed with their intervals, and what was changed."""
+def draw_verified(result: Verified, screen: Screen = PLAIN) -> str:
+    """The verdict, the predicted and observed steps with their intervals, and the change."""
     return drawn(
         screen,
-        headline(f"{printable(told.spec)}: {_VERDICTS[told.verdict]}", screen),
+        headline(f"{printable(result.spec)}: {_VERDICTS[result.verdict]}", screen),
         "",
-        _steps(told),
+        _steps(result),
         "",
-        *(fact(name, text, screen) for name, text in _facts(told)),
-        *warned(told.warnings),
+        *(fact(name, text, screen) for name, text in _facts(result)),
+        *warned(result.warnings),
     )
 
 
-def _steps(told: Verified) -> Table:
-    table = grid("", ">step", ">95 % interval", ">of the step as it is")
-    rows = {"as it is": told.before, "promised": told.predicted, "observed": told.observed}
+def _steps(result: Verified) -> Table:
+    table = grid("", ">step", ">95 % interval", ">of baseline")
+    rows = {"baseline": result.before, "predicted": result.predicted, "observed": result.observed}
     for name, estimate in rows.items():
         if estimate is not None:
             table.add_row(
                 name,
                 units.duration(estimate.us),
                 units.interval(estimate.low_us, estimate.high_us),
-                units.pct(_share(told, estimate)),
+                units.pct(_share(result, estimate)),
             )
     return table
 
 
-def _share(told: Verified, estimate: Estimate) -> float:
-    return 100 * estimate.us / told.before.us
+def _share(result: Verified, estimate: Estimate) -> float:
+    return 100 * estimate.us / result.before.us
 
 
-def _facts(told: Verified) -> Iterable[tuple[str, str]]:
-    if told.error_pct is not None:
-        yield "Error", f"{units.error_pct(told.error_pct)} of the step; allowed are {told.max_error_pct:g} %"
-    for knob in told.knobs:
-        yield "Knob", f"{knob.name} read back as {knob.before}, then {knob.after}"
-    measured = f"{units.plural(told.steps, 'step')} each" if told.steps else "all steps of each run"
+def _facts(result: Verified) -> Iterable[tuple[str, str]]:
+    if result.error_pct is not None:
+        yield "Error", f"{units.error_pct(result.error_pct)} of the step; {result.max_error_pct:g} % allowed"
+    for knob in result.knobs:
+        yield "Knob", f"{knob.name} read back as {knob.before} without the change, {knob.after} with it"
+    measured = f"{units.plural(result.steps, 'step')} each" if result.steps else "all steps of each run"
     yield (
         "Pairs",
-        f"{len(told.pairs)}, of {measured}: "
+        f"{len(result.pairs)}, of {measured}: "
         + ", ".join(
-            f"{units.duration(pair.before.step_us)} → {units.duration(pair.after.step_us)}" for pair in told.pairs
+            f"{units.duration(pair.before.step_us)} → {units.duration(pair.after.step_us)}" for pair in result.pairs
         ),
     )
-    yield "Job", str(told.job)
-    if told.promise is not None and told.promise.note:
-        yield "Note", told.promise.note
+    yield "Job", str(result.job)
+    if result.promise is not None and result.promise.note:
+        yield "Note", result.promise.note

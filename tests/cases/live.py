@@ -5,7 +5,7 @@ import msgspec
 from esprof.core.plan import PlanStatus, write_plan
 from esprof.reports.live.gate import Gate
 from esprof.reports.live.hub import Hub
-from esprof.reports.live.offer import LatestSearch, Offer, RankOffer, write_search
+from esprof.reports.live.proposal import LatestSearch, Proposal, RankProposal, write_search
 from esprof.reports.live.server import Site
 from esprof.run.logs import HISTORY, JobEvent, LiveStep, Setting
 from tests.cases.plans import plan_of
@@ -23,13 +23,13 @@ def write_steps(run, steps):
             file.write(msgspec.json.encode(step) + b"\n")
 
 
-def offer_of(ests=UNEVEN, now=EVEN, **plan):
-    """An offer of the plan that puts ESTs there."""
+def proposal_of(ests=UNEVEN, now=EVEN, **plan):
+    """A proposal of the plan that puts ESTs there."""
     ranks = tuple(
-        RankOffer(rank=rank, device="cpu", now=now[rank], advised=ests[rank], now_us=1e4, advised_us=2e4)
+        RankProposal(rank=rank, device="cpu", now=now[rank], advised=ests[rank], now_us=1e4, advised_us=2e4)
         for rank in range(len(ests))
     )
-    return Offer(
+    return Proposal(
         value=25_000.0,
         low_us=22_000.0,
         high_us=28_000.0,
@@ -43,11 +43,11 @@ def offer_of(ests=UNEVEN, now=EVEN, **plan):
 
 
 def running(run, steps=60):
-    """The Run directory of a job that has an offer and no plan yet."""
+    """The Run directory of a job that has a proposal and no plan yet."""
     run.mkdir(parents=True, exist_ok=True)
     HISTORY.append(run, JobEvent(what="started", step=0, reason="4 ESTs on 2 processes"))
     write_steps(run, [live_step(step) for step in range(steps)])
-    write_search(run, LatestSearch(offer=offer_of()))
+    write_search(run, LatestSearch(proposal=proposal_of()))
     return run
 
 

@@ -33,7 +33,7 @@ def test_from_the_job_to_its_plan(run, tmp_path):
     assert [cost["est_from"] for cost in body["devices"]] == ["measured", "measured"]
     assert all(cost["est_us"] >= 20_000 * (1 + 3 * cost["rank"]) for cost in body["devices"])  # It sleeps so long.
 
-    assert "holds" in esprof("recommend", "--check", plan).stdout
+    assert "verified" in esprof("recommend", "--check", plan).stdout
     answered = json.loads(esprof("replay", run, "--what-if", f"assign={plan}", "--json").stdout)["what_if"][0]
     advice = json.loads(esprof("recommend", run, "--json").stdout)
     assert answered["answered"]
@@ -85,7 +85,7 @@ def test_from_files_of_jobs_to_who_gets_what(tmp_path):
     assert json.loads(done.stdout)["value"] == pytest.approx(1_000 / (9 * (9 / 14) + 1))
     done = esprof(*asked, "--objective", "cost", "--prices", "prices.yaml", "-o", "advice.json", cwd=tmp_path)
     assert "All end for 1.20 in money" in done.stdout  # On B `a` costs 1, and `b` 0.2.
-    assert "holds" in esprof("recommend", "--check", "advice.json", cwd=tmp_path).stdout
+    assert "verified" in esprof("recommend", "--check", "advice.json", cwd=tmp_path).stdout
 
 
 @pytest.mark.parametrize(

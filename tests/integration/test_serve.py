@@ -111,12 +111,12 @@ class Page:
             )
         )
 
-    def look_until_offered(self):
+    def search_until_proposed(self):
         """On a machine that others use too a first look may find steps too few or too unlike."""
         for _ in range(5):
-            self.press("look")
-            self.shows("advice", "Looked at")
-            if "offered" in self.text("advice").lower():
+            self.press("search")
+            self.shows("advice", "Searched at")
+            if "proposed" in self.text("advice").lower():
                 return
 
     def next_step(self):
@@ -133,8 +133,8 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
         page.shows("now", "running", "8 ESTs on 2 processes")
         first = page.next_step()
         WebDriverWait(browser, WITHIN_S).until(lambda _: page.next_step() > first + 5)
-        page.look_until_offered()
-        page.shows("advice", "offered", "predicted gain", "interval")
+        page.search_until_proposed()
+        page.shows("advice", "proposed", "predicted gain", "interval")
 
         # A second server is told where the first one is.
         events = subprocess.run(
@@ -167,7 +167,7 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
         page.shows("ranks", "4 (0–3)", "4 (4–7)")
         assert {url.partition("?")[0] for url in requests(browser) if not url.startswith("data:")} <= {
             *(address + path for path in ("", "live.css", "live.js", "jobs/1", "jobs/1/events")),
-            *(f"{address}jobs/1/{verb}" for verb in ("look", "accept", "roll-back")),
+            *(f"{address}jobs/1/{verb}" for verb in ("search", "accept", "roll-back")),
         }
         said = [entry["message"] for entry in browser.get_log("browser")]
         assert [message for message in said if "net::ERR_" not in message] == []
@@ -244,7 +244,7 @@ def test_on_a_full_disk_the_page_says_so_and_goes_on(browser, tmp_path):
             page = Page(browser, address)
             fill(run / "filler")
             page.press("accept")
-            page.shows("said", "plan.json: cannot be written: No space left on device")
+            page.shows("message", "plan.json: cannot be written: No space left on device")
             assert not [file.name for file in run.iterdir() if "plan" in file.name]
             (run / "filler").unlink()
             page.press("accept")

@@ -14,7 +14,7 @@ for (const choice of document.querySelectorAll("select[data-chart]")) {
   const { id, data } = charts.find(({ id }) => id === choice.dataset.chart);
   choice.addEventListener("change", () => Plotly.restyle(id, { visible: data.map((_, i) => i === choice.selectedIndex) }));
 }
-// Paper has its own width and cannot open a fold.
+// On paper the width differs, and <details> cannot be opened.
 addEventListener("beforeprint", () => {
   for (const fold of document.querySelectorAll("details")) fold.open = true;
   for (const { id } of charts) Plotly.Plots.resize(id);

@@ -89,7 +89,7 @@ document.addEventListener("submit", async (event) => {
   try {
     const body = new URLSearchParams(new FormData(form));
     const answer = await fetch(form.action, { method: "POST", body, redirect: "manual" });
-    // What came of it comes over the stream, to everybody who looks at the page.
+    // The result arrives over the event stream, on all open pages.
     if (answer.type !== "opaqueredirect") show("lost", (await answer.text()).trim());
   } catch {
     show("lost", "no connection to esprof serve: nothing was done");

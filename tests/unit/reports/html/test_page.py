@@ -71,7 +71,7 @@ def test_structure(html):
 
 def test_the_verdict_comes_before_what_carries_it(html):
     text = "\n".join(Page(html).text)
-    found = [text.index(said) for said in (case.diagnosis().verdict, "Step time", "saves per step", "Not answered")]
+    found = [text.index(said) for said in (case.diagnosis().verdict, "Step time", "saves per step", "Not predicted")]
     assert found == sorted(found)
 
 
@@ -191,10 +191,10 @@ def test_a_run_without_findings_steps_to_predict_or_scenarios_renders():
         flame=None,
     )
     text = "\n".join(Page(render_html(report)).text)
-    assert "Where Python was" not in text
+    assert "Python stacks" not in text
     said = [
-        "No cause was found",
-        "No scenario was asked",
+        "No significant cause was found",
+        "No scenario was requested",
         "one steady step only",
         "There is nothing to draw",
         "No operation",
@@ -218,7 +218,7 @@ def test_operations_are_folded_with_what_they_launch_and_who_calls_them(html):
 
 def test_stacks_say_what_they_were_sampled_from(html):
     text = " ".join("".join(Page(html).text).split())
-    assert "2,400 samples of the training thread of 4 ranks, which stand for 2,400 ms of steps with stacks" in text
+    assert "2,400 samples of the training thread of 4 ranks, covering 2,400 ms of steps with stacks" in text
     assert "it ran on a CPU for 61.0 % of that" in text
     assert html.count("<option>") == 5
     assert "<option>" not in render_html(case.report(ranks=1))

@@ -14,10 +14,10 @@ def test_jobs_are_named_by_as_much_of_their_path_as_tells_them_apart():
 
 
 def test_advice_is_looked_for_once_where_steps_have_lastingly_changed(tmp_path, monkeypatch):
-    run, looked = live.running(tmp_path / "run", steps=100), []
+    run, searched = live.running(tmp_path / "run", steps=100), []
 
     async def look(path, since):
-        looked.append(path)
+        searched.append(path)
         return ""
 
     monkeypatch.setattr(hubs, "_run_search", look)
@@ -32,4 +32,4 @@ def test_advice_is_looked_for_once_where_steps_have_lastingly_changed(tmp_path, 
         await asyncio.sleep(0)
 
     asyncio.run(watch())
-    assert looked == [run]  # It has shifted several times, and within ten minutes one search is enough.
+    assert searched == [run]  # It has shifted several times, and within ten minutes one search is enough.

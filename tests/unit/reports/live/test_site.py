@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from esprof.core.plan import read_plan, write_plan
-from esprof.reports.live.offer import LatestSearch, write_search
+from esprof.reports.live.proposal import LatestSearch, write_search
 from esprof.reports.live.server import Site, frame
 from esprof.run.logs import HISTORY, JobEvent
 from tests.cases import live
@@ -56,8 +56,8 @@ def page(run):
 
 def test_a_page_shows_what_the_files_tell(run, page):
     text = page.text()
-    for said in ("<h1>run</h1>", "40.0 ms", "median of the newest 50 steps", "4 ESTs on 2 processes", "37.5 %"):
-        assert said in text
+    for message in ("<h1>run</h1>", "40.0 ms", "median of the newest 50 steps", "4 ESTs on 2 processes", "37.5 %"):
+        assert message in text
     assert "30.0 % to 45.0 %" in text  # The gain's interval.
     assert "Accept" in text
     assert "Roll back" not in text
@@ -72,8 +72,8 @@ def test_a_folder_of_which_nothing_is_known_yet(tmp_path):
     (tmp_path / "run").mkdir()
     with Page(tmp_path / "run") as page:
         text = page.text()
-    assert "Nothing has been told here yet" in text
-    assert "Look for advice" in text
+    assert "No data yet" in text
+    assert "Search for a better plan" in text
 
 
 def test_of_one_job_the_start_is_its_page_and_of_several_a_list(run, tmp_path):
@@ -102,10 +102,12 @@ def test_nothing_comes_from_elsewhere_and_no_script_but_ours_runs(page):
 
 def test_names_of_a_job_are_shown_and_do_nothing(tmp_path):
     run = live.running(tmp_path / "run")
-    offer = live.offer_of()
-    ranks = tuple(msgspec.structs.replace(rank, device=f"{rank.rank}{HOSTILE}") for rank in offer.ranks)
-    plan = msgspec.structs.replace(offer.plan, id=HOSTILE)
-    write_search(run, LatestSearch(offer=msgspec.structs.replace(offer, ranks=ranks, plan=plan, warnings=(HOSTILE,))))
+    proposal = live.proposal_of()
+    ranks = tuple(msgspec.structs.replace(rank, device=f"{rank.rank}{HOSTILE}") for rank in proposal.ranks)
+    plan = msgspec.structs.replace(proposal.plan, id=HOSTILE)
+    write_search(
+        run, LatestSearch(proposal=msgspec.structs.replace(proposal, ranks=ranks, plan=plan, warnings=(HOSTILE,)))
+    )
     live.adopted(run, msgspec.structs.replace(plan_of(live.UNEVEN), id=HOSTILE))
     HISTORY.append(run, JobEvent(what="refused", step=3, plan=HOSTILE, reason=HOSTILE))
     (run / "rounds.jsonl").write_text(
@@ -195,11 +197,11 @@ def test_accepting_hands_the_plan_to_the_job(run, page):
 def test_only_the_offer_that_is_shown_can_be_accepted(run, page):
     page.post("accept", "plan-0")
     assert not (run / "plan.json").exists()
-    assert "not the newest any more" in page.text()
+    assert "there is a newer proposal" in page.text()
     live.write_steps(run, [live.live_step(60, ests=(1, 3))])
     page.post("accept", "plan-1")
     assert not (run / "plan.json").exists()
-    assert "that advice is outdated" in page.text()
+    assert "the proposal is outdated" in page.text()
 
 
 def test_a_rejected_plan_is_not_offered_again_even_by_another_server(run, page):
@@ -215,7 +217,7 @@ def test_a_rejected_plan_is_not_offered_again_even_by_another_server(run, page):
 def test_rolling_back_hands_over_what_held_before(run, page):
     live.adopted(run, codec="fp16")
     page.post("roll-back", "plan-1:2")
-    assert "does not hold any more" in page.text()
+    assert "is no longer active" in page.text()
     page.post("roll-back", "plan-1:1")
     plan = read_plan(run / "plan.json")
     assert plan.version == 2
@@ -240,7 +242,7 @@ def test_a_torn_plan_is_named_and_a_new_one_is_still_above_it(run, page):
     (run / "plan.status.json").unlink()  # The history alone knows its version now.
     text = page.text()
     assert "plan.json: is no plan" in text
-    assert "Everything else goes on" in text
+    assert "The rest of the page is up to date" in text
     page.post("roll-back", "plan-7:7")
     assert read_plan(run / "plan.json").version == 8
     assert "is no plan" not in page.text()
@@ -251,14 +253,14 @@ def test_a_torn_plan_is_named_and_a_new_one_is_still_above_it(run, page):
 def test_whatever_a_file_holds_the_page_goes_on(run, page, name, content):
     (run / name).write_bytes(content)
     text = page.text()
-    assert ("What is wrong here" in text) == (not name.endswith("l"))  # Of lines those that are none are left out.
+    assert ("<h2>Problems" in text) == (not name.endswith("l"))  # Of lines those that are none are left out.
     (run / name).unlink()
-    assert "What is wrong here" not in page.text()
+    assert "<h2>Problems" not in page.text()
 
 
 def test_a_run_that_is_gone_is_named(run, page):
     subprocess.run(["rm", "-r", str(run)], check=True)
-    assert "is not there any more" in page.text()
+    assert "no longer exists" in page.text()
 
 
 def test_on_a_full_disk_nothing_is_half_done(run, page):
@@ -370,12 +372,12 @@ def test_what_a_search_for_advice_fails_by_is_said(run, page):
     (run / "run.json").write_text("{")
 
     async def search():
-        await page.hub.look(page.hub.jobs["run"])
-        assert page.hub.jobs["run"].job.is_looking
+        await page.hub.start_search(page.hub.jobs["run"])
+        assert page.hub.jobs["run"].job.is_searching
         await page.hub.jobs["run"].search
         await page.hub.update()
 
     page.client.portal.call(search)
     text = page.text()
-    assert "No advice could be made" in text
+    assert "No proposal was possible" in text
     assert "is not a valid run.json" in text

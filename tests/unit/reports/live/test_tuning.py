@@ -227,7 +227,7 @@ def test_a_codec_that_makes_steps_longer_goes_and_is_not_tried_again(tmp_path, m
         ("assignment", "nothing"),  # By the change at step 200.
         ("compression", "nothing"),
     ]
-    assert found[3].why == "it was tried, and taken back"
+    assert found[3].why == "this change was tried and rolled back"
 
 
 def test_a_codec_that_the_job_has_given_up_before_the_loop_began_is_not_tried(tmp_path, monkeypatch):
@@ -237,7 +237,11 @@ def test_a_codec_that_the_job_has_given_up_before_the_loop_began_is_not_tried(tm
     ROUNDS.append(tmp_path, Round(round=0, kind="compression", step=5, outcome="kept", plan="first", codec="int8"))
     HISTORY.append(tmp_path, JobEvent(what="reverted", step=300, plan="first"))
     found = job.tuned(monkeypatch, lambda _, found: len(found) == 2, ALLOWED)
-    assert (found[1].outcome, found[1].codec, found[1].why) == ("nothing", "int8", "it was tried, and taken back")
+    assert (found[1].outcome, found[1].codec, found[1].why) == (
+        "nothing",
+        "int8",
+        "this change was tried and rolled back",
+    )
 
 
 def test_a_codec_that_gains_nothing_goes(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from esprof.core.plan import write_plan
 from esprof.reports.live.job import WatchedJob
-from esprof.reports.live.offer import LatestSearch, write_search
+from esprof.reports.live.proposal import LatestSearch, write_search
 from esprof.reports.live.view import view_of
 from esprof.run.logs import HISTORY, JobEvent
 from tests.cases import live
@@ -65,11 +65,11 @@ def test_whether_it_runs(run, tmp_path):
 
 
 def test_what_of_the_advice_still_holds(run):
-    assert seen(run).offer_state == "offered"
-    write_search(run, LatestSearch(offer=live.offer_of(now=((0,), (1, 2, 3)))))
-    assert seen(run).offer_state == "outdated"
+    assert seen(run).proposal_state == "proposed"
+    write_search(run, LatestSearch(proposal=live.proposal_of(now=((0,), (1, 2, 3)))))
+    assert seen(run).proposal_state == "outdated"
     write_search(run, LatestSearch(reason="too few steps"))
-    assert (seen(run).offer_state, seen(run).reason) == ("none", "too few steps")
+    assert (seen(run).proposal_state, seen(run).reason) == ("none", "too few steps")
 
 
 def test_the_status_of_an_earlier_plan_is_not_that_of_the_newest(run):
@@ -90,7 +90,7 @@ def test_steps_that_lie_in_the_past_are_no_reason_to_look_for_advice(run):
     live.write_steps(run, [live.live_step(60 + step, 90_000.0) for step in range(100)])
     job = WatchedJob(run, "run")
     job.refresh()
-    assert not job.has_shifted
+    assert not job.has_changed
     live.write_steps(run, [live.live_step(160 + step, 20_000.0) for step in range(100)])
     job.refresh()
-    assert job.has_shifted
+    assert job.has_changed

@@ -77,7 +77,7 @@ def test_text_says_verdict_figures_and_what_was_compared():
         "metric            baseline  this run  change   interval        limit  p       steps    outcome\n"
         "step_time median  101.2 ms  109.2 ms  +7.94 %  +6.1 … +9.44 %  +5 %   <0.001  90 / 80  regressed\n"
         "\n"
-        "step_time median changed by +7.94 %, beyond the limit of +5 %, more than the noise within the two runs explains.\n"
+        "step_time median changed by +7.94 %, beyond the limit of +5 %, by a statistically significant difference.\n"
         "Compared: plain steps (no profiler), in blocks of 6; alpha 0.01, interval 98 %\n"
         "This run: torchrun train.py\n"
         "Baseline: torchrun train.py"
@@ -87,17 +87,15 @@ def test_text_says_verdict_figures_and_what_was_compared():
 def test_sentences():
     assert (
         sentence(metric())
-        == "step_time median changed by +7.94 %, beyond the limit of +5 %, more than the noise within the two runs explains."
+        == "step_time median changed by +7.94 %, beyond the limit of +5 %, by a statistically significant difference."
     )
     assert sentence(UNSURE) == (
-        "samples_per_s median changed by −3.2 %: cannot be told from noise yet; "
-        "about 41 more steps in this run and 1 more step in the baseline would tell."
+        "samples_per_s median changed by −3.2 %: not distinguishable from noise; "
+        "about 41 more steps in this run and 1 more step in the baseline would decide."
     )
     mean = sentence(metric(statistic="mean", run_slow=15, baseline_slow=1))
     assert mean.startswith("step_time mean changed by")
-    assert (
-        "15 of 90 steps are worse than the baseline's median by more than half of it, 1 of 80 in the baseline" in mean
-    )
+    assert "15 of 90 steps are worse than the baseline's median by more than 50 %; in the baseline 1 of 80" in mean
     assert "no " not in sentence(metric(outcome="unchanged", change=0.2))
     assert "better" in sentence(metric(outcome="unchanged", change=-6, improved=True))
     assert "too close to the limit" in sentence(metric(outcome="inconclusive", change=5))

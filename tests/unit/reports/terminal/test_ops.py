@@ -57,4 +57,4 @@ def test_a_kernel_s_short_name(name, short):
 
 def test_a_filter_that_finds_nothing_says_so():
     empty = msgspec.structs.replace(case.operations(), ops=(), found=0, pattern="conv")
-    assert "no operation has such a name" in render_text(empty)
+    assert "no operation has a matching name" in render_text(empty)

@@ -95,7 +95,7 @@ def test_what_is_drawn():
     assert drawn.startswith("A step would take ")
     assert "all choices were replayed: none is shorter" in drawn
     assert "lossy: loses 0.9 of the square" in drawn
-    assert "Keep what you have" in draw_compression(advised(exchange("slow", 30, 50)))
+    assert "No change recommended" in draw_compression(advised(exchange("slow", 30, 50)))
 
 
 def test_all_was_tried_only_where_that_holds_for_buckets_of_every_size():

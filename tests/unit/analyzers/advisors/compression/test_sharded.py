@@ -64,4 +64,4 @@ def test_what_is_drawn():
     assert drawn.startswith("A step would take ")
     assert "Reduce-scatters" in drawn
     assert "40.0 ms of a step are waited" in drawn
-    assert "Keep what you have" in draw_compression(advised(*narrow_scatter(1, 30)))
+    assert "No change recommended" in draw_compression(advised(*narrow_scatter(1, 30)))

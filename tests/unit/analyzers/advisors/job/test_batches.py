@@ -26,7 +26,7 @@ def test_like_ranks_keep_what_they_have():
     found = advise_batches(Replayed.of(elastic_run(ONE_EACH, (10_000, 10_000), tells=False)))
     assert [rank.samples for rank in found.decision] == [4, 4]
     assert not found.is_worth_it
-    assert "Keep what you have" in draw_batches(found)
+    assert "No change recommended" in draw_batches(found)
 
 
 def test_one_rank_has_nobody_to_share_with():

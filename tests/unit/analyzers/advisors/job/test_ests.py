@@ -65,14 +65,14 @@ def test_the_fast_rank_gets_more():
     assert found.low_us < found.value < found.high_us
     assert found.plan.parts.assignment.body.ests == found.decision.ests
     assert (found.plan.parts.assignment.applies, found.plan.parts.assignment.changes_bits) == ("live", False)
-    assert "18.1 ms in place of 36.1 ms" in draw_ests(found)
+    assert "18.1 ms instead of 36.1 ms" in draw_ests(found)
 
 
 def test_like_ranks_keep_what_they_have():
     found = advised(est=(5_000, 5_000))
     assert found.plan is None
     assert found.decision.ests == tuple(map(tuple, EVEN))
-    assert "Keep what you have" in draw_ests(found)
+    assert "No change recommended" in draw_ests(found)
 
 
 def test_a_gain_that_the_error_swallows_makes_no_plan():

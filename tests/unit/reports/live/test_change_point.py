@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from esprof.reports.live.step_shift import Shift
+from esprof.reports.live.change_point import ChangePointDetector
 from esprof.run.logs import LiveStep
 
 
@@ -14,9 +14,9 @@ def step(number, took, busy=(50.0, 50.0), ests=(4, 4), **more):
 
 
 def noticed(steps):
-    """The steps at which a shift is told, and where the state then is said to have begun."""
-    shift = Shift()
-    return [(one.step, shift.since) for one in steps if shift.note(one)]
+    """The steps at which a change point is detected, and the first steps after it."""
+    detector = ChangePointDetector()
+    return [(one.step, detector.since) for one in steps if detector.note(one)]
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.3, 5.0])
@@ -59,10 +59,10 @@ def test_what_a_rank_takes_is_told_by_the_est():
 
 
 def test_a_job_that_goes_on_from_an_earlier_step_begins_anew():
-    shift = Shift()
+    detector = ChangePointDetector()
     for one in [step(number, 100.0) for number in range(50)] + [step(20 + number, 200.0) for number in range(30)]:
-        assert not shift.note(one)
-    assert shift.since == 21
+        assert not detector.note(one)
+    assert detector.since == 21
 
 
 def test_steps_that_are_no_measure_are_left_out():

@@ -1,4 +1,4 @@
-"""Whether a running job's steps have lastingly become longer or shorter, so that older advice is worth a second look."""
+"""Detects change points of the step time of a running job, after which an older proposal may be outdated."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,42 +9,43 @@ from esprof.core.statistics import two_sided_rank_test
 from esprof.run.logs import LiveStep
 
 _NEWEST_STEPS = 10
-"""Steps that have to be unlike those before."""
+"""Steps that must differ from the earlier ones."""
 _MAX_STEPS_BEFORE = 100
-"""Steps that they are held against, at most."""
+"""Most steps that they are compared with."""
 _MIN_STEPS_BEFORE = 20
 _MIN_CHANGE_SHARE = 0.1
-"""Least change, relative, that counts."""
+"""Smallest relative change that counts."""
 _ALPHA = 1e-4
-"""Chance of a change that is none, if steps were independent; it is asked after every step."""
+"""Probability of a false alarm for independent steps. Low, since there is a test after every step."""
 
 
-class Shift:
-    """Holds the newest steps against those before them, and what each rank's ESTs took in them: a rank that has become slow
-    shows there at once, even where another one is slower still; one without ESTs by its update. A single slow step is no
-    shift, nor are a few."""
+class ChangePointDetector:
+    """Compares the newest steps with the earlier ones: the step time, and each rank's time per EST.
+
+    The time per EST shows a rank that became slow even if another rank is still slower; for a rank without ESTs it is the
+    time of the update. A few slow steps are no change point.
+    """
 
     def __init__(self) -> None:
         self._doing: tuple[object, ...] | None = None
         self._last = -1
         self._steps: deque[tuple[float, ...]] = deque(maxlen=_MAX_STEPS_BEFORE + _NEWEST_STEPS)
         self.since: int | None = None
-        """The first step that is like the newest ones, as far as is known."""
+        """The first step after the last change point."""
 
     def begin(self, step: int) -> None:
-        """Forget what was before this step."""
+        """Forget all steps before this one."""
         self._steps.clear()
         self.since = step
 
     def note(self, step: LiveStep) -> bool:
-        """Whether steps have shifted with this one. It is told once: then those are what later ones are compared with."""
+        """Add a step. True if a change point was detected; later steps are then compared with those after it."""
         if step.twice:
             return False
-        doing, went_on = (step.version, step.ests), step.step > self._last
+        doing, continues = (step.version, step.ests), step.step > self._last
         self._last = step.step
-        if doing != self._doing or not went_on:
-            # Another plan or other processes: another length is no news. Or the job has begun again at an earlier step.
-            # The first step settles.
+        if doing != self._doing or not continues:
+            # After a new plan, other processes or a restart, another step time is expected. The first step is a warm-up.
             self._doing = doing
             self.begin(step.step + 1)
             return False
@@ -70,7 +71,7 @@ def _differ(before: Sequence[float], newest: Sequence[float]) -> bool:
 
 
 def _like_the_last(before: Sequence[float], newest: Sequence[float]) -> int:
-    """How many of the newest are on the new side: some may still have been like those before."""
+    """How many of the newest steps are after the change point: the first ones may be before it."""
     middle, is_above = (median(before) + median(newest)) / 2, median(newest) > median(before)
     count = sum(1 for _ in takewhile(lambda value: (value > middle) == is_above, reversed(newest)))
     return max(1, count)
