@@ -93,7 +93,7 @@ def test_a_run_without_a_probe_is_told_what_it_lacks():
 def test_what_is_drawn():
     drawn = draw_compression(advised(exchange("half", 0.5, 3, sent=MIB // 2), exchange("lossy", 0.1, 1, vnmse=0.9)))
     assert drawn.startswith("A step would take ")
-    assert "all choices were replayed: none is shorter" in drawn
+    assert "all choices were replayed; none is shorter" in drawn
     assert "lossy: loses 0.9 of the square" in drawn
     assert "No change recommended" in draw_compression(advised(exchange("slow", 30, 50)))
 
