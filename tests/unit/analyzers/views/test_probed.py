@@ -81,7 +81,7 @@ def test_a_table_holds_all_of_it_and_escapes_foreign_names():
     assert "\x1b" not in text
     assert not any(line.lstrip().startswith("::") for line in text.splitlines())
     assert max(map(len, text.splitlines())) <= 80
-    assert "1 curve would reach further" in text
+    assert "1 curve cut short" in text
 
 
 def test_a_point_of_one_repeat_is_enough():
@@ -94,5 +94,5 @@ def test_a_point_of_one_repeat_is_enough():
         points=(Point(size=1, samples_ns=(7,)),),
     )
     answer = probed(probes(single))
-    assert title(answer.curves[0]) == "launch of an operation"
+    assert title(answer.curves[0]) == "operator launch"
     assert draw_probed(answer)

@@ -63,5 +63,5 @@ def test_what_is_drawn():
     drawn = draw_compression(advised(*narrow_scatter(1, 8, sent=MIB // 4)))
     assert drawn.startswith("A step would take ")
     assert "Reduce-scatters" in drawn
-    assert "40.0 ms of a step are waited" in drawn
+    assert "40.0 ms of a step is exposed" in drawn
     assert "No change recommended" in draw_compression(advised(*narrow_scatter(1, 30)))
