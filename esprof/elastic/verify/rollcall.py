@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
-from types import FrameType
 from typing import Any, Literal, Protocol
 
 import torch.distributed as dist
 
 from esprof.core.errors import MismatchError
+from esprof.core.frames import stack_of
 from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.recorder.shared.torch_features import own_client
@@ -198,7 +198,7 @@ class StoreRollCall:
             self._check_others()
         if self._verdict is None:
             return
-        if self._main not in sys._current_frames() or not (position.state == "in" or _collective_of(self._main)):
+        if not stack_of(self._main) or not (position.state == "in" or _collective_of(self._main)):
             self._still_since = now
             faulthandler.cancel_dump_traceback_later()
             return
@@ -382,10 +382,8 @@ def _are_steps(*calls: str) -> bool:
 
 def _collective_of(thread: int) -> str:
     """The function of torch.distributed that this thread is in; empty where it is in none."""
-    frame: FrameType | None = sys._current_frames().get(thread)
     found = ""
-    while frame is not None:
+    for frame in stack_of(thread):
         if frame.f_globals.get("__name__") == "torch.distributed.distributed_c10d":
             found = frame.f_code.co_name
-        frame = frame.f_back
     return found

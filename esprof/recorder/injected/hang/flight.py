@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median
 
+from ....core.frames import stack_of
 from ....run.raw import names
 from ....run.raw.reasons import SnapshotReason
 from ....run.raw.settings import Settings
@@ -21,7 +22,6 @@ from .snapshot import (
     collective_progress,
     error_fields,
     groups,
-    outwards,
     thread_of_error,
     threads,
     write_snapshot,
@@ -158,8 +158,7 @@ class FlightWatch:
 
     def _in_own_window(self) -> bool:
         """Whether the training thread is busy with a window of the recorder: that is no fault of the job."""
-        frame = sys._current_frames().get(self._state.thread)
-        return any(one.f_code.co_filename in _WINDOW_CODE for one in outwards(frame))
+        return any(frame.f_code.co_filename in _WINDOW_CODE for frame in stack_of(self._state.thread))
 
     def _take(self, reason: SnapshotReason, threads: list[dict[str, object]], **error: object) -> None:
         """`error` are the fields of a snapshot that tell of an exception."""

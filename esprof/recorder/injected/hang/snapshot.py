@@ -2,16 +2,15 @@
 
 import json
 import os
-import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 
+from ....core.frames import stacks
 from ....run.raw.new_files import write_new
 from ...shared.torch_features import dump_collectives
 from . import loader_waits
@@ -20,22 +19,15 @@ from .worker_stack import dump_of, state_of
 _MAX_THREADS, _MAX_FRAMES, _MAX_WORKERS = 64, 100, 8
 
 
-def outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """`frame` and its callers."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def threads(training: int) -> list[dict[str, object]]:
     """The stacks of all Python threads but this one; that of the thread `training` comes first."""
     names_of = {thread.ident: thread.name for thread in threading.enumerate()}
     own = threading.get_ident()
-    stacks = [(ident, frame) for ident, frame in sys._current_frames().items() if ident != own]
-    stacks.sort(key=lambda stack: stack[0] != training)
+    others = [(ident, frames) for ident, frames in stacks(_MAX_FRAMES).items() if ident != own]
+    others.sort(key=lambda stack: stack[0] != training)
     return [
-        {"name": names_of.get(ident, ""), "training": ident == training, "frames": _frames(frame)}
-        for ident, frame in stacks[:_MAX_THREADS]
+        {"name": names_of.get(ident, ""), "training": ident == training, "frames": _lines(frames)}
+        for ident, frames in others[:_MAX_THREADS]
     ]
 
 
@@ -95,7 +87,6 @@ def write_snapshot(path: str, snapshot: dict[str, object]) -> None:
     os.rename(f"{path}.part", path)
 
 
-def _frames(innermost: FrameType) -> list[tuple[str, int, str]]:
-    """(file, line, function) of the frames, innermost first, at most _MAX_FRAMES."""
-    frames = islice(outwards(innermost), _MAX_FRAMES)
+def _lines(frames: list[FrameType]) -> list[tuple[str, int, str]]:
+    """(file, line, function) of each frame."""
     return [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name) for frame in frames]

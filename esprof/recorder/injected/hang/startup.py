@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch.optim import Optimizer
 
+from ....core.frames import stack_of
 from ....run.raw import names
 from ....run.raw.new_files import NewFile
 from ....run.raw.reasons import SnapshotReason
@@ -30,7 +31,7 @@ from ..orders import OrderBox
 from ..rank_identity import rank_identity
 from ..steps.saves import rebind
 from .fatal_signals import note_fatal_signals
-from .snapshot import awaited_workers, calls, error_fields, groups, outwards, thread_of_error, threads, write_snapshot
+from .snapshot import awaited_workers, calls, error_fields, groups, thread_of_error, threads, write_snapshot
 from .stillness import Stillness
 
 _TICK_S = 1.0
@@ -171,8 +172,7 @@ class StartupWatch:
         return self._stillness.idle_ns > self._patience_ns or self._is_joining() or self._is_in_collective()
 
     def _is_joining(self) -> bool:
-        frames = outwards(sys._current_frames().get(self._thread))
-        return any(frame.f_code.co_name == _JOIN_FUNCTION for frame in frames)
+        return any(frame.f_code.co_name == _JOIN_FUNCTION for frame in stack_of(self._thread))
 
     def _is_in_collective(self) -> bool:
         """Whether a collective that was entered long ago is not over."""

@@ -1,13 +1,13 @@
 """Tells a thread that stands still from one that gets on, by what its process does."""
 
 import os
-import sys
 import threading
 import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from .snapshot import collective_progress, outwards
+from ....core.frames import stack_of
+from .snapshot import collective_progress
 
 _MAX_IDLE_CPU_SHARE = 0.02
 """Share of one CPU up to which a thread only wakes and looks. Gloo has one for each process group, which wakes a hundred
@@ -99,8 +99,7 @@ def _cpu_of_threads() -> dict[int, int]:
 
 
 def _place(thread: int) -> int:
-    frames = outwards(sys._current_frames().get(thread))
-    return hash(tuple((id(frame.f_code), frame.f_lasti) for frame, _ in zip(frames, range(_MAX_FRAMES), strict=False)))
+    return hash(tuple((id(frame.f_code), frame.f_lasti) for frame in stack_of(thread, _MAX_FRAMES)))
 
 
 def _cpu_of_children(pid: int) -> int:

@@ -8,6 +8,7 @@ import threading
 import time
 from types import CodeType, FrameType
 
+from ....core.frames import outwards, stack_of
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 from ..state import StepState
@@ -95,7 +96,7 @@ class StackSampler:
     def _run(self) -> None:
         while self._breaker.on and not self._ending.wait(self._period_s()):
             with self._sampling:
-                self._breaker.run(self._sample_unless_full, sys._current_frames().get(self._state.thread))
+                self._breaker.run(self._sample_unless_full, None)
         self._leave_switch_interval()
 
     def _period_s(self) -> float:
@@ -121,15 +122,17 @@ class StackSampler:
             self._ending.set()
 
     def _sample(self, frame: FrameType | None) -> None:
-        """Note that the training thread is at `frame`; None where it is gone. Nothing is noted while it is in no step."""
+        """Note the stack of the training thread, of which `frame` is the innermost frame if it is known. Nothing is noted
+        outside of steps."""
         state = self._state
         native_thread, step = state.native_thread, state.step
         now_ns, ran_ns = time.monotonic_ns(), _ran_ns(native_thread)
-        if frame is None or ran_ns is None or step == 0 or state.pauses:
+        if ran_ns is None or step == 0 or state.pauses:
             self._of_thread = 0
             return
         if native_thread == self._of_thread:
-            place = self._callers.of(frame)
+            frames = stack_of(state.thread, _MAX_FRAMES) if frame is None else outwards(frame, _MAX_FRAMES)
+            place = self._callers.of(frames)
             # A thread's number may be given to the next one, whose clock begins anew.
             row = (time.time_ns(), now_ns - self._sampled_ns, max(0, ran_ns - self._ran_ns), step, place)
             self._log.roll("samples", row)
@@ -149,10 +152,10 @@ class _Callers:
         self._folder = os.path.join(os.getcwd(), "")
         self._library = os.path.join(sysconfig.get_path("stdlib"), "")
 
-    def of(self, frame: FrameType | None) -> int:
-        """The number of the stack whose innermost frame is `frame`; 0 for one without a frame."""
+    def of(self, frames: list[FrameType]) -> int:
+        """The number of this stack, innermost frame first; 0 for one without a frame."""
         number = 0
-        for code, line in _outermost_first(frame):
+        for code, line in _outermost_first(frames):
             known = self._numbers.get((number, id(code), line))
             if known is None:
                 if code.co_filename.startswith(
@@ -185,14 +188,13 @@ class _Callers:
         return file.removeprefix(self._folder)
 
 
-def _outermost_first(frame: FrameType | None) -> list[tuple[CodeType, int]]:
+def _outermost_first(stack: list[FrameType]) -> list[tuple[CodeType, int]]:
     """The code and the line of each frame. A function that calls itself counts once, at its innermost line: else each depth
     of a recursion would be a stack of its own."""
     frames: list[tuple[CodeType, int]] = []
-    while frame is not None and len(frames) < _MAX_FRAMES:
+    for frame in stack:
         if not frames or frames[-1][0] is not frame.f_code:
             frames.append((frame.f_code, frame.f_lineno or 0))
-        frame = frame.f_back
     frames.reverse()
     return frames
 
