@@ -136,12 +136,12 @@ FAULTS = [
     (empty_file, "not valid JSON"),
     (another_json, "no Kineto trace"),
     (another_accelerator, "Intel XPU"),
-    (empty_folder, "neither a run.json nor a trace"),
+    (empty_folder, "contains no run.json, no trace"),
     (nothing, "does not exist"),
     (two_runs, "not of one run: both a.json and b.json are of rank 0"),
     (two_worlds, "not of one run: their world sizes are 2, 4"),
     (all_broken, "truncated gzip"),
-    (foreign_run, "no run.json of esprof"),
+    (foreign_run, "is not a valid run.json"),
     (future_run, "'esprof.run/9' is not 'esprof.run/1'"),
 ]
 
@@ -311,7 +311,7 @@ def test_disk_full_while_a_run_is_written(full_disk, good):
     with pytest.raises(OutputError, match="No space left on device"):
         write_run(full_disk / "run", run.meta, many)
     assert [file for file in full_disk.rglob("*") if file.is_file()] == []
-    refused(esprof("replay", full_disk / "run"), "neither a run.json nor a trace")
+    refused(esprof("replay", full_disk / "run"), "contains no run.json, no trace")
 
 
 def _repeated(run, rank):

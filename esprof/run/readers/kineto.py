@@ -75,7 +75,7 @@ def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWarn
 def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWarning]) -> dict[Rank, Trace]:
     worlds = {trace.world_size for _, trace in traces if trace.world_size is not None}
     if len(worlds) > 1:
-        raise _mixed(path, f"they tell of world sizes {', '.join(map(str, sorted(worlds)))}")
+        raise _mixed(path, f"their world sizes are {', '.join(map(str, sorted(worlds)))}")
     found: dict[Rank, tuple[Path, Trace]] = {}
     unknown = []
     for file, trace in traces:

@@ -242,7 +242,7 @@ def test_without_steps_those_that_optimizers_end_are_the_runs(tmp_path):
     [
         ({"a": trace(rank=1), "b": trace(rank=1)}, "both a.json and b.json are of rank 1"),
         ({"rank1": trace(), "x-rank-1": trace()}, "both rank1.json and x-rank-1.json are of rank 1"),
-        ({"a": trace(rank=0, world=2), "b": trace(rank=1, world=4)}, "world sizes 2, 4"),
+        ({"a": trace(rank=0, world=2), "b": trace(rank=1, world=4)}, "world sizes are 2, 4"),
         ({"a": trace(rank=0), "b": trace(rank=1, late_us=3_700_000_000)}, "more than an hour apart"),
     ],
 )
@@ -258,7 +258,7 @@ def test_windows_minutes_apart_may_be_of_one_run(tmp_path):
 
 
 def test_an_empty_folder(tmp_path):
-    with pytest.raises(InputError, match=r"neither a run\.json nor a trace") as caught:
+    with pytest.raises(InputError, match=r"contains no run\.json, no trace") as caught:
         load(tmp_path)
     assert caught.value.path == tmp_path
 
