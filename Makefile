@@ -33,7 +33,7 @@ lint: $(READY) ## Check style, format, spelling and words.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
-	$(BIN)/python -m docs.words README.md CHANGELOG.md docs/index.md docs/tutorial.md docs/how-to docs/decisions
+	$(BIN)/python -m docs.words
 
 types: $(READY) ## Check types and the direction of imports.
 	$(BIN)/mypy -p esprof

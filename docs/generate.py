@@ -5,6 +5,7 @@ Run as `python -m docs.generate`: Python then takes the code of the checkout tha
 
 import json
 import sys
+import textwrap
 import tomllib
 from datetime import date
 from pathlib import Path
@@ -23,6 +24,7 @@ from esprof.run import files, schema
 from esprof.verbs import VERBS
 
 DOCS = Path(__file__).parent
+WIDTH = 120
 KNOBS_END = "<!-- end of the knobs -->"
 NOTE = "<!-- Written by `make docs` from the code. -->\n"
 
@@ -55,7 +57,7 @@ def findings() -> str:
         "Ids are stable. `esprof explain ID` shows the same page in the terminal. Savings come from replay.\nSavings of "
         "recurring slow steps (ESP601, ESP806) are measured on all steps of the run instead."
     )
-    parts = [NOTE, "# Findings\n", intro, _ignoring()]
+    parts = [NOTE, "# Findings\n", _wrapped(intro), _ignoring()]
     for digit, family in FAMILIES.items():
         pages = [_page(page) for page in PAGES.values() if page.family == family]
         parts += [f"\n## ESP{digit}xx: {family}", *pages] if pages else []
@@ -87,8 +89,17 @@ ranks = [3]  # optional
 
 def _page(page: Page) -> str:
     points = {"Evidence": page.evidence, "Price": page.price, "Remedy": page.remedy}
-    listed = "\n".join(f"- **{label}.** {text}" for label, text in points.items())
-    return f"\n### {page.id}: {page.title}\n\n{page.meaning}\n\n{listed}"
+    listed = "\n".join(_point(f"**{label}.** {text}") for label, text in points.items())
+    return f"\n### {page.id}: {page.title}\n\n{_wrapped(page.meaning)}\n\n{listed}"
+
+
+def _point(text: str) -> str:
+    """A point of a list."""
+    return _wrapped(f"- {text}", indent="  ")
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def what_ifs() -> str:
@@ -96,15 +107,15 @@ def what_ifs() -> str:
     intro = (
         "A scenario is one or more terms, separated by commas; all of them apply at once. A comma inside brackets belongs "
         "to the term. Some terms take a scope before their name, which limits them to some ranks: `rank3.`, "
-        "`rank0-3+6.`, or `device[NAME].`, where NAME is part of the device's name.\n\n"
+        "`rank0-3+6.`, or `device[NAME].`, where NAME is part of the device's name. "
         "A term is declined, with the reason, if the run lacks the evidence for it."
     )
-    parts = [NOTE, "# What-ifs\n", intro]
+    parts = [NOTE, "# What-ifs\n", _wrapped(intro)]
     for kind in TERMS.values():
         written = ", ".join(f"`{example}`" for example in kind.examples)
-        points = [f"- **Syntax.** {written}", f"- **Needs.** {kind.needs}"]
-        points += [f"- **Assumes.** {kind.assumes}"] if kind.assumes else []
-        parts += [f"\n## {kind.name}\n\n{kind.meaning}\n", *points]
+        points = [_point(f"**Syntax.** {written}"), _point(f"**Needs.** {kind.needs}")]
+        points += [_point(f"**Assumes.** {kind.assumes}")] if kind.assumes else []
+        parts += [f"\n## {kind.name}\n\n{_wrapped(kind.meaning)}\n", *points]
     return "\n".join([*parts, ""])
 
 

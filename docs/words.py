@@ -27,7 +27,6 @@ BANNED = {
     r"\bbeside\b": "alongside, concurrent with, in addition to",
     r"\bof those that\b": "the noun that is meant",
     r"\bbut for\b": "except for",
-    r"\bfuses?\b": "circuit breaker",
     r"\banew\b": "again",
     r"\bthereof\b": "of it, or the noun",
     r"\bwhat came of\b": "the result of",

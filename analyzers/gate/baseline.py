@@ -52,9 +52,9 @@ def measure(steps: JobSteps, phase: ComparedPhase) -> Baseline:
     run, numbers = steps.run, steps.numbers(phase)
     if not len(numbers):
         raise MismatchError(
-            f"has no {SHOWN_PHASE[phase]} beside its first step",
+            f"has no {SHOWN_PHASE[phase]} after its first step",
             path=run.path,
-            remedy="Record more steps, or save the baseline anew from a run like this one.",
+            remedy="Record more steps, or save a new baseline from a run like this one.",
         )
     samples = _samples(steps, numbers)
     return Baseline(command=run.meta.command, identity=identity_of(run), phase=phase, samples=samples)

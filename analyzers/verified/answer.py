@@ -114,9 +114,7 @@ def _of_promise(promise: ReplayPromise, before: Estimate, max_error_pct: float) 
         return
     over = _over_pct(promise.step_us, plain_us)
     if over > _MAX_OVERHEAD_PCT:
-        text = (
-            f"the profiler made the steps that the promise is told of {over:.0f} % longer: there a change may do less"
-        )
+        text = f"the prediction is for steps that the profiler made {over:.0f} % longer; without it, a change may save less"
         yield RunWarning("profiled", text)
     apart = _over_pct(before.us, plain_us)
     if abs(apart) > max_error_pct:

@@ -255,9 +255,9 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 def check(plan: Plan) -> None:
     """Raises UsageError where a plan contradicts itself: its assignment is no partition of the job's ESTs over its ranks, or
-    it is to be tried by turns and changes bits, or it compresses sharded gradients and buckets, which no job has both of."""
+    it asks for an interleaved trial of a codec, or it compresses sharded gradients and buckets, which no job has both of."""
     if plan.fallback.blocks and plan.parts.compression is not None:
-        raise UsageError("a plan with a codec cannot be tried by turns: what it changes of the bits stays")
+        raise UsageError("a plan with a codec cannot have an interleaved trial: its changes to the bits stay")
     if plan.parts.compression is not None:
         body = plan.parts.compression.body
         if body.sharded != "none" and (body.buckets or body.default != CodecChoice() or body.bucket_mb is not None):

@@ -32,9 +32,9 @@ _MAX_WAIT_FOR_STORE_S = 10.0
 def command(plan: Path, target: str, wait: float, as_json: bool) -> int:
     """Send a plan to a running elastic job.
 
-    TARGET is the value of Placement(plan=…) in the job: a file, a folder with plan.json, or HOST:PORT/KEY of a store. esprof
-    sets the plan's version to that of the previous plan plus one, and waits for the job's answer. It is an error if the job
-    refuses the plan or does not answer within --wait.
+    TARGET is the value of Placement(plan=…) in the job: a file, a folder for plan.json (such as the Run directory), or
+    HOST:PORT/KEY of a store. esprof sets the plan's version to that of the previous plan plus one, and waits for the
+    job's answer. It is an error if the job refuses the plan or does not answer within --wait.
 
     \b
     esprof recommend RUN -o plan.json

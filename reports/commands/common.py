@@ -86,7 +86,7 @@ def window_option(command: _Command) -> _Command:
         "--window",
         metavar="STEP",
         type=click.IntRange(min=0),
-        help="Analyse the window with this step. Default: the longest window; of equally long ones, the latest.",
+        help="Analyse the window that contains this step. Default: the longest window; of equally long ones, the latest.",
     )(command)
 
 

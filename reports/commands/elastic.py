@@ -105,7 +105,7 @@ def launch_command(
     """Start an elastic job whose number of processes may change.
 
     The script trains with ElasticTrainer and a checkpoint folder; it needs no other change. To change the number of
-    processes, the job saves a checkpoint and restarts. Trained weights do not depend on the number, bit for bit.
+    processes, the job saves a checkpoint and restarts. Trained weights are bit-identical for any number.
 
     With --procs, all processes run on this machine, and `esprof elastic scale` or a plan changes their number. After a crash
     the job restarts from its last checkpoint. On SIGTERM it saves and exits with 0.

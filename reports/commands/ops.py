@@ -62,9 +62,9 @@ def command(
 ) -> None:
     """List operators and modules by own and total time.
 
-    Like key_averages(), but for the whole job: times are of a mean steady-state step, averaged over the
-    ranks. Own CPU time (self time of
-    torch.profiler) excludes the operators called inside. GPU time is that of the kernels and copies launched.
+    Like key_averages() of the whole job: times are of a mean steady-state step, averaged over the ranks. Own CPU time
+    (self time of torch.profiler) excludes the operators called inside. GPU time is that of the kernels and copies
+    launched.
 
     \b
     esprof ops RUN --sort total-cpu --top 50

@@ -79,7 +79,7 @@ class Variation:
 @click.option(
     "--vary",
     metavar="NAME=V1,V2,…",
-    help="Repeat the first steps with each value of an option of CMD (--vary=--batch-size=16,32) or environment variable.",
+    help="Run the first steps once per value. NAME is an option of CMD (--vary=--batch-size=16,32) or a variable.",
 )
 @click.option("--show", metavar="RUN", type=click.Path(path_type=Path), help="Show the results in RUN; give no CMD.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors and warnings.")

@@ -79,7 +79,7 @@ class _DevicePrices(msgspec.Struct, frozen=True):
 @click.option(
     "--as-shipped",
     is_flag=True,
-    help="With --instance: drop whole milliseconds of the gaps between tensors, as the published program does.",
+    help="With --instance: reproduce an error of the published program, which drops whole milliseconds of each gap.",
 )
 @click.option(
     "--check", "checked", type=Path, metavar="PLAN", help="Verify the proof in a plan or result, without a solver."
@@ -114,7 +114,7 @@ def command(
 
     Elastic job: RUN is the directory of ElasticTrainer(telemetry=RUN). The result is an assignment of logical workers (ESTs)
     to ranks, or with --only compression a codec for each gradient bucket. -o writes the plan, which `esprof apply` sends to
-    the running job. There is no plan if the gain is less than twice the prediction error.
+    the running job. No plan is written if the gain is less than twice the prediction error.
 
     Other data-parallel job: the result is the number of samples for each rank.
 

@@ -61,7 +61,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
 @click.command("record", context_settings={"allow_interspersed_args": False})
 @job_arguments("The Run directory to write.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite RUN and FILE if they exist.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite RUN, and the FILE of --json, if they exist.")
 @click.option(
     "--skip",
     type=StepsOrTime(),

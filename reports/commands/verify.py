@@ -100,7 +100,7 @@ class _BehindDashes(click.Command):
     type=Finite(min=0),
     default=_MAX_ERROR_PCT,
     show_default=True,
-    help="Accepted error if the observed step is outside the predicted interval.",
+    help="Error that is accepted even if the observed step is outside the predicted interval.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors and warnings.")
 @json_option
@@ -119,8 +119,8 @@ def command(
     """Apply a change to a job and compare it with the prediction.
 
     RUN is a recording of CMD. First, replay's prediction for the change is written to RUN/ledger.jsonl. Then CMD runs
-    alternately without and with the change, without the profiler. esprof applies the change in the job's processes and reads
-    it back. The observed step time is written to the ledger as well. Output of CMD goes to stderr.
+    alternately without and with the change, without the profiler. esprof applies the change in the job's processes and
+    checks that it took effect. The observed step time is written to the ledger as well. Output of CMD goes to stderr.
 
     Exit code 3: the observed step is outside the predicted interval, and off the prediction by more than --max-error. Exit
     code 1: the change did not take effect.

@@ -45,7 +45,7 @@ def draw_verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
         foot.append(fact("Ignored", "; ".join(map(units.ignored, diagnosis.ignored)), screen, at_most=1))
     if diagnosis.warnings:
         warnings = units.plural(len(diagnosis.warnings), "warning")
-        foot.append(fact("Note", f"{warnings}; see `esprof diagnose`", screen, at_most=1))
+        foot.append(fact("Note", f"{warnings}: see `esprof diagnose RUN`", screen, at_most=1))
     if not diagnosis.findings:
         return drawn(
             screen, headline(diagnosis.verdict, screen, _MAX_LINES_OF_VERDICT - _height(foot) - 1), Text(), *foot
@@ -123,7 +123,7 @@ def step_time(answer: Diagnosis | ReplayAnswer) -> str:
     step = f"{units.duration(answer.step_us)}{scatter}"
     if answer.unprofiled_step_us is None:
         return step
-    return f"{step} under the profiler, {units.duration(answer.unprofiled_step_us)} without,"
+    return f"{step} under the profiler, {units.duration(answer.unprofiled_step_us)} without (median),"
 
 
 def _height(lines: Iterable[Text]) -> int:

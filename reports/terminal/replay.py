@@ -35,8 +35,8 @@ def draw_replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
         "",
     ]
     if answer.what_if:
-        of = ", of the step under the profiler" if answer.unprofiled_step_us is not None else ""
-        blocks += [heading(f"What if{of}"), _what_ifs(answer), *_unanswered(answer), ""]
+        of = "a step under the profiler" if answer.unprofiled_step_us is not None else "a step"
+        blocks += [heading(f"Predictions for {of}"), _what_ifs(answer), *_unanswered(answer), ""]
     blocks += [
         heading("Steps replayed"),
         _steps(answer),
@@ -103,7 +103,8 @@ def _quality(answer: ReplayAnswer) -> Iterable[tuple[str, str]]:
     coverage, timing = answer.coverage, answer.timing_s
     yield (
         "Replay",
-        f"{units.pct(answer.explained_pct)} explained; {units.error_pct(answer.strict_error_pct)} without residuals",
+        f"{units.pct(answer.explained_pct)} explained; error without residuals (unexplained time): "
+        f"{units.error_pct(answer.strict_error_pct)}",
     )
     yield "Test", _held_out(answer)
     yield "Matched", f"{_matched(coverage)}; {_waits(coverage)}"
@@ -122,7 +123,7 @@ def _waits(coverage: Coverage) -> str:
     if not coverage.waits:
         return "no waits"
     recorded, inferred = units.count(coverage.waits_recorded), units.count(coverage.waits_inferred)
-    return f"of {units.plural(coverage.waits, 'wait')}, {recorded} by recorded events and {inferred} by timing alone"
+    return f"{units.plural(coverage.waits, 'wait')}: cause of {recorded} recorded, of {inferred} inferred from timing"
 
 
 def _held_out(answer: ReplayAnswer) -> str:

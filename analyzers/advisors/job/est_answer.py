@@ -75,6 +75,6 @@ class EstAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """None where the gain is less than twice the error: keep what you have."""
     warnings: tuple[str, ...]
     not_modelled: tuple[str, ...] = (
-        "a link or a host that other jobs share by turns",
+        "a link or a host that other jobs use at times",
         "memory of the host's caches that ESTs on one rank share",
     )

@@ -50,7 +50,7 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
         confidence="high" if case.is_explained else "medium",
         evidence=_evidence(case) | ({"source_line": Evidence(line)} if line else {}),
         advice=(f"The job waits at {line}. " if line else "")
-        + f"{_advice(case, specific)} The saving is an upper bound: communication that takes no time at all.",
+        + f"{_advice(case, specific)} The saving is an upper bound: it assumes that communication takes no time.",
     )
 
 

@@ -201,10 +201,10 @@ _PAGES = (
         "traces do not show them, and a stall is not the time of a batch). `max_cpus_per_rank` is the number of "
         "CPUs for each rank. `source_line` is the line with most samples of the training thread, if that thread "
         "makes the batches itself.",
-        "`data=0` of these ranks: replay makes their batches take no time and replays the whole job. A step never gets "
-        "shorter than the CPU time of the ranks and their batches allows, where that was recorded. If that leaves "
-        "less than four fifths of the saving, the CPUs are the bottleneck, and the price is `data[ready]=0`: "
-        "batches that need no work at all. `saving_with_more_workers` is then the most that more workers would save.",
+        "`data=0` of these ranks: replay makes their batches take no time and replays the whole job. The CPU time "
+        "of the ranks and their batches, where recorded, is a lower bound of the step. If this bound leaves less than "
+        "80 % of the saving, the CPUs are the bottleneck. The price then is `data[ready]=0`: batches that need no work "
+        "at all. `saving_with_more_workers` is an upper bound of what more workers would save.",
         "Use more workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, or a cache. "
         "If only some ranks stall, compare their hosts and storage with those of the others.",
     ),

@@ -123,8 +123,8 @@ _PAGES = (
         "of other ranks, loader workers), or a quota throttles it. Everything that the thread does then takes longer.",
         "`waiting_for_cpu` is how long the training thread was ready but did not run in a mean step, by rank, as "
         "counted by the kernel (/proc/…/schedstat). `throttled_by_quota` is how long its control groups were "
-        "throttled, summed over CPUs. `operator_threads_on_host` is how many threads the host's ranks compute with "
-        "at most. Waits of other compute threads are not counted, so the values are lower bounds. For traces "
+        "throttled, summed over CPUs. `operator_threads_on_host` is the maximum number of compute threads of the host's "
+        "ranks. Waits of other compute threads are not counted, so the values are lower bounds. For traces "
         "without these counters, stalls are the evidence: at least three ranks stall repeatedly, each at different "
         "operations, for at least a millisecond and ten times as long as the same work takes on the other ranks "
         "(`stalled`, `late_per_step`).",

@@ -84,8 +84,8 @@ def _advice(kernels: _Kernels, specific: list[Cause]) -> str:
         "(torch.compile, foreach or fused optimizers), launch them together (CUDA graphs), or give each more work "
         "(larger batches)"
         if kernels.are_tiny
-        else "Kernels take longer than their launches, so the CPU loses time between launches: look for Python code, hooks "
-        "and logging. torch.compile and CUDA graphs remove that time, too"
+        else "Launches are not the bottleneck: most kernels take longer than their launch. The CPU is busy between "
+        "launches: look for Python code, hooks and logging. torch.compile and CUDA graphs remove that time, too"
     )
     first = f"See {specific[0].id} first: it explains a part of this. " if specific else ""
     return f"{first}{what}. The saving assumes a CPU twice as fast."

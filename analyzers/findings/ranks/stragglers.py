@@ -243,8 +243,8 @@ _MORE = (
     f"{_AS_ESP201} In addition, `compute_time_ratio` compares the rank's compute time with that of the others, and "
     "`work_ratio` its amount of work, counted in tokens, samples, elements of the operations' tensors, or "
     "operations: the first of these that is known of all ranks. The optimizer's work does not depend on the batch: "
-    "if only the optimizer takes no longer (`optimizer_time_ratio`), the rank has more work; if it takes longer "
-    "like everything else, the rank is slower."
+    "if everything but the optimizer takes longer (`optimizer_time_ratio` near 1), the rank has more work; if the "
+    "optimizer takes longer, too, the rank is slower."
 )
 
 _PAGES = (
@@ -291,7 +291,7 @@ _PAGES = (
         "ESP206",
         "A rank is late because of its input data",
         "One rank's batches take longer to make than those of the others, which wait for it. If only its loader "
-        "makes the job wait, ESP101 reports it; here the loaders of the others stall, too, but for a shorter time.",
+        "makes the job wait, ESP101 reports it; here the loaders of the others also stall, for a shorter time.",
         _AS_ESP201,
         "`straggler[data]=fix`: replay gives this rank's batches the median duration of those of the others and "
         "replays the whole job.",

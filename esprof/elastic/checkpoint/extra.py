@@ -17,8 +17,8 @@ OWN, MODULES = "state", "extra_state"
 """Where the two kinds stand in a checkpoint: the script's own by the names that it gave them, modules by their names."""
 
 _REMEDY = {
-    OWN: "Pass ElasticTrainer a `state` with the names that it had, or let the job start anew in another folder.",
-    MODULES: "Build the model of the modules that it had, or let the job start anew in another folder.",
+    OWN: "Pass ElasticTrainer a `state` with the names of the checkpoint, or start a new job in another folder.",
+    MODULES: "Build the model with the modules of the checkpoint, or start a new job in another folder.",
 }
 
 

@@ -99,7 +99,7 @@ def check_same_job(saved: Fingerprint, now: Fingerprint, path: Path) -> None:
     """Raise MismatchError where the job `now` could not go on from a checkpoint of `saved` with the promised bits."""
     found = different("job", saved.job, now.job)
     if found:
-        raise _other_job(found, path, "Give the job what it had, or let it start anew in another folder.")
+        raise _other_job(found, path, "Restore these settings, or start a new job in another folder.")
     if now.determinism != "hetero-relaxed":
         found = different("machine", saved.machine, now.machine)
         if found:

@@ -105,7 +105,7 @@ def _stages(bench: Bench, raw: str) -> list[ProbeStage]:
         found += [
             ProbeStage("all-reduces", 5, lambda: collectives.all_reduce(bench, buckets)),
             ProbeStage(
-                "transfers beside backward passes", 8, lambda: backward.beside_all_reduce(bench, a_pass(), beside)
+                "all-reduces during backward passes", 8, lambda: backward.beside_all_reduce(bench, a_pass(), beside)
             ),
             ProbeStage("two all-reduces at once", 1, lambda: collectives.all_reduce_twice(bench, [])),
             ProbeStage("other collectives", 4, lambda: collectives.others(bench, wanted)),
@@ -116,7 +116,7 @@ def _stages(bench: Bench, raw: str) -> list[ProbeStage]:
     if known:
         found += [
             ProbeStage("codecs", 4, lambda: codecs.idle(bench, known, large)),
-            ProbeStage("codecs beside backward passes", 1.5, lambda: codecs.beside_backward(bench, known, a_pass())),
+            ProbeStage("codecs during backward passes", 1.5, lambda: codecs.beside_backward(bench, known, a_pass())),
         ]
     if known and bench.agreement.groups:
         found.append(ProbeStage("compressed exchanges", 10, lambda: exchanges.by_codec(bench, known, large)))

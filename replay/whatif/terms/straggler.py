@@ -88,7 +88,8 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
     dur[spared] = dfg.dur_ns[spared]
     if classes is None or Cls.ALLOCATOR in classes:
         dur = _without_waiting(dfg, dur, slow)
-    note = f"{readable.ranks(slow)} as fast as the others; {100 * share:.0f} % of the time has counterparts"
+    covered = f"{100 * share:.0f} % of their operations have a counterpart on other ranks, by time"
+    note = f"{readable.ranks(slow)} as fast as the others; {covered}"
     return Mended(replace(dfg, dur_ns=dur), note)
 
 

@@ -12,7 +12,7 @@ from tests.cases import report as case
 def test_text_holds_the_diagnosis_and_the_replay():
     text = render(case.report())
     assert text.startswith(case.diagnosis().verdict)
-    assert "What if" in text
+    assert "Predictions for" in text
 
 
 def test_html_is_the_page():

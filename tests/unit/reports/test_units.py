@@ -151,10 +151,10 @@ def test_rates_leave_out_what_is_not_known():
     [
         ("late_by", Evidence(42_500_000, "ns"), ("late by", "42.5 ms")),
         ("limit", Evidence(25 << 20, "bytes"), ("limit", "25.0 MiB")),
-        ("limit", Evidence(None, "bytes"), ("limit", "not known")),
+        ("limit", Evidence(None, "bytes"), ("limit", "unknown")),
         ("rate", Evidence(25 << 20, "bytes/s"), ("rate", "25.0 MiB/s")),
         ("host_share", by_rank({0: 0.042}, "share"), ("host share", "rank 0: 4.2 %")),
-        ("took", by_step({4: 369_000_000, 5: None}, "ns"), ("took", "step 4: 369.0 ms, step 5: not known")),
+        ("took", by_step({4: 369_000_000, 5: None}, "ns"), ("took", "step 4: 369.0 ms, step 5: unknown")),
         ("saving", Evidence({"slow CPU": 1_000_000}, "ns", "cause"), ("saving", "slow CPU: 1.00 ms")),
         ("outliers", by_step({}, "ns"), ("outliers", "none")),
         ("entered_by", Evidence((0, 1, 2, 5), "ranks"), ("entered by", "0–2, 5")),

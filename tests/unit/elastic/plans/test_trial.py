@@ -153,5 +153,5 @@ def test_a_trial_changes_no_bit():
 
 
 def test_what_changes_bits_cannot_be_tried_by_turns():
-    with pytest.raises(UsageError, match="cannot be tried by turns"):
+    with pytest.raises(UsageError, match="cannot have an interleaved trial"):
         check(plan_of(codec="bf16", fallback=TRIAL))

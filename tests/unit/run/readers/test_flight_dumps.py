@@ -80,7 +80,7 @@ def test_a_short_wait_may_be_none(tmp_path):
 def test_nobody_waits(tmp_path):
     diagnosis = diagnose(load(write(tmp_path, {0: dump(entry(1)), 1: dump(entry(1))})))
     assert diagnosis.findings == ()
-    assert diagnosis.verdict.startswith("No rank waits for another")
+    assert "no rank waits for another" in diagnosis.verdict
 
 
 def test_different_collectives(tmp_path):

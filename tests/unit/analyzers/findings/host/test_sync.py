@@ -122,4 +122,4 @@ def test_of_kernels_shorter_than_their_launch_the_host_finding_says_so():
     assert text.startswith("Most kernels take less time than their launch")
     share, text = advice(20.0)
     assert share == 0
-    assert "the CPU loses time between launches" in text
+    assert "The CPU is busy between" in text

@@ -374,7 +374,7 @@ def test_what_a_missing_rank_may_have_done_is_not_sold_as_transfer():
     assert not network.answered
     diagnosis = diagnose(run)
     assert not [f for f in diagnosis.findings if f.id == "ESP301"]
-    assert "rank 1" in diagnosis.verdict
+    assert "Rank 1 is missing" in diagnosis.verdict
     assert diagnosis.explained_pct < 60
 
 

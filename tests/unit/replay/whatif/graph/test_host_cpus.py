@@ -85,7 +85,7 @@ def test_batches_that_are_ready_need_no_cpu():
 
 def test_where_cpus_are_the_limit_the_price_is_that_of_batches_that_nobody_makes():
     (limited,) = (one for one in diagnose(job(60)).findings if one.id == "ESP101")
-    assert limited.title.endswith("and CPUs are the limit")
+    assert limited.title.endswith("the CPUs are the bottleneck")
     assert limited.saving_us == pytest.approx(70_000, abs=200)
     assert limited.evidence["saving_with_more_workers"].value == pytest.approx(20 * MS, abs=MS)
     assert "data[ready]=0" in limited.command
@@ -104,7 +104,7 @@ def test_more_workers_are_no_advice_where_the_cpus_are_taken():
         (finding,) = (one for one in diagnose(job(*job_of)).findings if one.id == "ESP101")
         return finding.advice
 
-    assert "more workers would gain 20.0 ms at most" in advice(60)
+    assert "more workers would save at most 20.0 ms" in advice(60)
     assert "num_workers=4" in advice(5)
     assert np.isclose(least_ns(job(5), STEPS), 25 * MS).all()
 
