@@ -28,7 +28,7 @@ _ON_GPU = ("kernel", "memcpy", "memset", "collective")
 
 @dataclass(frozen=True)
 class Key:
-    """What the calls of one row of the table have in common. `shapes` are None where rows are not told apart by "
+    """What the calls of one row of the table have in common. `shapes` are None where rows are not shape_numbers apart by "
     "them."""
 
     kind: OpKind
@@ -133,9 +133,9 @@ def _rows(events: Table, steady: SteadyTime) -> np.ndarray:
 def _keys(events: Table, row: np.ndarray, by_shape: bool) -> tuple[np.ndarray, tuple[Key, ...]]:
     (name, names), (kind, kinds) = events.codes("name"), events.codes("kind")
     shape, shapes = events.codes("shapes")
-    told = shape[row] if by_shape else np.full(len(row), -1, np.int32)
+    shape_numbers = shape[row] if by_shape else np.full(len(row), -1, np.int32)
     # One number for each kind and shape, from 0; a text that is missing has code -1.
-    rest = (kind[row].astype(np.int64) + 1) * (len(shapes) + 1) + told + 1
+    rest = (kind[row].astype(np.int64) + 1) * (len(shapes) + 1) + shape_numbers + 1
     key, distinct = numbered(pairs(name[row] + 1, rest))
     texts, of_kind, of_shape = ["", *names], ["", *kinds], [None, *(known(text) for text in shapes)]
     found = []
@@ -173,10 +173,10 @@ def total_gpu_ns(calls: RankCalls, launched: LaunchedWork) -> tuple[np.ndarray, 
 
 def by_pair(key: np.ndarray, code: np.ndarray, texts: Sequence[str], values: np.ndarray) -> dict[tuple[int, str], int]:
     """Sums of `values` by key and text; `code` is the index of each text, -1 for none, which is left out."""
-    told = code >= 0
-    number, distinct = numbered(pairs(key[told], code[told]))
+    known = code >= 0
+    number, distinct = numbered(pairs(key[known], code[known]))
     # Sums of ns stay exact: a double holds integers up to 2^53, which are 104 days.
-    sums = np.bincount(number, weights=values[told], minlength=len(distinct)).astype(np.int64)
+    sums = np.bincount(number, weights=values[known], minlength=len(distinct)).astype(np.int64)
     return {
         (pair >> 32, texts[pair & 0xFFFFFFFF]): total
         for pair, total in zip(distinct.tolist(), sums.tolist(), strict=True)

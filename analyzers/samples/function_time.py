@@ -24,13 +24,13 @@ MAX_SHARE_OF_TRAINING = 0.1
 its own."""
 
 MIN_SHARE_OF_STACKS_LEADING = 0.9
-"""A function that is on so large a share of all stacks holds the training loop, or leads to it: its lines are told apart."""
+"""A function on a larger share of all stacks holds the training loop or leads to it: each of its lines counts alone."""
 
 MIN_SHARE_OF_STEP = 0.03
-"""Least share of a step that a function of which nothing but samples tells must take: of less they are seldom sure."""
+"""Least share of a step of a function that is known from samples alone: smaller shares are rarely significant."""
 
 MIN_SHARE_PASSED_ON = 0.8
-"""A function that spends so large a share of its time in another one is told by that."""
+"""A function that spends so large a share of its time in another one is named by that."""
 
 MIN_TENSOR_WORK_NS: Ns = 200 * NS_PER_US
 """A function that is mostly in operations longer than this, ns, is work on tensors, whatever it is for."""
@@ -127,30 +127,30 @@ class FunctionTimes:
 
         Slow steps do not count: what they do is told of them.
         """
-        told: set[str] = set()
+        named: set[str] = set()
         for function, spent in self._costly(leading):
-            if function in told or spent.mean() < MIN_SHARE_OF_STEP * self._step_ns:
+            if function in named or spent.mean() < MIN_SHARE_OF_STEP * self._step_ns:
                 continue
             found = self._finding(function)
             if self._is_own(found) and not self._is_tensor_work(function) and (one := self._told(function, found)):
-                told |= one.functions
+                named |= one.functions
                 yield one
 
     def alone(self, leading: Collection[str]) -> Iterator[OwnFunction]:
         """The functions that take much of a usual step of one rank, and next to nothing of the others', whatever they
-        call. Those that make batches are left out: input is told of by itself."""
+        call. Those that make batches are left out: input has findings of its own."""
         if len(self._run.ranks) < 2:
             return
         costly = self._costly(leading)
         lone = {function for function, spent in costly if np.sort(spent)[-2] <= MAX_SHARE_OF_TRAINING * spent.max()}
-        told: set[str] = set()
+        named: set[str] = set()
         for function, spent in costly:
-            if function not in lone - told or spent.max() < MIN_SHARE_OF_STEP * self._step_ns:
+            if function not in lone - named or spent.max() < MIN_SHARE_OF_STEP * self._step_ns:
                 continue
             found = self._finding(function)
             is_input = any(called.is_input for called in found if called)
             if not is_input and self._is_in(found).sum() >= MIN_SAMPLES and (one := self._told(function, found, lone)):
-                told |= one.functions
+                named |= one.functions
                 yield one
 
     def _costly(self, leading: Collection[str]) -> list[tuple[str, np.ndarray]]:
@@ -174,8 +174,8 @@ class FunctionTimes:
     def _told(
         self, function: str, found: list[_Called | None], among: Collection[str] | None = None
     ) -> OwnFunction | None:
-        """All of what is known of a function, told by the one that it passes most of its time on to, `among` these; None
-        where it passes it on to several: those are told."""
+        """All of what is known of a function, named by the one that it passes most of its time on to, `among` these; None
+        where it passes it on to several: those are named."""
         within: Counter[str] = Counter()
         inner: Counter[str] = Counter()
         lines: dict[str, Counter[SourceLocation]] = defaultdict(Counter)
@@ -266,11 +266,11 @@ def _chain(stack: str) -> list[_Called]:
     """The functions of the job's own code on a stack, outermost first. Ranks have most stacks in common."""
     found, frames = [], stack.split("\n")
     for at, line in enumerate(frames):
-        if is_own(line) and (told := frame(line)).file:
+        if is_own(line) and (called := frame(line)).file:
             above, below = frames[: at + 1], frames[at + 1 :]
             is_input = any(_INPUT in other for other in above)
             is_part = is_input or _is_part(above, below)
-            found.append(_Called(f"{told.file}: {told.function}", line, is_part, is_input))
+            found.append(_Called(f"{called.file}: {called.function}", line, is_part, is_input))
     return found
 
 

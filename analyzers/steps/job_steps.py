@@ -63,8 +63,8 @@ class JobSteps:
         """The rows of `steps` in the table of `rank`, by number of the step; of a step with several rows, the first."""
         if rank not in self._rows:
             self._rows[rank] = np.unique(self.table(rank).ints("step"), return_index=True)
-        told, first = self._rows[rank]
-        rows: np.ndarray = first[np.isin(told, steps)]
+        numbers, first = self._rows[rank]
+        rows: np.ndarray = first[np.isin(numbers, steps)]
         return rows
 
     def rows(self, rank: Rank, steps: np.ndarray) -> Table:

@@ -72,8 +72,8 @@ def read_back(wanted: Mapping[str, str], before: Run, after: Run) -> tuple[KnobV
     """
     pace = [{rank.paced_by for rank in run.meta.ranks} for run in (before, after)]
     if pace[0] != pace[1]:
-        told = [", ".join(sorted(map(str, by))) for by in pace]
-        raise MismatchError(f"steps end with {told[0]} in the job as it is, and with {told[1]} with the change")
+        reported = [", ".join(sorted(map(str, by))) for by in pace]
+        raise MismatchError(f"steps end with {reported[0]} in the job as it is, and with {reported[1]} with the change")
     return tuple(_read_back(name, value, before, after) for name, value in wanted.items())
 
 

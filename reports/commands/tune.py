@@ -103,8 +103,7 @@ def command(
 
     In each round, replay predicts the best assignment of logical workers (ESTs) to ranks. The job alternates blocks of
     steps with and without the change, and accepts it if steps become significantly shorter. Trained weights stay the
-    same, bit for bit. Between rounds, esprof waits until the step time has changed for good. RUN/rounds.jsonl lists all
-    rounds.
+    same, bit for bit. The next round starts when the step time has changed for good. RUN/rounds.jsonl lists all rounds.
 
     With --allow compression, the job also benchmarks codecs for its gradients and tries the best one, once. It removes the
     codec if steps do not become shorter, or if the compression error exceeds --max-vnmse.

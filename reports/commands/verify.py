@@ -150,9 +150,11 @@ def command(
         pairs, knobs = _measure(VerifyPlan(job, values, settings), run, repeats, quiet=quiet)
     if made is not None:
         LEDGER.append(recorded, pairs_of(pairs).outcome(made, "verify"))
-    told = verified(spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=max_error)
-    answer(told, draw_verified, as_json=as_json)
-    return EXIT_REGRESSION if told.verdict == "missed" else EXIT_OK
+    result = verified(
+        spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=max_error
+    )
+    answer(result, draw_verified, as_json=as_json)
+    return EXIT_REGRESSION if result.verdict == "missed" else EXIT_OK
 
 
 # What is asked for

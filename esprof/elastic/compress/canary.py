@@ -72,6 +72,6 @@ def canary(train: Train, how: How, *, seeds: Sequence[int] = (0, 1, 2), toleranc
 
 def _over_ranks(mine: list[float]) -> tuple[float, ...]:
     """The means over the ranks."""
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, mine)
-    return tuple(map(mean, zip(*told, strict=True)))
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, mine)
+    return tuple(map(mean, zip(*gathered, strict=True)))

@@ -74,13 +74,13 @@ class EstGuard:
     ) -> str | None:
         """Why the codec is to be given up; None where it is not. `lost` is what the mean has lost (`Layout.lost`). Of this
         rank's ESTs `gradients` are squares of what was to be sent, and `states` what the codec keeps."""
-        told = torch.zeros(2 * n_est + 1, dtype=torch.float64, device=device)
+        totals = torch.zeros(2 * n_est + 1, dtype=torch.float64, device=device)
         for est, square in gradients.items():
-            told[est], told[n_est + est] = square, _unsent(states[est].values())
+            totals[est], totals[n_est + est] = square, _unsent(states[est].values())
         # Kernels of several types of devices may differ in the last bit: rank 0's figure is everybody's.
-        told[-1] = lost if transport.rank == 0 else 0.0
-        transport.add(told).wait()
-        *squares, lost = told.tolist()
+        totals[-1] = lost if transport.rank == 0 else 0.0
+        transport.add(totals).wait()
+        *squares, lost = totals.tolist()
         sent, left = sum(squares[:n_est]), sum(squares[n_est:])
         found = self._watch.judge(step, lost, math.sqrt(left / sent) if sent else 0.0, spiked=self._losses.spiked)
         self._watch.inspections = self._watch.inspections[-self.settings.windows - 1 :]

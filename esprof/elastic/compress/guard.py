@@ -51,9 +51,9 @@ class BucketWatch:
         exact.mul_(1 / link.world)
         yield link.add(exact)
         seen = [(mean - exact).double().square().sum(), exact.double().square().sum()]
-        told = torch.stack([*(one.double() for one in mine), *seen])
-        yield everyone.add(told)
-        left, sent, spikes, lost, whole = told.tolist()
+        values = torch.stack([*(one.double() for one in mine), *seen])
+        yield everyone.add(values)
+        left, sent, spikes, lost, whole = values.tolist()
         self.judge(step, lost / whole if whole else 0.0, math.sqrt(left / sent) if sent else 0.0, spiked=spikes > 0)
 
     def judge(self, step: int, vnmse: float, unsent: float, *, spiked: bool) -> Inspection:

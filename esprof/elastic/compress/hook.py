@@ -252,9 +252,9 @@ class Compression:
     def _agree(self, body: CompressionBody, at_step: int) -> None:
         """Raise MismatchError unless all ranks have the same body, step and step to change at."""
         mine = (sha256(msgspec.json.encode(body)).hexdigest(), at_step, self.step)
-        told: list[Any] = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(told, mine, group=self._group)
-        if len(set(told)) > 1:
+        gathered: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(gathered, mine, group=self._group)
+        if len(set(gathered)) > 1:
             raise MismatchError(
                 "the ranks ask for different gradient compression, or at different steps",
                 remedy="Make the same calls on all ranks.",

@@ -33,10 +33,10 @@ class _SavedHook(msgspec.Struct, frozen=True):
 def _check_state(state: object) -> None:
     """Raise UsageError for what no `state_dict` gave."""
     try:
-        told = msgspec.convert(state, _SavedHook)
-        for body in (told.body, told.next[1]):
+        saved = msgspec.convert(state, _SavedHook)
+        for body in (saved.body, saved.next[1]):
             msgspec.json.decode(body, type=CompressionBody)
-        for bucket in told.buckets:
+        for bucket in saved.buckets:
             msgspec.json.decode(bucket.choice, type=CodecChoice)
     except msgspec.MsgspecError as error:
         raise UsageError(f"this is not a state of compressed gradients: {error}") from error

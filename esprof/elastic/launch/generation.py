@@ -79,7 +79,7 @@ class Generation:
         port = _free_port()
         for rank, process in enumerate(self._processes):
             alike = [one for one, host in enumerate(hosts) if host == hosts[rank]]
-            told = {
+            request = {
                 VARIABLE: msgspec.json.encode(launch).decode(),
                 "RANK": str(rank),
                 "WORLD_SIZE": str(self.world),
@@ -90,7 +90,7 @@ class Generation:
             }
             assert process.stdin is not None
             with suppress(BrokenPipeError):  # It is dead, which `codes` tells.
-                process.stdin.write(json.dumps(told).encode() + b"\n")
+                process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.close()
 
     def codes(self) -> list[int | None]:

@@ -115,10 +115,10 @@ def interface_of(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
-                told = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
             except OSError:
                 continue
-            if socket.inet_ntoa(told[20:24]) == address:
+            if socket.inet_ntoa(answer[20:24]) == address:
                 return name
     raise UsageError(f"no network interface of this host has the address {address}")
 

@@ -98,11 +98,11 @@ def taken(folder: Path) -> Iterator[None]:
 
 def launch_of_environment() -> Launch | None:
     """What this process is told of its launch; None where no launcher of ours has started it."""
-    told = os.environ.get(VARIABLE)
-    if not told:
+    text = os.environ.get(VARIABLE)
+    if not text:
         return None
     try:
-        return msgspec.json.decode(told, type=Launch)
+        return msgspec.json.decode(text, type=Launch)
     except (msgspec.MsgspecError, RecursionError):
         return None
 

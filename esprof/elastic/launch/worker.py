@@ -66,11 +66,11 @@ class Launched:
             return False
         return rank == 0 if self._launch.most is not None else os.environ.get("LOCAL_RANK", "0") == "0"
 
-    def left(self, told: Left) -> None:
+    def left(self, message: Left) -> None:
         """All has been saved, on all ranks."""
         if self._launch is None:
             return
         try:
-            write_left(self._launch, told)
+            write_left(self._launch, message)
         except EsprofError as error:
             warnings.warn(f"the launcher cannot be notified of the checkpoint: {error}", stacklevel=3)

@@ -61,9 +61,9 @@ def _apply_sharded(model: nn.Module, body: CompressionBody | None, ddp_options: 
             f"the model is sharded: it cannot take options of DistributedDataParallel: {', '.join(ddp_options)}"
         )
     wanted = "none" if body is None else body.sharded
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, wanted)
-    if len(set(told)) > 1:
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, wanted)
+    if len(set(gathered)) > 1:
         raise MismatchError("the ranks ask for different gradient compression", remedy="Give all ranks the same plan.")
     if wanted != "none":
         compress_sharded(model)

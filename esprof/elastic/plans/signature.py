@@ -7,5 +7,5 @@ from torch import nn
 
 def model_signature(model: nn.Module) -> str:
     """Hash of the name, type and shape of each parameter, in order."""
-    told = "\n".join(f"{name} {one.dtype} {list(one.shape)}" for name, one in model.named_parameters())
-    return sha256(told.encode()).hexdigest()[:32]
+    text = "\n".join(f"{name} {one.dtype} {list(one.shape)}" for name, one in model.named_parameters())
+    return sha256(text.encode()).hexdigest()[:32]

@@ -112,8 +112,8 @@ def _in_time(
     """The measurements, until they have taken so long that the job should not wait for more, or a rank is to leave."""
     started = time.monotonic()
     for one, most_lost in wanted:
-        told = gather_values(transport, [time.monotonic() - started > _MAX_TOTAL_S, leaves()])
-        if told[0][0] or any(is_leaving for _, is_leaving in told):
+        gathered = gather_values(transport, [time.monotonic() - started > _MAX_TOTAL_S, leaves()])
+        if gathered[0][0] or any(is_leaving for _, is_leaving in gathered):
             return
         if (measurement := one.measure(most_lost)) is not None:
             yield measurement
@@ -139,8 +139,8 @@ def _fitting(request: TelemetryRequest, now: Assignment) -> Iterator[Assignment]
 def _codecs(transport: Transport, *, scaled: bool) -> Iterator[Codec]:
     """The codecs that all ranks know, and that could be the job's."""
     mine = {spec: made for spec in examples() if (made := _made(spec)) is not None and not (scaled and made.has_state)}
-    told = gather_values(transport, list(mine))
-    return (mine[spec] for spec in told[0] if all(spec in known for known in told))
+    gathered = gather_values(transport, list(mine))
+    return (mine[spec] for spec in gathered[0] if all(spec in known for known in gathered))
 
 
 def _made(spec: str) -> Codec | None:
@@ -189,12 +189,12 @@ class _PlacedExchange:
         if not repeats:
             return None
         took = [self._once()[0] for _ in range(repeats)]
-        told = gather_values(self._transport, [took, self._reducer.bytes_sent])
+        gathered = gather_values(self._transport, [took, self._reducer.bytes_sent])
         return Exchange(
             ests=self._assignment.ests,
             codec="none" if self._codec is None else self._codec.spec,
-            samples_ns=tuple(map(max, zip(*(took for took, _ in told), strict=True))),
-            sent=max(sent for _, sent in told),
+            samples_ns=tuple(map(max, zip(*(took for took, _ in gathered), strict=True))),
+            sent=max(sent for _, sent in gathered),
             vnmse=lost if math.isfinite(lost) else None,
         )
 

@@ -60,8 +60,8 @@ def reading_together(transport: Transport) -> Iterator[None]:
 def _faults(transport: Transport, error: EsprofError | None) -> list[dict[str, Any]]:
     """What the error of each rank that has one is made of."""
     path = None if error is None or error.path is None else str(error.path)
-    told = None if error is None else {"reason": error.reason, "path": path, "remedy": error.remedy}
-    found = [(rank, fault) for rank, fault in enumerate(gather_values(transport, told)) if fault is not None]
+    fields = None if error is None else {"reason": error.reason, "path": path, "remedy": error.remedy}
+    found = [(rank, fault) for rank, fault in enumerate(gather_values(transport, fields)) if fault is not None]
     if transport.world == 1:
         return [fault for _, fault in found]
     return [fault | {"reason": f"{fault['reason']} (rank {rank})"} for rank, fault in found]

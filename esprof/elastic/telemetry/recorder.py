@@ -150,8 +150,8 @@ class Telemetry:
         with together(self.unwatched):
             write_table(self._path, "events", rank, events)
             write_table(self._path, "steps", rank, _steps_table(steps))
-        told = gather_values(self.unwatched, msgspec.to_builtins(self._meta(len(events), steps)))
-        metas = [msgspec.convert(meta, RankMeta) for meta in told]
+        gathered = gather_values(self.unwatched, msgspec.to_builtins(self._meta(len(events), steps)))
+        metas = [msgspec.convert(meta, RankMeta) for meta in gathered]
         if rank == 0:
             write_meta(self._path, msgspec.structs.replace(self._run_meta(metas), exchanges=tuple(exchanges)))
 

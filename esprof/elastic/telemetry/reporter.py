@@ -71,8 +71,8 @@ class JobReporter:
         if not self._is_asked:
             return
         self._is_asked, self.has_paused = False, True
-        told = gather_values(self._telemetry.unwatched, msgspec.to_builtins(self._request))[0]
-        request = msgspec.convert(told, TelemetryRequest)
+        agreed = gather_values(self._telemetry.unwatched, msgspec.to_builtins(self._request))[0]
+        request = msgspec.convert(agreed, TelemetryRequest)
         self._telemetry.write(max(0, request.since), measure(request, self._est_s()))
         self._viewers.served(request)
 

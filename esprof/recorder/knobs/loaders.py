@@ -43,9 +43,9 @@ def _installer(change: Callable[[_Options, int], str], read_one: Callable[[Any],
         DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign, assignment]
 
         def read() -> KnobState:
-            told = [one for one in seen.values() if one is not None]
+            known = [one for one in seen.values() if one is not None]
             lacking = "its DataLoaders have no workers" if seen else _NO_LOADER
-            reading = united(told, lacking)
+            reading = united(known, lacking)
             return reading._replace(reason=refusals[0]) if refusals else reading
 
         return read

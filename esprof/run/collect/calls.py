@@ -84,13 +84,13 @@ def with_calls(events: Table, calls: Sequence[RecordedCall], groups: Mapping[str
     transfers = _transfers(events)
     names = sorted({transfer.name for transfer in transfers})
     made = [call for call in _made_in_window(events, calls) if call.profiling_name in names and not call.is_p2p]
-    told: dict[int, dict[str, Any]] = {}
+    described: dict[int, dict[str, Any]] = {}
     for group, threads in _threads_of_groups(transfers, made).items():
         for name in names:
             queue = [call for call in made if (call.process_group[0], call.profiling_name) == (group, name)]
             mine = [one for one in transfers if one.tid in threads and one.name == name]
-            told |= _paired(mine, queue, groups)
-    return _filled(events, told) if told else events
+            described |= _paired(mine, queue, groups)
+    return _filled(events, described) if described else events
 
 
 class _GlooCollective(msgspec.Struct, frozen=True, gc=False):
@@ -180,7 +180,7 @@ def _paired(
     left_over = calls[len(transfers) + shift :]
     if not pairs or any(call.time_created_ns < transfers[-1].start_ns for call in left_over):
         return {}
-    told: dict[int, dict[str, Any]] = {}
+    described: dict[int, dict[str, Any]] = {}
     for swappable in _runs(pairs):
         values = [call.values(groups) for _, call in swappable]
         agreed = {name for name in _TOLD if len({value[name] for value in values}) == 1}
@@ -188,8 +188,8 @@ def _paired(
         # calls of the other ranks would find no match.
         agreed.add("coll_seq")
         for (transfer, _), value in zip(swappable, values, strict=True):
-            told[transfer.row] = {name: value[name] for name in agreed}
-    return told
+            described[transfer.row] = {name: value[name] for name in agreed}
+    return described
 
 
 def _fits(transfers: Sequence[_GlooCollective], calls: Sequence[RecordedCall], shift: int) -> bool:
@@ -213,11 +213,11 @@ def _runs(
         first = i
 
 
-def _filled(events: Table, told: Mapping[int, Mapping[str, Any]]) -> Table:
+def _filled(events: Table, described: Mapping[int, Mapping[str, Any]]) -> Table:
     """`events` with the values of `told`, by row and column. All other cells stay as they are."""
     columns = events.arrow
     for name in _TOLD:
-        new = {row: value[name] for row, value in told.items() if value.get(name) is not None}
+        new = {row: value[name] for row, value in described.items() if value.get(name) is not None}
         rows, field = np.array(list(new), np.int64), EVENTS.field(name)
         if pa.types.is_dictionary(field.type):
             codes, texts = events.codes(name)

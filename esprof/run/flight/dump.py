@@ -102,10 +102,10 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def members(self) -> dict[str, GroupMembers]:
         """The groups whose ranks the dump tells, by name. gloo tells those of one group without its name: left out."""
-        told = ((one.name, one.desc, parse_ranks(one.ranks)) for one in self.pg_config.values())
+        named = ((one.name, one.desc, parse_ranks(one.ranks)) for one in self.pg_config.values())
         return {
             name: GroupMembers(name=name, description=description or None, ranks=ranks)
-            for name, description, ranks in told
+            for name, description, ranks in named
             if name and ranks
         }
 
@@ -145,18 +145,18 @@ def snapshots_of(
     `seen_ns` is when each rank's dumps were taken, `stacks` where its main thread was then, innermost frame first. Members
     of a group that no dump tells are those that entered something in it; those of the default group are all ranks.
     """
-    told: dict[str, dict[str, GroupMembers]] = {}
+    named: dict[str, dict[str, GroupMembers]] = {}
     for of_rank in dumps.values():
         for dump in of_rank:
             for name, group in dump.members.items():
-                told.setdefault(name, {})[",".join(map(str, group.ranks))] = group
+                named.setdefault(name, {})[",".join(map(str, group.ranks))] = group
     world = _world(dumps)
     guessed = {}
     for name, description, users in _uses(dumps):
-        if name not in told:
+        if name not in named:
             ranks = world if description == _WORLD or name == "0" else tuple(sorted(users))
             guessed[name] = GroupMembers(name=name, description=description or None, ranks=ranks)
-    known = [group for groups in told.values() for group in groups.values()] + list(guessed.values())
+    known = [group for groups in named.values() for group in groups.values()] + list(guessed.values())
     snapshots = {
         rank: _snapshot(
             rank, of_rank, [group for group in known if rank in group.ranks], seen_ns[rank], stacks.get(rank)
@@ -167,8 +167,8 @@ def snapshots_of(
 
 
 def _world(dumps: Mapping[Rank, Sequence[Dump]]) -> tuple[Rank, ...]:
-    told = {rank for of_rank in dumps.values() for dump in of_rank for rank in dump.ranks_told}
-    return tuple(range(max(told | set(dumps)) + 1))
+    listed = {rank for of_rank in dumps.values() for dump in of_rank for rank in dump.ranks_told}
+    return tuple(range(max(listed | set(dumps)) + 1))
 
 
 def _uses(dumps: Mapping[Rank, Sequence[Dump]]) -> Iterable[tuple[str, str, set[Rank]]]:

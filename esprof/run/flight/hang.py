@@ -262,12 +262,12 @@ def _waits(fronts: Sequence[WaitingCollective], ended: frozenset[Rank]) -> Itera
 
 
 def _graph(waits: Iterable[_Wait]) -> "nx.DiGraph":
-    """The graph of `waits`: of several between two ranks the first is told."""
+    """The graph of `waits`: of several between two ranks, the first."""
     import networkx as nx  # Takes a second: only a job that stands still needs it.
 
     graph = nx.DiGraph()
     for kind, front, awaited in waits:
-        told = {
+        attributes = {
             "kind": kind,
             "collective": front.what.collective,
             "number": front.number,
@@ -275,7 +275,7 @@ def _graph(waits: Iterable[_Wait]) -> "nx.DiGraph":
             "waited_ns": front.waited_ns,
         }
         edges = ((waiting, rank) for waiting in front.waiting for rank in awaited)
-        graph.add_edges_from((edge for edge in edges if not graph.has_edge(*edge)), **told)
+        graph.add_edges_from((edge for edge in edges if not graph.has_edge(*edge)), **attributes)
     return graph
 
 
@@ -321,9 +321,9 @@ def _nature(call: EnteredCall) -> tuple[str, int | None]:
 def _told_mismatch(mismatch: Mismatch) -> str:
     who = readable.ranks(mismatch.odd)
     group = f"group {group_name(mismatch.group)}"
-    told = f"{who} entered {mismatch.theirs} as number {mismatch.number} of {group}, where {readable.ranks(mismatch.agreed)}"
+    text = f"{who} entered {mismatch.theirs} as number {mismatch.number} of {group}, where {readable.ranks(mismatch.agreed)}"
     left_out = ", and left that one out" if mismatch.skipped else ""
-    return f"{told} entered {mismatch.others}{left_out}"
+    return f"{text} entered {mismatch.others}{left_out}"
 
 
 def _told_link(waiting: WaitingCollective) -> str:

@@ -114,16 +114,16 @@ def _words(kernels: TraceRows, described: TraceRows, naming: TraceRows, is_named
     names = described.texts("Collective name")
     by_name = naming.texts("name").map(collective_word)
     by_name[~is_named] = None
-    told = np.where(names.map(bool, bool), names.map(collective_word), by_name).tolist()
+    words = np.where(names.map(bool, bool), names.map(collective_word), by_name).tolist()
     # A call that only says `send_recv` says no more than the name of its kernel.
-    return [other if word in (None, "send_recv") else word for word, other in zip(told, own, strict=True)]
+    return [other if word in (None, "send_recv") else word for word, other in zip(words, own, strict=True)]
 
 
 def _dtypes(kernels: TraceRows, described: TraceRows) -> list[str | None]:
-    told = described.texts("dtype").map(str).tolist()
+    dtypes = described.texts("dtype").map(str).tolist()
     first = described.texts("Input type").map(_first_type).tolist()
     reduced = kernels.texts("name").map(_reduced_type).tolist()
-    return [one or another or third for one, another, third in zip(told, first, reduced, strict=True)]
+    return [one or another or third for one, another, third in zip(dtypes, first, reduced, strict=True)]
 
 
 def _groups(described: TraceRows, groups: dict[str, Group]) -> list[str | None]:

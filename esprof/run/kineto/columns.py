@@ -41,7 +41,7 @@ _MAIN, _AUTOGRAD, _COMM, _OTHER = range(len(_ROLES))
 
 
 def event_table(
-    rows: TraceRows, times: tuple[np.ndarray, np.ndarray], groups: dict[str, Group], told: TraceSteps | None = None
+    rows: TraceRows, times: tuple[np.ndarray, np.ndarray], groups: dict[str, Group], steps: TraceSteps | None = None
 ) -> tuple[Table, Table | None, tuple[RunWarning, ...]]:
     """Build the event table of one rank, sorted by start, and the table of its steps where no event tells of them.
 
@@ -49,13 +49,13 @@ def event_table(
     where they are known otherwise.
     """
     kinds, on_gpu = _kinds(rows)
-    if told is not None:
+    if steps is not None:
         kinds[_are(kinds, "step")] = _CODE["annotation"]
     keep = np.flatnonzero(kinds != _NONE)
     starts, durations = times
     # Ties: the longer first, so that a parent always stands before its children.
     order = keep[np.lexsort((-durations[keep], starts[keep]))]
-    return _sorted_table(rows.pick(order), kinds[order], on_gpu[order], starts[order], durations[order], groups, told)
+    return _sorted_table(rows.pick(order), kinds[order], on_gpu[order], starts[order], durations[order], groups, steps)
 
 
 def _kinds(rows: TraceRows) -> tuple[np.ndarray, np.ndarray]:
@@ -111,7 +111,7 @@ def _sorted_table(
     starts: np.ndarray,
     durations: np.ndarray,
     groups: dict[str, Group],
-    told: TraceSteps | None,
+    given: TraceSteps | None,
 ) -> tuple[Table, Table | None, tuple[RunWarning, ...]]:
     """`event_table` of rows that are sorted and have a kind each."""
     names = rows.texts("name").filled("")
@@ -120,7 +120,7 @@ def _sorted_table(
         for key, mask in (("tid", ~on_gpu), ("stream", on_gpu), ("device", on_gpu))
     )
     launches = Launches(starts, starts + durations, tid, _launched_by(kinds, rows.numbers("correlation")))
-    steps, warnings = (told, ()) if told is not None else _steps(names, kinds, launches)
+    steps, warnings = (given, ()) if given is not None else _steps(names, kinds, launches)
     roles = _thread_roles(names, kinds, tid)
     external = rows.numbers("External id")
     columns = {

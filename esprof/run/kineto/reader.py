@@ -146,7 +146,7 @@ def _refuse_foreign(path: Path, text: bytearray) -> None:
         )
 
 
-def _trace_of(path: Path, scanned: Scan, told: TraceSteps | None) -> Trace:
+def _trace_of(path: Path, scanned: Scan, given: TraceSteps | None) -> Trace:
     misfits = Misfits()
     try:
         document: _Document = decode(scanned.frame, _Document | None, misfits) or _Document()
@@ -159,7 +159,7 @@ def _trace_of(path: Path, scanned: Scan, told: TraceSteps | None) -> Trace:
     groups = named_groups(
         (str(pg.pg_name), _members(pg, world), pg.backend_config, pg.pg_desc) for pg in info.pg_config
     )
-    events, steps, warnings = event_table(rows, times, groups, told)
+    events, steps, warnings = event_table(rows, times, groups, given)
     used = set(np.unique(events.ints("device")).tolist())
     return Trace(
         events=events,

@@ -143,10 +143,10 @@ def _stacks_beside(files: Iterable[Path]) -> tuple[dict[Rank, tuple[StackFrame, 
         return {}, []
     latest = max(texts, key=lambda text: text.name)
     try:
-        told = bytes(content(latest, memory_limit())).decode(errors="replace")
+        text = bytes(content(latest, memory_limit())).decode(errors="replace")
     except InputError as error:
         return {}, [RunWarning("stacks-unreadable", str(error))]
-    pieces = _STACKS_OF_RANK.split(told)[1:]
+    pieces = _STACKS_OF_RANK.split(text)[1:]
     return {int(rank): main_stack(text) for rank, text in zip(pieces[::2], pieces[1::2], strict=True)}, []
 
 

@@ -65,8 +65,8 @@ class ChannelServer:
     def address(self) -> str:
         """What the other ranks need to know to ask, as JSON for the job's store."""
         port = self._socket.getsockname()[1]
-        told = {"token": self._token.hex(), "port": port, "addresses": self._addresses, "machine": machine()}
-        return json.dumps(told)
+        address_card = {"token": self._token.hex(), "port": port, "addresses": self._addresses, "machine": machine()}
+        return json.dumps(address_card)
 
     def answer(self, orders: Sequence[int]) -> list[WindowRequest]:
         """Answer all questions that have come in, and return the requests in them."""
@@ -95,12 +95,12 @@ class Client:
 
     def __init__(self, address: str) -> None:
         """`address` is rank 0's. Raises ValueError where it makes no sense."""
-        told = json.loads(address)
-        self.is_same_machine: bool = told["machine"] == machine()
-        self._token = bytes.fromhex(told["token"])
+        address_card = json.loads(address)
+        self.is_same_machine: bool = address_card["machine"] == machine()
+        self._token = bytes.fromhex(address_card["token"])
         self._socket = _socket("")
         local = [loopback()] if self.is_same_machine else []
-        self._ways = [(host, int(told["port"])) for host in dict.fromkeys([*local, *told["addresses"]])]
+        self._ways = [(host, int(address_card["port"])) for host in dict.fromkeys([*local, *address_card["addresses"]])]
         self._numbers = itertools.count(1)
         self._asked: dict[int, _Question] = {}
         self.was_answered = False

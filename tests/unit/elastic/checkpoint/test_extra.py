@@ -120,7 +120,7 @@ def test_a_checkpoint_with_other_names_is_refused_with_both(tmp_path):
     error = refusal(MismatchError, folder=tmp_path, state={"b": counter, "c": counter})
     assert error.reason == "state has ['a', 'b'] in the checkpoint and ['b', 'c'] in this job"
     assert error.path == tmp_path / "step-00000001"
-    assert "`state` with the names that it had" in error.remedy
+    assert "`state` with the names of the checkpoint" in error.remedy
     assert counter.samples == 7
     assert "['a', 'b'] in the checkpoint and [] in this job" in refusal(MismatchError, folder=tmp_path).reason
 
