@@ -143,8 +143,8 @@ def test_a_broken_baseline_says_file_reason_remedy(folder, content, reason):
     [
         (("same",), "--save-baseline"),
         (("same", "--baseline", "base.json", "--save-baseline", "other.json"), "exactly one"),
-        (("same", "--save-baseline", "other.json", "--json"), "writes the baseline alone"),
-        (("same", "--save-baseline", "other.json", "-o", "answer.txt"), "writes the baseline alone"),
+        (("same", "--save-baseline", "other.json", "--json"), "writes only the baseline"),
+        (("same", "--save-baseline", "other.json", "-o", "answer.txt"), "writes only the baseline"),
         (("same", "--baseline", "base.json", "--format", "junit", "--json"), "exclude each other"),
         (("same", "--baseline", "base.json", "--fail-on", "speed:+5%"), "Known metrics: step_time"),
         (("same", "--baseline", "base.json", "--alpha", "2"), "--alpha"),

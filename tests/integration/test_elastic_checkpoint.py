@@ -113,7 +113,7 @@ def test_a_spoiled_checkpoint_is_told_on_all_ranks(tmp_path):
     file.write_bytes(file.read_bytes()[:-1])
     for answer in on_ranks(2, 2, None, options):
         assert "__0_0.distcp: has" in answer["error"]
-        assert "start anew" in answer["error"]
+        assert "move the checkpoints" in answer["error"]
 
 
 def test_what_one_rank_finds_spoiled_no_rank_goes_on_from(tmp_path):
