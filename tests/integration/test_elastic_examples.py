@@ -72,7 +72,7 @@ def test_every_collective_of_the_telemetry_is_found_on_all_ranks(job):
 def test_verbs_read_telemetry_like_any_run(job, verb):
     printed = command_line.esprof(verb, job[1].path)
     assert printed.returncode == 0, printed.stderr
-    assert "steady steps" in printed.stdout
+    assert "steady-state steps" in printed.stdout
 
 
 @pytest.mark.compat("elastic")

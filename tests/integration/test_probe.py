@@ -119,7 +119,7 @@ def test_a_probe_that_is_broken_off_goes_on_with_what_is_missing(tmp_path):
     first = broken.run.probes
     assert not first.whole
     assert "matrix products" in first.stages
-    assert "goes on with it" in broken.stderr
+    assert "run the same command to continue it" in broken.stderr
     ended = run(command, out)
     whole = ended.run.probes
     assert ended.code == 0

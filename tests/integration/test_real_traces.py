@@ -346,7 +346,7 @@ def test_of_eight_ranks_that_starve_at_different_moments_none_is_the_culprit():
     assert max(path.by_rank, key=lambda share: share.us).rank == 0
     starved, host = findings(MEGATRON, "ESP4")
     assert (starved.id, starved.ranks, host.id) == ("ESP404", tuple(range(8)), "ESP401")
-    assert starved.title.endswith("the others wait for ranks 0, 6 most")
+    assert starved.title.endswith("ranks 0, 6 delay the others most")
     assert all(360 * NS_PER_MS < starved.evidence["stalled"].of(rank) < 480 * NS_PER_MS for rank in range(8))
 
 

@@ -205,7 +205,7 @@ def test_a_disk_that_is_full_when_the_job_has_ended_keeps_what_was_recorded(tmp_
         ended = run(recording(disk / "run", command, **WINDOW, skip=3), disk / "run")
         assert ended.code == 1  # It is the job's: `cat` found no room.
         assert f"No space left on device (on the disk at {disk})" in ended.stderr
-        assert f"`esprof diagnose {disk}/run` completes the run" in ended.stderr
+        assert f"run `esprof diagnose {disk}/run` to complete the run" in ended.stderr
         (disk / "filler").unlink()
         assert [(window.first, window.last) for window in ended.run.rank(0).windows] == [(4, 6)]
         assert (disk / "run" / "run.json").exists()

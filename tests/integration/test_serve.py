@@ -145,7 +145,7 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
 
         page.press("accept")
         page.shows("plan", "adopted", "Roll back")
-        page.shows("history", "plan accepted by a person", "plan adopted")
+        page.shows("history", "plan accepted by a user", "plan adopted")
         page.shows("steps", "plan 1")
         accepted = read_plan(job / "plan.json")
         counts = [len(ests) for ests in accepted.parts.assignment.body.ests]
@@ -161,8 +161,8 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
         page.shows("link", "live")
         page.shows("plan", accepted.id)
         page.press("roll-back")
-        page.shows("history", "plan rolled back by a person")
-        page.shows("plan", "goes back", "version 2")
+        page.shows("history", "plan rolled back by a user")
+        page.shows("plan", "rolls back to", "version 2")
         until(lambda: HISTORY.read(job)[-1].version == 2 and HISTORY.read(job)[-1].what == "adopted")
         page.shows("ranks", "4 (0–3)", "4 (4–7)")
         assert {url.partition("?")[0] for url in requests(browser) if not url.startswith("data:")} <= {
@@ -191,7 +191,7 @@ def test_a_token_lets_a_browser_in_and_is_not_kept_in_the_address(browser, tmp_p
         browser.find_element("link text", "run").click()
         page.shows("link", "live")
         page.press("reject")
-        page.shows("history", "plan rejected by a person")
+        page.shows("history", "plan rejected by a user")
         assert browser.get_log("browser") == []
 
 
@@ -248,7 +248,7 @@ def test_on_a_full_disk_the_page_says_so_and_goes_on(browser, tmp_path):
             assert not [file.name for file in run.iterdir() if "plan" in file.name]
             (run / "filler").unlink()
             page.press("accept")
-            page.shows("plan", "handed over", "Waiting for the job")
+            page.shows("plan", "sent", "Waiting for the job")
             assert read_plan(run / "plan.json").id == "plan-1"
     finally:
         subprocess.run(["umount", disk], check=True)

@@ -126,7 +126,7 @@ def test_verbs_answer_without_torch(bare, run, tmp_path):
     for verb in ("replay", "diagnose"):
         result = esprof(bare, verb, run, "--json", cwd=tmp_path)
         assert result.returncode == 0, result.stderr
-        assert json.loads(result.stdout)["schema"] == f"esprof.{verb}/1"
+        assert json.loads(result.stdout)["schema"] == f"esprof.{verb}/2"
     page = esprof(bare, "report", run, "-o", "report.html", cwd=tmp_path)
     assert page.returncode == 0, page.stderr
     assert "<html" in (tmp_path / "report.html").read_text()

@@ -99,7 +99,7 @@ def test_ranks_that_stall_again_and_again_at_other_places_each_lack_cpus():
     (finding,) = stalling(lambda rank: range(rank, 36 + 4 * (rank == 2), 4))
     assert finding.ranks == (0, 1, 2, 3)
     assert "each at different operations" in finding.title
-    assert finding.title.endswith("the others wait longest for rank 2")
+    assert finding.title.endswith("rank 2 delays the others most")
     assert finding.evidence["stalled"].of(0) == 9 * 3 * NS
     assert finding.evidence["stalled"].of(2) == 10 * 3 * NS
     # The step begins with 8 ms of work where nothing stalls, and 38 where rank 2 does.
