@@ -162,7 +162,7 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
         page.shows("plan", accepted.id)
         page.press("roll-back")
         page.shows("history", "plan rolled back by a user")
-        page.shows("plan", "rolls back to", "version 2")
+        page.shows("plan", "restores", "version 2")
         until(lambda: HISTORY.read(job)[-1].version == 2 and HISTORY.read(job)[-1].what == "adopted")
         page.shows("ranks", "4 (0–3)", "4 (4–7)")
         assert {url.partition("?")[0] for url in requests(browser) if not url.startswith("data:")} <= {
