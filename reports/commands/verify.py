@@ -144,7 +144,7 @@ def command(
         LEDGER.append(recorded, made)
         if not quiet:
             before, after = units.duration(made.step_us), units.duration(made.predicted_us)
-            say(f"promised of {spec}: a step of {after} instead of {before}, both under the profiler")
+            say(f"predicted for {spec}: a step of {after} instead of {before}, both under the profiler")
     settings = Settings(windows=False, skip=skip, warmup=0, steps=max(steps, 1), stack_steps=0, ends_early=steps > 0)
     with _ended_in_order():
         pairs, knobs = _measure(VerifyPlan(job, values, settings), run, repeats, quiet=quiet)

@@ -58,7 +58,7 @@ def test_the_promise_was_written_before_anything_was_measured(made, recorded):
     assert isinstance(outcome, ObservedOutcome)
     assert (promise.id, promise.spec, outcome.by) == (outcome.id, "bucket_mb=25", "verify")
     assert promise.time_ns < outcome.time_ns
-    said = made.stderr.index("promised of bucket_mb=25")
+    said = made.stderr.index("predicted for bucket_mb=25")
     assert (
         said < made.stderr.index("run 1 of 2, without the change") < made.stderr.index("run 2 of 2, with bucket_mb=25")
     )
