@@ -104,7 +104,7 @@ def test_a_rank_that_is_late_is_said_to_be_so_and_is_a_stall_in_the_end(tmp_path
 @pytest.mark.parametrize(
     ("way", "id", "title"),
     [
-        soak("leaves", "ESP801", "Rank 1 ended after step 8, while rank 0"),
+        soak("leaves", "ESP801", "Rank 1 ended after step 8, but rank 0"),
         ("is_killed", "ESP803", "Rank 1 died in step"),
     ],
 )
