@@ -130,8 +130,11 @@ class StackSampler:
         if ran_ns is None or step == 0 or state.pauses:
             self._of_thread = 0
             return
+        frames = stack_of(state.thread, _MAX_FRAMES) if frame is None else outwards(frame, _MAX_FRAMES)
+        if not frames:
+            self._of_thread = 0
+            return
         if native_thread == self._of_thread:
-            frames = stack_of(state.thread, _MAX_FRAMES) if frame is None else outwards(frame, _MAX_FRAMES)
             place = self._callers.of(frames)
             # A thread's number may be given to the next one, whose clock begins anew.
             row = (time.time_ns(), now_ns - self._sampled_ns, max(0, ran_ns - self._ran_ns), step, place)

@@ -128,6 +128,17 @@ def test_a_thread_that_has_ended_is_left_alone(sampler, state, log):
     wait_for(log, count + 2)
 
 
+def test_a_thread_without_frames_is_left_alone(state, log):
+    state.thread = -1
+    sampler = StackSampler(state, log)
+    for _ in range(3):
+        sampler._sample(None)
+    assert log.tail("samples") == []
+    sampler._sample(sys._getframe())
+    sampler._sample(sys._getframe())
+    assert len(log.tail("samples")) == 1
+
+
 def test_nothing_is_noted_before_the_first_step_has_ended(sampler, state, log):
     state.step = 0
     time.sleep(0.1)
