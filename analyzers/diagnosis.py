@@ -145,8 +145,8 @@ def _stopped_verdict(finding: Finding) -> str:
 def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankBreakdown, ...]) -> str:
     step_ns = replayed.pricer.step_ns
     missing = replayed.run.missing_ranks
-    is_missing = f"{readable.ranks(missing).capitalize()} {'is' if len(missing) == 1 else 'are'} missing from this run"
-    caveat = f" {is_missing} and may be the cause." if missing else ""
+    absent = f"{readable.ranks(missing).capitalize()} {readable.verb('are', missing)} missing from this run"
+    caveat = f" {absent} and may be the cause." if missing else ""
     if replayed.pricer.too_far_off:
         return (
             f"A step takes {readable.duration(step_ns)}. Savings cannot be estimated: "

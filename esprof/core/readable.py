@@ -36,9 +36,12 @@ def ranks(which: Iterable[Rank]) -> str:
     return numbered("rank", which)
 
 
-def verb(plural: str, which: Collection[Rank]) -> str:
-    """Inflect a verb for these ranks: `waits` for one, `wait` for several."""
-    return f"{plural}s" if len(which) == 1 else plural
+_SINGULARS = {"are": "is", "were": "was"}
+
+
+def verb(plural: str, which: Collection[int]) -> str:
+    """Inflect a verb for these ranks or steps: `waits` for one, `wait` for several."""
+    return _SINGULARS.get(plural, f"{plural}s") if len(which) == 1 else plural
 
 
 def numbered(noun: str, numbers: Iterable[int]) -> str:

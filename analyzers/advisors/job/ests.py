@@ -292,7 +292,7 @@ def _warnings(ranks: Sequence[RankPlan], advised: Assignment) -> Iterator[str]:
     if len(kinds) > 1:
         yield f"{', '.join(kinds)} may round differently: an EST that moves from one to another may change the bits"
     if idle:
-        yield f"{readable.ranks(idle)} {'is' if len(idle) == 1 else 'are'} left without ESTs: the step is shorter without"
+        yield f"{readable.ranks(idle)} {readable.verb('are', idle)} left without ESTs: the step is shorter without"
 
 
 def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.core import readable
 
 
 def missing_ranks(case: Case) -> Iterator[Cause]:
@@ -15,7 +16,7 @@ def missing_ranks(case: Case) -> Iterator[Cause]:
     partial = case.replayed.built.counts.collectives_partial
     yield Cause(
         id="ESP903",
-        title=f"{len(missing)} of {run.world_size} ranks {'is' if len(missing) == 1 else 'are'} missing",
+        title=f"{len(missing)} of {run.world_size} ranks {readable.verb('are', missing)} missing",
         ranks=missing,
         confidence="high",
         evidence={

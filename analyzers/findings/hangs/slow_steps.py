@@ -12,7 +12,7 @@ from esprof.analyzers.price import MIN_PCT_OF_STEP
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.analyzers.steps.job_steps import JobSteps
-from esprof.core.readable import duration, ranks
+from esprof.core.readable import duration, ranks, verb
 from esprof.core.types import Ns, Rank
 from esprof.run.flight.hang import Hang, find_hang
 from esprof.run.flight.log import Snapshot
@@ -113,7 +113,7 @@ def _title(group: list[_SlowStep], worst: _SlowStep, location: str | None) -> st
     at = f" at {location}" if location else ""
     if worst.cause:
         return f"{what}: {ranks(worst.ranks)} delayed the others{at}"
-    return f"{what}: {ranks(worst.ranks)} {'was' if len(worst.ranks) == 1 else 'were'}{at}" if at else what
+    return f"{what}: {ranks(worst.ranks)} {verb('were', worst.ranks)}{at}" if at else what
 
 
 _PAGES = (

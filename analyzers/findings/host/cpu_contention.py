@@ -66,7 +66,7 @@ def _starved(case: Case) -> Iterator[Cause]:
     lost = {rank: round(float(stalls[here[dfg.rank[here] == rank]].sum()) / len(steps)) for rank in dfg.marks.ranks}
     late = dict(zip(dfg.marks.ranks, arrivals(dfg, steps).late_ns() / len(steps), strict=True))
     latest = tuple(rank for rank, ns in late.items() if ns >= MIN_SHARE_OF_WORST_RANK * max(late.values()) > 0)
-    worst = f"; {readable.ranks(latest)} delay{'' if len(latest) > 1 else 's'} the others most" if latest else ""
+    worst = f"; {readable.ranks(latest)} {readable.verb('delay', latest)} the others most" if latest else ""
     yield Cause(
         id=CPU_CONTENTION,
         title=f"All ranks stall for up to {readable.duration(max(lost.values()))} a step, each at different "

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from esprof.analyzers.evidence import by_rank, by_step
 from esprof.analyzers.findings.memory.fragmentation import fragmentation
 from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
-from esprof.core.readable import duration
+from esprof.core.readable import duration, verb
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
 from esprof.replay.steps import LeftOutFor
@@ -53,9 +53,9 @@ def allocator(case: Case) -> Iterator[Cause]:
 def _outlier_title(outliers: list[int], steps: int, measured: Mapping[int, int], without: Mapping[int, int]) -> str:
     """How many steps were outliers, and the longest of them with and without the allocator's calls, ns by step."""
     longest = max(outliers, key=lambda step: measured[step])
-    were, most = ("was", "") if len(outliers) == 1 else ("were", "up to ")
+    most = "" if len(outliers) == 1 else "up to "
     return (
-        f"{len(outliers)} of {steps} steps {were} slow because of cudaMalloc or cudaFree: "
+        f"{len(outliers)} of {steps} steps {verb('were', outliers)} slow because of cudaMalloc or cudaFree: "
         f"{most}{duration(measured[longest])}, not {duration(without[longest])}"
     )
 
