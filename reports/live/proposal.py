@@ -54,10 +54,10 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 class LatestSearch(msgspec.Struct, frozen=True, kw_only=True):
     """The latest search for advice."""
 
-    schema: str = "esprof.advice-looked/1"
+    schema: str = "esprof.latest-search/1"
     time_ns: Ns = msgspec.field(default_factory=time.time_ns)
     """End of the search, since the Unix epoch."""
-    proposal: Proposal | None = msgspec.field(default=None, name="offer")
+    proposal: Proposal | None = None
     """None if there is none; `offer` in the file."""
     reason: str = ""
     """Why there is none."""

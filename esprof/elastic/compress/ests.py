@@ -31,7 +31,7 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 class _Saved(msgspec.Struct, frozen=True, kw_only=True):
     of: Guarded
     from_step: int
-    inspections: list[Inspection] = msgspec.field(name="looks")
+    inspections: list[Inspection]
     losses: Losses
 
 
