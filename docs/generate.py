@@ -54,7 +54,7 @@ def _helps(command: click.Command | None, parent: click.Context, name: str) -> d
 def findings() -> str:
     """The catalogue, family by family."""
     intro = (
-        "Ids are stable. `esprof explain ID` shows the same page in the terminal. Savings come from replay.\nSavings of "
+        "Ids are stable. `esprof explain ID` shows the same page in the terminal. Savings come from replay. Savings of "
         "recurring slow steps (ESP601, ESP806) are measured on all steps of the run instead."
     )
     parts = [NOTE, "# Findings\n", _wrapped(intro), _ignoring()]
@@ -78,12 +78,14 @@ ranks = [3]  # optional
     return (
         "\n## Ignoring a finding\n\nName a finding that you accept for now in `pyproject.toml`, with a reason and a "
         f"last day:\n\n```toml\n{example}```\n\n"
-        "`esprof diagnose`, `esprof report` and the verdict of `esprof record` then leave such findings out of the list and "
-        "the verdict,\nand list them separately with id, price, reason and last day (`ignored` in JSON).\n"
-        f"{entry.id} is ignored here up to and including the day of `until`; afterwards it counts again, with a warning.\n"
-        "With `ranks`, only findings that name no other ranks are ignored.\nThe file is the nearest from the current "
-        "directory upwards that has a table `[tool.esprof]`; `--no-ignore` skips it.\nFindings that stop the job "
-        f"({stopping}) cannot be ignored,\nand an invalid entry is an error."
+        + _wrapped(
+            "`esprof diagnose`, `esprof report` and the verdict of `esprof record` then leave such findings out of the list "
+            "and the verdict, and list them separately with id, price, reason and last day (`ignored` in JSON). "
+            f"{entry.id} is ignored here up to and including the day of `until`; afterwards it counts again, with a "
+            "warning. With `ranks`, only findings that name no other ranks are ignored. The file is the nearest from the "
+            "current directory upwards that has a table `[tool.esprof]`; `--no-ignore` skips it. Findings that stop the "
+            f"job ({stopping}) cannot be ignored, and an invalid entry is an error."
+        )
     )
 
 
@@ -134,7 +136,7 @@ def verify() -> str:
 def run_directory() -> str:
     """Every file of a Run as a table, from the docstring of `esprof.run.files`, then the columns of each Parquet table."""
     text = files.__doc__ or ""
-    _, rows, after = _run_files(text)
+    rows, after = _run_files(text)
     intro = text.split("\n===")[0].split("\n\n", 1)[1].strip()
     listed = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     parts = [
@@ -161,8 +163,8 @@ def _type_name(of: object) -> str:
     return "text" if str(of).startswith("dictionary") else str(of)
 
 
-def _run_files(text: str) -> tuple[str, list[list[str]], str]:
-    """Heading, rows and following text of the table in a docstring; an indented line continues the row above."""
+def _run_files(text: str) -> tuple[list[list[str]], str]:
+    """Rows of the table in a docstring, and the text that follows; an indented line continues the row above."""
     lines = text.splitlines()
     first, second, last = (at for at, line in enumerate(lines) if line.startswith("==="))
     starts = [at for at, char in enumerate(lines[first]) if char == "=" and lines[first][at - 1 : at] != "="]
@@ -173,7 +175,7 @@ def _run_files(text: str) -> tuple[str, list[list[str]], str]:
             rows.append(cells)
         else:
             rows[-1] = [f"{above} {more}".strip() for above, more in zip(rows[-1], cells, strict=True)]
-    return lines[first + 1], rows, "\n".join(lines[last + 1 :]).strip()
+    return rows, "\n".join(lines[last + 1 :]).strip()
 
 
 def plan_schema() -> str:

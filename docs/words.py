@@ -1,8 +1,7 @@
 """Check the words of the text that a user reads: pages of documentation, and sentences that esprof prints.
 
-Run as `python -m docs.words [PATH…]`, by default for everything: it prints each problem with its file and line, and exits
-with 1 if there are any. Of code
-only the string literals of the package are read, docstrings of commands (their help) among them, and of pages the prose.
+Run as `python -m docs.words`: it prints each problem with its file and line, and exits with 1 if there are any. Of code it
+reads the string literals, including the docstrings of commands (their help), and of pages the prose.
 """
 
 import ast
@@ -19,8 +18,7 @@ MOST_WORDS = 45
 # What not to write, and what to write in its place.
 BANNED = {
     r"\btold\b|\btelling\b": "say, report, show, know",
-    r"\bcannot be told\b": "is unknown",
-    r"\btold apart\b|\btells? apart\b": "distinguish, list separately",
+    r"\btells? apart\b": "distinguish, list separately",
     r"\bstandstills?\b": "hang, deadlock",
     r"\bsteady steps?\b": "steady-state step",
     r"\b(?:by|in) turns\b": "interleaved, alternating",
@@ -105,9 +103,9 @@ def _without_links(line: str) -> str:
     return re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", line)
 
 
-def files(paths: list[str]) -> list[Path]:
-    """The pages and modules under these paths, or all that a user reads."""
-    roots = [ROOT / path for path in paths or ("README.md", "CHANGELOG.md", "docs", *PACKAGES)]
+def files() -> list[Path]:
+    """The pages and modules whose text a user reads."""
+    roots = [ROOT / path for path in ("README.md", "CHANGELOG.md", "docs", *PACKAGES)]
     found = [file for root in roots for file in ([root] if root.is_file() else sorted(root.rglob("*")))]
     # The scripts in docs/ hold the banned words themselves.
     return [file for file in found if file.suffix == ".md" or (file.suffix == ".py" and file.parent != ROOT / "docs")]
@@ -115,7 +113,7 @@ def files(paths: list[str]) -> list[Path]:
 
 def main() -> None:
     found = []
-    for file in files(sys.argv[1:]):
+    for file in files():
         problems = problems_of_page if file.suffix == ".md" else problems_of_code
         found += [(file, *problem) for problem in problems(file.read_text(encoding="utf-8"))]
     for file, line, problem in found:
