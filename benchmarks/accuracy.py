@@ -117,8 +117,9 @@ the limit has to be wider than the usual difference between two runs.
 
 How often `esprof check` fails runs of the same code, and runs that a change was planted in. `python -m
 benchmarks.check_trial --keep FOLDER` records a small recurrent network (some 8 ms of CPU time a step, 300 steps) in one
-process and in two over gloo: each change interleaved with the job as it is, seven rounds. A run is held against the three
-runs as it is that were recorded nearest to it. Pairs share runs, so that they are not independent and the intervals (95
+process and in two over gloo. Runs with each change alternate with runs of the unchanged job, in seven rounds. A run is
+compared with the three unchanged runs that were recorded nearest to it. Pairs share runs, so that they are
+not independent and the intervals (95
 %, exact) are too narrow; *disjoint* are those that share none. In *every step* the sequence is longer by so much;
 *periodic* makes each tenth step twice as long (the mean 10 % more, the median unchanged), *drift* makes steps longer
 and longer, by 10 % on average; *one hiccup* is one step as long as 30 (the mean 10 % more). *waited* are answers that
@@ -192,7 +193,8 @@ def main() -> None:
         # The ledger has a section of its own there.
         kept = section_of(options.write.read_text()) if options.write.exists() else ""
         options.write.write_text(with_section(page, kept) if kept else page)
-        options.write.with_name("check.md").write_text(CHECK_PAGE.format(**trial(options.trial)))
+        if options.trial:
+            options.write.with_name("check.md").write_text(CHECK_PAGE.format(**trial(options.trial)))
         print(f"Wrote {options.write}", file=sys.stderr)
 
 

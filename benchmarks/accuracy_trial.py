@@ -41,10 +41,8 @@ TURNS = {
 }
 
 
-def trial(file: Path | None) -> dict[str, str]:
+def trial(file: Path) -> dict[str, str]:
     """The parts of the page that the JSON lines of `benchmarks.check_trial` make."""
-    if file is None:
-        return {"trial": "Not run.", "waits": "an unknown share", "apart": "–", "cpu_apart": "–", "hidden": ""}
     figures = [json.loads(line) for line in file.read_text().splitlines()]
     waits = [f"{figure['value']:.0f} %" for figure in figures if figure["name"] == "check_trial_cpu_wait"]
     cpu_apart = [f"{figure['value']:.0f} %" for figure in figures if figure["name"] == "check_trial_cpu_apart"]
