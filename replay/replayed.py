@@ -100,7 +100,7 @@ class Replayed:
 
     @cached_property
     def overhead(self) -> Overhead | None:
-        """By how much the median steady-state step is longer than the median plain one; None where that cannot be told."""
+        """By how much the median steady-state step is longer than the median plain one; None where unknown."""
         return overhead([self.pricer.measured_ns], self.plain_ns)
 
     @property

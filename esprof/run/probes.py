@@ -127,7 +127,7 @@ class VariedStep(msgspec.Struct, frozen=True, kw_only=True):
     parts_ns: dict[str, Ns] = {}
     """How long the training thread was in each part of a mean profiled step: `data` (it waits for a batch), `forward`,
     `backward`, `optimizer`, and `rest`. On a GPU that is when work was launched, not when it was done. Empty where the parts
-    cannot be told."""
+    are unknown."""
     peak_memory: Bytes | None = None
     """As in `RankMeta`."""
 

@@ -265,12 +265,12 @@ def read_snapshot(file: Path) -> Snapshot | None:
 
 
 def may_be_alive(notes: Path) -> bool:
-    """Whether the process that writes the file `notes` is there. True also where that cannot be told."""
+    """Whether the process that writes the file `notes` is there. True also where that is unknown."""
     return is_locked(notes) is not False
 
 
 def is_locked(notes: Path) -> bool | None:
-    """Whether a process holds the lock of the file `notes`, which its writer keeps for life; None where that cannot be told,
+    """Whether a process holds the lock of the file `notes`, which its writer keeps for life; None where that is unknown,
     as on a file system without locks."""
     try:
         with notes.open("rb") as file:

@@ -151,7 +151,7 @@ def _kinds(events: RankEvents, *rows: np.ndarray) -> list[np.ndarray]:
 
 
 def works_of(gloo: GlooWork, threads: int) -> list[Works]:
-    """The collectives that each of so many CPU threads launched, as the layout of its chain needs them."""
+    """The collectives that each of `threads` CPU threads launched, for the layout of its chain."""
     works = []
     for thread in range(threads):
         mine = np.flatnonzero(gloo.thread == thread)

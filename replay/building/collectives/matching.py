@@ -26,7 +26,7 @@ class CollectiveCalls:
     """A number for each group and sequence number; where there is no sequence number, for each group, kind and step, and of
     transfers from point to point for each group, sender, receiver and step. Only calls of one identity can be one."""
     members: np.ndarray
-    """How many ranks take part in each call, those that the run lacks among them; 0 where that cannot be told."""
+    """Number of ranks that take part in each call, including ranks that the run lacks; 0 where unknown."""
     present: np.ndarray
     """How many of them the run has, without those that recorded nothing of the step that launched the call."""
     is_p2p: np.ndarray

@@ -25,7 +25,7 @@ class RankRendezvous:
     awaited: np.ndarray
     """bool: other ranks wait for the call."""
     shared: np.ndarray
-    """bool: the collective has other members, without whose times waiting and transfer cannot be told apart."""
+    """bool: the collective has other members, without whose times waiting and communication cannot be separated."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Rebucketed(NamedTuple):
 
 
 def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Rebucketed:
-    """The graph as `bucket_cap_mb=bucket_mb` would make it. Raises NotBuckets where that cannot be told."""
+    """The graph as `bucket_cap_mb=bucket_mb` would make it. Raises NotBuckets where the run does not show it."""
     if run.missing_ranks:
         raise NotBuckets("ranks are missing, so their arrival at other buckets is unknown")
     find = nccl_buckets.backward_passes if dfg.has_gpu() else gloo_buckets.backward_passes
