@@ -79,6 +79,8 @@ def command(
 ) -> int:
     """Compare a run with a baseline and fail on a regression.
 
+    RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
+
     A metric regressed (exit code 3) if its median or mean is worse than the limit allows, and a test finds the
     difference from the baseline significant. If noise hides the difference, the result is inconclusive: the check
     passes and reports how many more steps it needs. A baseline of other hardware, world size or versions is an error

@@ -41,7 +41,7 @@ class Finite(click.FloatRange):
 
 
 def run_argument(command: _Command) -> _Command:
-    """RUN…: a Run directory, or any number of traces of one run."""
+    """RUN…: a Run directory, or any number of traces of one job."""
     return click.argument("sources", metavar="RUN…", nargs=-1, required=True)(command)
 
 
@@ -76,7 +76,7 @@ def max_error_option(command: _Command) -> _Command:
         type=Finite(min=0),
         default=MAX_ERROR_PCT,
         show_default=True,
-        help="Make no predictions if replay reproduces this run with a larger error.",
+        help="Make no predictions if replay reproduces this run with a larger error, in per cent of a step.",
     )(command)
 
 

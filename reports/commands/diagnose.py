@@ -38,6 +38,8 @@ def command(
 ) -> None:
     """List what slows a run's steps, and what each fix would save.
 
+    RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
+
     The most expensive finding comes first. `esprof explain ID` describes a finding in detail. Findings that pyproject.toml
     ignores are listed separately, with reason and expiry date.
 

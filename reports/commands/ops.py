@@ -62,6 +62,8 @@ def command(
 ) -> None:
     """List operators and modules by own and total time.
 
+    RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
+
     Like key_averages() of the whole job: times are of a mean steady-state step, averaged over the ranks. Own CPU time
     (self time of torch.profiler) excludes the operators called inside. GPU time is that of the kernels and copies
     launched.

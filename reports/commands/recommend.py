@@ -116,7 +116,7 @@ def command(
     to ranks, or with --only compression a codec for each gradient bucket. -o writes the plan, which `esprof apply` sends to
     the running job. No plan is written if the gain is less than twice the prediction error.
 
-    Other data-parallel job: the result is the number of samples for each rank.
+    Other data-parallel job: RUN is its Run directory, or all its traces. The result is the number of samples for each rank.
 
     Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that no
     other share is better.

@@ -43,6 +43,8 @@ def command(
 ) -> None:
     """Replay a run's steps and predict what a change would save.
 
+    RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
+
     Step times and predictions are of steps under the profiler. The step time without the profiler is shown as well, where it
     is known.
 

@@ -35,6 +35,8 @@ def command(
 ) -> None:
     """Write a self-contained HTML report of a run.
 
+    RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
+
     The page works offline and contains only what it shows. With --json, esprof prints the path and size of the page, and the
     warnings of the run.
 

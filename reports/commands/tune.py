@@ -53,7 +53,7 @@ _MAX_WAIT_FOR_LOOP_S = 5.0
     help="Steps that a prediction is based on.",
 )
 @click.option(
-    "--window",
+    "--block-steps",
     type=click.IntRange(4),
     default=_DEFAULT.window,
     show_default=True,
@@ -90,7 +90,7 @@ def command(
     with_parent: int | None,
     most_rounds: int,
     steps: int,
-    window: int,
+    block_steps: int,
     blocks: int,
     allowed: tuple[str, ...],
     max_vnmse: float,
@@ -125,7 +125,7 @@ def command(
     stop = Event()
     settings = TuningSettings(
         steps=steps,
-        window=window,
+        window=block_steps,
         blocks=blocks,
         most_rounds=most_rounds,
         max_vnmse=max_vnmse if "compression" in allowed else 0.0,

@@ -29,7 +29,7 @@ from esprof.run.raw.settings import Settings
 from esprof.run.run import WarningCode
 
 _SKIP, _STEPS, _REPEATS = 5, 40, 3
-_MAX_ERROR_PCT = 5.0
+_TOLERANCE_PCT = 5.0
 _STDERR = 2
 
 _Values = Mapping[str, str]
@@ -95,12 +95,12 @@ class _BehindDashes(click.Command):
     help="Measured steps of each run; then the job is ended. 0: run the job to its end.",
 )
 @click.option(
-    "--max-error",
+    "--tolerance",
     metavar="PERCENT",
     type=Finite(min=0),
-    default=_MAX_ERROR_PCT,
+    default=_TOLERANCE_PCT,
     show_default=True,
-    help="Error that is accepted even if the observed step is outside the predicted interval.",
+    help="Error of the prediction that is accepted although the observed step is outside the predicted interval.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors and warnings.")
 @json_option
@@ -112,7 +112,7 @@ def command(
     repeats: int,
     skip: int,
     steps: int,
-    max_error: float,
+    tolerance: float,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -122,7 +122,7 @@ def command(
     alternately without and with the change, without the profiler. esprof applies the change in the job's processes and
     checks that it took effect. The observed step time is written to the ledger as well. Output of CMD goes to stderr.
 
-    Exit code 3: the observed step is outside the predicted interval, and off the prediction by more than --max-error. Exit
+    Exit code 3: the observed step is outside the predicted interval, and off the prediction by more than --tolerance. Exit
     code 1: the change did not take effect.
 
     \b
@@ -140,7 +140,7 @@ def command(
         say(f"warning: RUN is a recording of another command: {shlex.join(run.meta.command)}")
     made = None
     if spec is not None:
-        made = _promise(run, spec, max_error)
+        made = _promise(run, spec, tolerance)
         LEDGER.append(recorded, made)
         if not quiet:
             before, after = units.duration(made.step_us), units.duration(made.predicted_us)
@@ -151,7 +151,7 @@ def command(
     if made is not None:
         LEDGER.append(recorded, pairs_of(pairs).outcome(made, "verify"))
     result = verified(
-        spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=max_error
+        spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=tolerance
     )
     answer(result, draw_verified, as_json=as_json)
     return EXIT_REGRESSION if result.verdict == "missed" else EXIT_OK
@@ -203,11 +203,11 @@ def _open(recorded: Path) -> Run:
     return run
 
 
-def _promise(run: Run, spec: str, may_be_off_pct: float) -> ReplayPromise:
+def _promise(run: Run, spec: str, tolerance_pct: float) -> ReplayPromise:
     """The prediction. A tolerance above the usual replay error applies to the replay error as well."""
     try:
         with status("Replaying"):
-            return promise(run, spec, max(MAX_ERROR_PCT, may_be_off_pct))
+            return promise(run, spec, max(MAX_ERROR_PCT, tolerance_pct))
     except NoPromise as declined:
         remedy = f"`esprof verify RUN --set {spec} -- CMD…` measures the change without a prediction."
         raise NoPromise(declined.reason, path=run.path, remedy=remedy) from declined

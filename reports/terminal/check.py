@@ -19,7 +19,7 @@ def render_text(check: Check) -> str:
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     names = [f"{label}: {text}" for label, text in _names(check)]
     sentences = [sentence(metric) for metric in check.metrics]
-    return "\n".join([f"check: {check.outcome}", "", *table, "", *sentences, _compared(check), *names])
+    return "\n".join([f"check: {_label(check)}", "", *table, "", *sentences, _compared(check), *names])
 
 
 def render_markdown(check: Check) -> str:
@@ -29,8 +29,14 @@ def render_markdown(check: Check) -> str:
     sentences = [f"- {sentence(metric)}" for metric in check.metrics]
     names = [f"- {label}: {_inert(text)}" for label, text in _names(check)]
     return "\n".join(
-        [f"### esprof check: {check.outcome}", "", *table, "", *sentences, f"- {_compared(check)}", *names]
+        [f"### esprof check: {_label(check)}", "", *table, "", *sentences, f"- {_compared(check)}", *names]
     )
+
+
+def _label(check: Check) -> str:
+    """The outcome in words: `improved` where JSON says `unchanged` and a metric is significantly better."""
+    improved = check.outcome == "unchanged" and any(metric.improved for metric in check.metrics)
+    return "improved" if improved else check.outcome
 
 
 def sentence(metric: MetricCheck) -> str:
@@ -81,7 +87,7 @@ def _cells(metric: MetricCheck) -> tuple[str, ...]:
         _signed(metric.limit, metric.unit),
         "<0.001" if metric.p < 0.001 else f"{metric.p:.3f}",
         f"{metric.run_steps} / {metric.baseline_steps}",
-        f"{metric.outcome} (better)" if metric.improved else metric.outcome,
+        "improved" if metric.improved else metric.outcome,
     )
 
 

@@ -129,10 +129,10 @@ def _waits(coverage: Coverage) -> str:
 def _held_out(answer: ReplayAnswer) -> str:
     prediction = answer.prediction
     if not prediction.held_out:
-        return prediction.reason or "no step was held out"
+        return f"no held-out test: {prediction.reason or 'no step was held out'}"
     errors = [abs(step.error_pct) for step in prediction.held_out]
     return (
-        f"held-out: fitted on {units.plural(len(prediction.fit_steps), 'step')}; error on "
-        f"{units.plural(len(errors), 'other')}: "
+        f"held-out test: durations of {units.plural(len(prediction.fit_steps), 'step')} predict "
+        f"{units.plural(len(errors), 'other step')} with an error of "
         f"{units.pct(sum(errors) / len(errors))} on average, {units.pct(max(errors))} at worst"
     )

@@ -25,7 +25,7 @@ def tuned(tmp_path_factory):
     """(the folder of a job that was tuned, how the command ended)."""
     folder = tmp_path_factory.mktemp("tuned")
     job = record.ranks(2, record.JOBS / "tuned.py", STEPS, folder / "tuned.jsonl")
-    options = ["--json", "--window", "6", "--blocks", "3", "--steps", "8"]
+    options = ["--json", "--block-steps", "6", "--blocks", "3", "--steps", "8"]
     return folder, esprof("tune", "-o", folder / "run", *options, "--", *job)
 
 
@@ -99,7 +99,7 @@ def test_a_loop_that_is_killed_leaves_the_job_alone_and_another_one_goes_on(tmp_
     with subprocess.Popen(list(map(str, words)), env=record.environment()) as loop:
         wait_for(steps.read)
         loop.kill()
-    options = ("--window", "5", "--blocks", "2", "--steps", "5", "--rounds", "1", "--json")
+    options = ("--block-steps", "5", "--blocks", "2", "--steps", "5", "--rounds", "1", "--json")
     done = esprof("tune", "--attach", run, *options)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["rounds"]) == 1

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 JOB = JOBS / "to_verify.py"
 # How close replay comes depends on the machine, and nothing here does.
-ANY_ERROR = ("--max-error", 1000)
+ANY_ERROR = ("--tolerance", 1000)
 FEW = ("--repeats", 1, "--skip", 2, "--steps", 10, *ANY_ERROR)
 
 
