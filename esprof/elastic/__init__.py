@@ -1,6 +1,7 @@
-"""The elastic runtime: N logical workers (EasyScaleThreads, ESTs) on any processes, with bits that do not depend on which.
+"""The elastic runtime: N logical workers (EasyScaleThreads, ESTs) on any number of processes, always with the same
+bits.
 
-Names load their module on first use, so that what needs no torch (`esprof elastic diff`) runs without.
+Names import their module on first use, so that `esprof elastic diff` runs without torch.
 """
 
 from importlib import import_module

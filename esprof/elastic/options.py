@@ -1,4 +1,4 @@
-"""The options of an ElasticTrainer, in groups by what they are for. Each group checks itself when it is made."""
+"""Option groups of an ElasticTrainer. Each group checks its values when it is created."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,41 +30,41 @@ ScheduleBy = Literal["step", "epoch"]
 """The unit after which a scheduler steps."""
 
 BeforeUpdate = Callable[[int], None]
-"""Is given the number of the step, when all parameters have its mean gradient."""
+"""Called with the step number once all parameters have the mean gradient of the step."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """The samples of a job, and how they become batches. With `Loaders`, which make batches themselves, only `batch_size`,
-    `seed` and `accumulate` count."""
+    """The samples of a job and how they are batched. `Loaders` make their own batches: with them only `batch_size`,
+    `seed` and `accumulate` have an effect."""
 
     dataset: Dataset[Any] | Loaders
-    """The same on all ranks; `Loaders` in place of a dataset that has a state."""
+    """The same on all ranks. For a dataset with state, pass `Loaders` instead."""
     _: KW_ONLY
     batch_size: int
     """Samples in a batch of one EST."""
     seed: int = 0
     """Seed of the samples' order and of every random number."""
     accumulate: int = 1
-    """Batches that each EST takes in one step; the gradient is that of all of them."""
+    """Micro-batches of each EST per step, over which the gradient is accumulated."""
     shuffle: bool | None = None
-    """Whether each epoch has the samples in another order, which depends on the trainer's seed; None stands for yes, unless
-    there is a `sampler`."""
+    """Whether samples are reshuffled each epoch, in an order derived from `seed`. None: yes, unless there is a
+    `sampler`."""
     sampler: Iterable[int] | None = None
-    """Gives the indices of an epoch's samples, those of all ESTs, as torch's samplers do: EST e takes every n-th, from the
-    e-th on. It has a length, depends on nothing but `set_epoch`, if it has that, and the global generators, and is the same
-    on all ranks."""
+    """Yields the sample indices of an epoch for all ESTs, like torch's samplers: EST e takes every `n_est`-th,
+    starting with the e-th. Must have a length, be the same on all ranks, and depend only on the global generators and
+    `set_epoch`."""
     drop_last: bool = True
-    """Whether the samples that make no whole step at an epoch's end are left out. If not, the last step takes what there
-    is, which may be less, or nothing, for some ESTs."""
+    """Whether to drop the incomplete step at the end of an epoch. If not, some ESTs get fewer samples in it, or
+    none."""
     num_workers: int = 0
-    """Processes that make batches, for all ESTs of a rank together. Their number changes no bits; 0 is for none."""
+    """Loader processes shared by all ESTs of a rank; 0 loads in the training process. Does not change the bits."""
     collate_fn: Callable[[list[Any]], Any] | None = None
-    """Makes a batch of a list of samples; None stands for torch's `default_collate`."""
+    """Combines a list of samples into a batch; None: torch's `default_collate`."""
     prefetch_factor: int | None = None
-    """Batches that each of the `num_workers` makes ahead; None stands for torch's default."""
+    """Batches that each loader process prepares ahead; None: torch's default."""
     pin_memory: bool = False
-    """Whether batches are put into pinned host memory, from which they reach a GPU faster."""
+    """Whether batches are copied to pinned host memory, which speeds up copies to a GPU."""
 
     def __post_init__(self) -> None:
         check(batch_size=self.batch_size, accumulate=self.accumulate)
@@ -77,19 +77,19 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Updates:
-    """What the script does around each update. All ranks do the same."""
+    """What happens before and after each update. The same on all ranks."""
 
     scheduler: LRScheduler | Sequence[LRScheduler] | None = None
-    """Steps the learning rate; several optimizers may have one each. It steps with its optimizer."""
+    """Learning rate scheduler, or one for each of several optimizers. Steps together with its optimizer."""
     scheduler_by: ScheduleBy = "step"
-    """Whether schedulers step after each step, or after each epoch."""
+    """Whether schedulers step after each training step or after each epoch."""
     before_update: BeforeUpdate | None = None
     """Called with the step's number when the parameters have the step's gradient."""
     after_step: Callable[[StepResult], object] | None = None
     """Called with the result when a step is over."""
     state: Mapping[str, Stateful] | None = None
-    """What the script keeps besides, by names of its own, such as a moving average of the weights: objects with
-    `state_dict()` and `load_state_dict()`, the same on all ranks, which are saved and restored with the rest."""
+    """Further state of the script by name, such as a moving average of the weights. Objects with `state_dict()` and
+    `load_state_dict()`, the same on all ranks; saved in checkpoints and restored from them."""
 
     def __post_init__(self) -> None:
         check(scheduler_by=self.scheduler_by)
@@ -104,21 +104,22 @@ class Gradients:
     """How gradients are computed and added."""
 
     amp: Amp = None
-    """Type of the forward and backward passes under `torch.autocast`: "bf16", "fp16" (with one loss scaler for all ESTs), or
-    None for the parameters' own."""
+    """Type of the forward and backward passes under `torch.autocast`: "bf16", "fp16" (with one loss scaler for all
+    ESTs), or None for the parameters' own."""
     codec: str = "none"
-    """What each EST's gradient is encoded with before it is added: "none", "fp16", "bf16", "topk:0.1" for the largest tenth
-    of its entries, or one that `register_codec` has made known. Changes the training, as a learning rate does."""
+    """Codec of each EST's gradient: "none", "fp16", "bf16", "topk:0.1" for the largest tenth of its entries, or a codec
+    registered with `register_codec`. Changes the training, as a learning rate does."""
     reduction: Reduction = "tree"
     """How gradients are added: "tree", whose bits depend on the number of ESTs alone; "ring", which gives the bits of
-    `DistributedDataParallel` with as many processes on gloo; "all-reduce", whose bits depend on which EST runs where."""
+    `DistributedDataParallel` with as many processes on gloo; "all-reduce", whose bits depend on which EST runs
+    where."""
     bucket_mb: float | None = None
-    """Size of the buckets in which gradients travel, MiB, as DDP's `bucket_cap_mb`; None stands for DDP's default."""
+    """Bucket size of gradient communication, MiB, like DDP's `bucket_cap_mb`; None: DDP's default."""
     clip_norm: float | None = None
-    """Largest norm of a step's whole gradient, to which a longer one is shortened; None for no limit."""
+    """Maximum norm to which the gradient of a step is clipped; None: no clipping."""
     find_unused: bool = False
-    """Whether parameters may be left out by a loss, as with DDP's `find_unused_parameters`: they count as zero where
-    others' losses reach them, and stay as they are in a step in which none does. Without, they are refused."""
+    """Whether a loss may leave out parameters, like DDP's `find_unused_parameters`. Their gradient is zero if the loss
+    of another EST reaches them; otherwise the step does not update them. If False, such parameters are an error."""
 
     def __post_init__(self) -> None:
         check(amp=self.amp, reduction=self.reduction, bucket_mb=self.bucket_mb, clip_norm=self.clip_norm)
@@ -127,15 +128,16 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a job's checkpoints are, and how many. A job goes on from the last one there."""
+    """Where checkpoints are stored, and how many. A job resumes from the last one."""
 
     folder: str | Path
-    """Folder of this one job, the same for all ranks."""
+    """Folder of this job alone, the same for all ranks."""
     _: KW_ONLY
     every: int = 0
-    """Steps from one checkpoint that is written in the background to the next; 0 leaves it to `ElasticTrainer.save`."""
+    """Steps between checkpoints, which are written in the background; 0: only `ElasticTrainer.save` writes
+    checkpoints."""
     keep: int = 2
-    """How many checkpoints stay in the folder, the newest ones."""
+    """Number of checkpoints to retain, the newest ones."""
 
     def __post_init__(self) -> None:
         check(folder=self.folder, every=self.every, keep=self.keep)
@@ -143,22 +145,22 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What is promised of a job's bits, and the log that shows it."""
+    """The guarantee of bitwise reproducibility, and the log that proves it."""
 
     determinism: Level = "D1"
-    """When bits are the same: "D0", if the same processes run the same ESTs again; "D1", on any processes that have one type
-    of device; "hetero-relaxed" promises no bits, and so allows several types of devices."""
+    """When bits are the same: "D0", if the same processes run the same ESTs again; "D1", on any processes that have
+    one type of device; "hetero-relaxed" promises no bits, and so allows several types of devices."""
     hash_log: str | Path | None = None
-    """File to which rank 0 writes after each step what every bit was, as hashes, for `esprof elastic diff`."""
+    """File to which rank 0 writes hashes of the training state after each step, for `esprof elastic diff`."""
     hash_log_values: bool = False
-    """Whether the values are kept beside the hash log, to tell how far two trainings are apart. They take as much room, for
-    each step, as a checkpoint."""
+    """Whether values are stored in addition to hashes, to measure the distance between two trainings. Takes as much
+    disk space per step as a checkpoint."""
     verify_every: int | None = None
-    """Every so many steps all ESTs are run a second time, in another order, and must come to the same bits. The first two
-    steps after a start are verified in any case, and with None no others; 0 verifies none at all."""
+    """Interval in steps at which all ESTs run a second time, in another order, and must give the same bits. None
+    verifies only the first two steps after a start; 0 verifies none."""
     threads: int | None = None
-    """CPU threads of each process. None stands for those that the job's checkpoint was trained with, and for 1 in a new job,
-    which is what torchrun gives to processes that share a machine: the bits depend on it."""
+    """CPU threads of each process, on which the bits depend. None: the number with which the checkpoint was trained,
+    or 1 in a new job, as torchrun sets for processes that share a machine."""
 
     def __post_init__(self) -> None:
         check(determinism=self.determinism, verify_every=self.verify_every, threads=self.threads)
@@ -169,14 +171,14 @@ class Drain:
     """How a job leaves when it is asked to: by SIGTERM to one of its processes, a notice file, or `request_drain`."""
 
     exit_code: int = 0
-    """Exit code of a process that was asked itself, and has saved."""
+    """Exit code of a process that was asked to leave and has saved."""
     follower_exit_code: int = 75
-    """Exit code of a process that leaves because another one was asked; 75 is EX_TEMPFAIL. Were it 0, torchrun would hold
-    that part of the job to be done."""
+    """Exit code of a process that leaves because another one was asked; 75 is EX_TEMPFAIL. With 0, torchrun
+    would consider the process finished."""
     notice: str | Path | None = None
-    """File whose appearance asks this process to leave, as a scheduler's notice; one that is there already asks at once."""
+    """File that asks this process to leave as soon as it exists, such as a preemption notice of a scheduler."""
     within_s: float = 30.0
-    """Seconds from the request until the process is gone: if not by itself, then by force."""
+    """Seconds from the request until the process is ended by force."""
 
     def __post_init__(self) -> None:
         check(exit_code=self.exit_code, follower_exit_code=self.follower_exit_code)
@@ -185,15 +187,14 @@ class Drain:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Lets a loop beside the job make its steps shorter while it runs, as `esprof tune` does. It is a process of its own on
-    rank 0's host, and takes a CPU there for some seconds a round."""
+    """A tuning loop that shortens the steps of the running job, as `esprof tune` does. Runs as a separate process on
+    rank 0's host and uses one CPU for some seconds per round."""
 
     run: str | Path
-    """Run directory of this one job, which it shares with nothing else: `telemetry` and `plan`, where these are None, are
-    there."""
+    """Run directory of this job alone. Default location of `telemetry` and `plan`."""
     _: KW_ONLY
     compression: bool = False
-    """Whether a codec may be tried, which changes the training's bits, as a learning rate does."""
+    """Whether to try codecs. A codec changes the training, as a learning rate does."""
 
     def __post_init__(self) -> None:
         check(run=self.run)
@@ -201,34 +202,34 @@ class Tuning:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where ESTs run, and where changes of that come from."""
+    """Where ESTs run, and the source of plans that move them."""
 
     assignment: Assignment | None = None
-    """Which ESTs run on which rank at first; None stands for evenly and contiguously."""
+    """Initial assignment of ESTs to ranks; None: even and contiguous."""
     plan: str | Path | PlanSource | None = None
-    """Where plans for the running job come from: a file, or a `PlanKey`. See docs/how-to/elastic.md."""
+    """Source of plans for the running job: a file or a `PlanKey`. See docs/how-to/elastic.md."""
     tuning: Tuning | None = None
-    """A loop beside the job that finds such plans. Where there is one, or `esprof tune` has started the job, `telemetry` and
-    `plan` that are None are the loop's."""
+    """Tuning loop that creates such plans. With it, or if `esprof tune` has started the job, `telemetry` and `plan`
+    default to those of the loop."""
     transport: Transport | None = None
-    """Connects the processes; None stands for torch.distributed, where that was initialized."""
+    """Connects the processes; None: torch.distributed, if it is initialized."""
 
     def assignment_of(self, n_est: int, world: int) -> Assignment:
-        """Which ESTs run where at first, on `world` ranks. Raises UsageError for an assignment that does not fit."""
+        """The initial assignment on `world` ranks. Raises UsageError for an assignment that does not fit."""
         assignment = self.assignment or Assignment.even(n_est, world)
         assignment.check_fits(n_est, world)
         return assignment
 
 
-def as_tuple(parts: Any) -> tuple[Any, ...]:
+def as_tuple(value: Any) -> tuple[Any, ...]:
     """One or several of a kind, or none, as a tuple."""
-    if parts is None:
+    if value is None:
         return ()
-    return tuple(parts) if isinstance(parts, Sequence) else (parts,)
+    return tuple(value) if isinstance(value, Sequence) else (value,)
 
 
 def check(**options: object) -> None:
-    """Raise UsageError for the first of these options, by its name, that makes no sense."""
+    """Raise UsageError for the first option, by name, whose value is invalid."""
     for name, value in options.items():
         holds, expected = _RULES[name]
         if not holds(value):
@@ -236,7 +237,7 @@ def check(**options: object) -> None:
 
 
 def check_reduction(reduction: Reduction, determinism: Level) -> None:
-    """Raise UsageError for a reduction that could not keep what is promised."""
+    """Raise UsageError for a reduction that cannot guarantee this level."""
     if reduction == "all-reduce" and determinism != "D0":
         raise UsageError(
             f"the all-reduce adds in an order that depends on the assignment; {determinism} does not allow that",
@@ -245,20 +246,20 @@ def check_reduction(reduction: Reduction, determinism: Level) -> None:
 
 
 def check_steps(optimizers: Sequence[Optimizer], schedulers: Sequence[LRScheduler]) -> None:
-    """Raise UsageError for an optimizer or scheduler whose `step` a trainer could not call."""
-    parts: list[Optimizer | LRScheduler] = [*optimizers, *schedulers]
-    for part in parts:
+    """Raise UsageError for an optimizer or scheduler whose `step` a trainer cannot call."""
+    steppers: list[Optimizer | LRScheduler] = [*optimizers, *schedulers]
+    for stepper in steppers:
         try:
-            inspect.signature(type(part).step).bind(part)
+            inspect.signature(type(stepper).step).bind(stepper)
         except TypeError as error:
             raise UsageError(
-                f"step() of {type(part).__name__} needs arguments that the trainer does not have: {error}",
+                f"step() of {type(stepper).__name__} needs arguments that the trainer does not have: {error}",
                 remedy="Use an optimizer without a closure and a scheduler without a metric.",
             ) from error
 
 
 _Rule = tuple[Callable[[Any], bool], str]
-"""(whether a value makes sense, what the value has to be in words)."""
+"""(whether a value is valid, description of valid values)."""
 
 
 def _at_least(least: int) -> _Rule:

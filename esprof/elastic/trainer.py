@@ -1,4 +1,5 @@
-"""`ElasticTrainer`: data-parallel training whose bits depend on the number of logical workers, not on where they run."""
+"""`ElasticTrainer`: data-parallel training whose bits depend on the number of logical workers, not on where they
+run."""
 
 import json
 import time
@@ -70,15 +71,15 @@ from esprof.run.run import Exchange
 class ElasticTrainer:
     """Trains `n_est` logical workers on however many processes `torchrun` has started.
 
-    Every process builds the same model, optimizer and dataset, and makes the same calls. `loss_fn(model, batch)` returns the
-    mean loss of a batch. The gradient of a step is the mean of those of its ESTs, as in `DistributedDataParallel` with
-    `n_est` processes; buffers such as BatchNorm's follow EST 0, as they do there. Of several optimizers all step by the one
-    loss; with as many losses each steps by its own, and they take turns, step by step, as in a GAN.
+    All processes build the same model, optimizer and dataset, and make the same calls. `loss_fn(model, batch)` returns
+    the mean loss of a batch. The gradient of a step is the mean of those of its ESTs, as in `DistributedDataParallel`
+    with `n_est` processes; buffers such as BatchNorm's follow EST 0, as they do there. Several optimizers
+    all step by a single loss, or each by a loss of its own; the pairs then alternate from step to step, as in a GAN.
 
-    The option groups are documented in `esprof.elastic.options`. `telemetry` is a Run directory to which the newest steps
-    are written, EST by EST.
+    The option groups are documented in `esprof.elastic.options`. `telemetry` is a Run directory to which the newest
+    steps are written, with the time of each EST.
 
-    Raises MismatchError where the ranks, or the checkpoint, are not of one job, and UsageError for what is not supported:
+    Raises MismatchError if the ranks or the checkpoint belong to different jobs, and UsageError for unsupported models:
     SyncBatchNorm, sparse gradients, parameters of several types.
     """
 
@@ -152,7 +153,7 @@ class ElasticTrainer:
         proof: Proof,
         asked: Mapping[str, bool],
     ) -> None:
-        """Let all ranks agree on the job, and begin it alike, from its last checkpoint where there is one."""
+        """Let all ranks agree on the job, and start it from its last checkpoint, if there is one."""
         transport, assignment, record = self._transport, self.assignment, self._reporter.record
         set_threads(proof.threads, checkpoint, transport)
         pin(self.state.optimizers, self.layout.device)
@@ -167,7 +168,7 @@ class ElasticTrainer:
         self._hashes = StepHashes(proof, self.fingerprint, self.state, transport)
 
     def _open_plans(self, plan: str | Path | PlanSource | None, level: Level) -> PlanApplier:
-        """What applies plans; one that is there already is applied before the first step."""
+        """Open the source of plans. A plan that already exists is applied before the first step."""
         check_world = partial(self._launched.check_world, saves=self.checkpoints is not None)
         fits = Fits.of(self.state, self.layout, self.order.n_est, level, check_world)
         adoption = Adoption(source_of(plan), fits, self._transport, self._reporter.record)
@@ -217,21 +218,21 @@ class ElasticTrainer:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What the job's bits depend on, as all ranks have agreed."""
+        """Everything that the job's bits depend on, as agreed by all ranks."""
         return self._agreement.fingerprint
 
     @property
     def spans(self) -> StepSpans:
-        """The notes of how long the parts of a step take, kept if telemetry is asked for."""
+        """The durations of the phases of a step, recorded if there is telemetry."""
         return self._telemetry.spans
 
     def step(self) -> StepResult:
         """One forward and backward pass of every EST, one reduction, one step of the optimizer.
 
-        Raises UsageError for what would make the bits depend on where ESTs run, as far as that is noticed
-        (docs/how-to/elastic.md says how), for a gradient that is missing or comes twice, and for kernel settings that have
-        changed; MismatchError where the ranks differ, or one does not come. After a step that raised no other can be made.
-        Raises Drained in place of a step, on all ranks, where one was asked to leave in the step before.
+        Raises UsageError if a check finds that the bits depend on where ESTs run (see docs/how-to/elastic.md), for a
+        gradient that is missing or computed twice, and for changed kernel settings. Raises MismatchError if the ranks
+        differ or a rank does not make the call. After an error the trainer cannot make further steps. Raises Drained
+        on all ranks, instead of a step, if a rank was asked to leave during the previous step.
         """
         if self.is_leaving:
             self._leave()
@@ -262,15 +263,16 @@ class ElasticTrainer:
         self.flush()
 
     def save(self) -> None:
-        """Write a checkpoint of the job as it is now, and return once it is on disk. Every rank calls this between the same
-        two steps. Raises OutputError on all ranks where it cannot be written, UsageError without a `checkpoint` folder."""
+        """Write a checkpoint of the job as it is now, and return once it is on disk. All ranks call this between the
+        same two steps. Raises OutputError on all ranks if it cannot be written, UsageError without a `checkpoint`
+        folder."""
         with self._roll_call.call("save()"):
             self._check_usable()
             self._saving.save()
 
     def flush(self) -> None:
-        """Write what is still to be written. `fit` ends with this; a script that calls `step` calls this after the last, on
-        every rank."""
+        """Write pending checkpoints and telemetry. `fit` ends with this; a script that calls `step` calls this after
+        the last step, on all ranks."""
         with self._roll_call.call("flush()"):
             if self._unusable is None:
                 self._saving.begin_if_due()
@@ -278,17 +280,17 @@ class ElasticTrainer:
             self._telemetry.flush()
 
     def close(self) -> None:
-        """Write what is still to be written, and let go of the model, files and threads: no more steps are made. Every rank
-        calls this."""
+        """Write pending checkpoints and telemetry, and release the model, files and threads. All ranks call this. No
+        further steps are possible."""
         if self._unusable is None:
             self.flush()
         self._let_go("it was closed")
         self._departure.close()
 
     def assign(self, assignment: Assignment) -> None:
-        """From the next step on run the ESTs by `assignment`. Every rank calls this between the same two steps.
+        """Use `assignment` from the next step on. All ranks call this between the same two steps.
 
-        Raises UsageError at level D0 and for another number of ESTs or processes, MismatchError where the ranks differ.
+        Raises UsageError at level D0 and for another number of ESTs or processes, MismatchError if the ranks differ.
         """
         with self._roll_call.call("assign()"):
             self._check_usable()
@@ -299,11 +301,12 @@ class ElasticTrainer:
             self._placement.move(assignment)
 
     def set_codec(self, spec: str, from_step: int) -> None:
-        """Encode gradients with the codec `spec` from that step on; the old one's state is dropped. Every rank calls this.
+        """Encode gradients with the codec `spec` from that step on; the state of the old codec is dropped. All ranks
+        call this.
 
-        The step must lie ahead, unless this was planned before it: a job that goes on from a checkpoint may say it again.
-        Raises UsageError for a step that is past or an unknown codec. A codec changes the training, as the learning rate
-        does, and is part of a run's identity; an assignment is not.
+        The step must not be over, except that a resumed job may repeat an earlier call. Raises UsageError for a step
+        that is over or an unknown codec. A codec changes the training, as the learning rate does, and is part of the
+        identity of a job; an assignment is not.
         """
         if self.state.codecs.get(from_step) == spec:
             return
@@ -314,18 +317,19 @@ class ElasticTrainer:
         self.state.codecs[from_step] = spec
 
     def request_drain(self, reason: str) -> None:
-        """Ask this process to leave, as SIGTERM does: after a step in which all ranks are told, each raises Drained as the
-        next one begins. Any rank may call this, at any time and in any thread. Raises UsageError without `drain`."""
+        """Ask this process to leave, as SIGTERM does. During the next step all ranks learn of the request; each raises
+        Drained when the step after it starts. Any rank may call this, at any time and in any thread. Raises UsageError
+        without `drain`."""
         self._departure.ask(reason)
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the next `step()` saves and raises Drained: a script may skip what takes long until then. It is the same
-        on all ranks between two steps."""
+        """Whether the next `step()` saves and raises Drained: a script may skip long work until then. Between two
+        steps it is the same on all ranks."""
         return self._departure.is_agreed
 
     def _leave(self) -> NoReturn:
-        """Save, tell each other who was asked, and end this trainer, all ranks before the same step."""
+        """Save, exchange who was asked, and end this trainer. All ranks do this before the same step."""
         number, stopped_ns = self.next_step, time.time_ns()
         with self._roll_call.call(f"leaving before step {number}"):
             self._check_usable()
@@ -355,13 +359,13 @@ class ElasticTrainer:
             )
 
     def _between_steps(self) -> None:
-        """Leave the job to the script. All generators are seeded, so that what it draws depends on the step alone, not on
-        which ESTs this rank has run last; and what it changes of the model will be noticed."""
+        """Return control to the script. All generators are seeded, so that random numbers drawn by the script depend
+        on the step alone, not on the ESTs of this rank. Changes of the model from here on are detected."""
         seed_all(derived_seed(self.order.seed, "between", self.next_step))
         self._est_steps.edits.mark()
 
     def _measured(self, request: TelemetryRequest, est_s: Sequence[float]) -> tuple[Exchange, ...]:
-        """What somebody wants to know of exchanges."""
+        """Measure the exchanges that a request asks for."""
         unwatched, leaves = self._telemetry.unwatched, lambda: self._departure.is_asked
         return measure_exchanges(request, est_s, self.state, self.layout, unwatched, self.assignment, leaves)
 
@@ -375,7 +379,7 @@ def _checked(
     gradients: Gradients,
     proof: Proof,
 ) -> tuple[LossPhase, ...]:
-    """What steps compute and update by. Raises UsageError for what does not fit together, or is not supported."""
+    """The loss phases of a job. Raises UsageError for options that do not fit together or are not supported."""
     check(n_est=n_est)
     check_reduction(gradients.reduction, proof.determinism)
     check_steps(optimizers, updates.schedulers)

@@ -1,7 +1,8 @@
 """A checkpoint on disk: `torch.distributed.checkpoint`'s layout in a folder for each step, whole or not there.
 
-A folder is written under a temporary name, synced, given a manifest with the sha256 of every file, and renamed. Any number
-of processes with any assignment can go on from it. What differs from its hash is not loaded, and nothing can run code.
+A folder is written under a temporary name, synced, given a manifest with the sha256 of every file, and renamed. Any
+number of processes with any assignment can go on from it. What differs from its hash is not loaded, and nothing can
+run code.
 """
 
 import errno
@@ -65,9 +66,9 @@ def write(
 ) -> None:
     """Write the checkpoint of a step, to which each rank gives its `tensors`, and remove all but the last `keep`.
 
-    All ranks call this, with a transport of `group`, which nothing else uses meanwhile. Tensors `shared/…` are written once.
-    An older checkpoint of the same step is replaced. Raises OutputError on all ranks where the file system refuses on one,
-    or another job is writing to the folder.
+    All ranks call this, with a transport of `group`, which nothing else uses meanwhile. Tensors `shared/…` are written
+    once. An older checkpoint of the same step is replaced. Raises OutputError on all ranks where the file system
+    refuses on one, or another job is writing to the folder.
     """
     whole = folder / f"step-{step:08d}"
     temporary = folder / f".{whole.name}.tmp"
@@ -81,7 +82,9 @@ def write(
         with together(transport), _refusals(temporary):
             dcp.write(temporary, tensors, group)
             mine = {path.name: _hash(path) for path in _files_of(temporary, transport.rank)}
-        files = {name: FileHash(*found) for part in gather_values(transport, mine) for name, found in part.items()}
+        files = {
+            name: FileHash(*found) for of_rank in gather_values(transport, mine) for name, found in of_rank.items()
+        }
         with together(transport), _refusals(temporary):
             if transport.rank == 0:
                 _seal(temporary, whole, Manifest(step, fingerprint, files))
@@ -89,8 +92,8 @@ def write(
 
 
 def in_folder(folder: Path) -> list[Path]:
-    """All checkpoints there, by their step; what is in them may have been damaged since. Raises InputError for a folder that
-    cannot be read."""
+    """All checkpoints there, by their step; what is in them may have been damaged since. Raises InputError for a
+    folder that cannot be read."""
     try:
         found = {path: _step(path) for path in (folder.iterdir() if folder.is_dir() else ())}
     except OSError as error:
@@ -100,8 +103,8 @@ def in_folder(folder: Path) -> list[Path]:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of the checkpoint in the folder `path`. Raises InputError where it is no checkpoint, MismatchError where
-    it is one of another esprof."""
+    """The manifest of the checkpoint in the folder `path`. Raises InputError where it is no checkpoint, MismatchError
+    where it is one of another esprof."""
     file = path / _MANIFEST
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)

@@ -1,4 +1,5 @@
-"""What a job keeps besides model, optimizer and scheduler: objects of the script's, and what modules add to their state."""
+"""What a job keeps besides model, optimizer and scheduler: objects of the script's, and what modules add to their
+state."""
 
 import hashlib
 import json
@@ -14,7 +15,8 @@ from esprof.elastic.checkpoint.pack import pack, unpack
 from esprof.elastic.verify.content import as_numpy
 
 OWN, MODULES = "state", "extra_state"
-"""Where the two kinds stand in a checkpoint: the script's own by the names that it gave them, modules by their names."""
+"""Where the two kinds stand in a checkpoint: the script's own by the names that it gave them, modules by their
+names."""
 
 _REMEDY = {
     OWN: "Pass ElasticTrainer a `state` with the names of the checkpoint, or start a new job in another folder.",
@@ -24,12 +26,12 @@ _REMEDY = {
 
 def check(state: Mapping[str, Stateful]) -> None:
     """Raise UsageError for what the script wants kept and cannot be."""
-    for name, part in state.items():
+    for name, item in state.items():
         if not isinstance(name, str) or not name or "/" in name:
             raise UsageError(f"state[{name!r}]: a name must be a string without a slash")
-        if not isinstance(part, Stateful):
+        if not isinstance(item, Stateful):
             raise UsageError(
-                f"state[{name!r}], a {type(part).__name__}, has no state_dict() and load_state_dict()",
+                f"state[{name!r}], a {type(item).__name__}, has no state_dict() and load_state_dict()",
                 remedy="Implement both, as in torch.distributed.checkpoint.stateful.Stateful.",
             )
 
@@ -38,7 +40,7 @@ def pack_extra(model: nn.Module, state: Mapping[str, Stateful]) -> tuple[dict[st
     """Both kinds as JSON, and their tensors by name. Raises UsageError for what a checkpoint cannot hold."""
     tensors: dict[str, Tensor] = {}
     packed = {
-        OWN: {name: pack(part.state_dict(), _path(OWN, name), tensors) for name, part in state.items()},
+        OWN: {name: pack(item.state_dict(), _path(OWN, name), tensors) for name, item in state.items()},
         MODULES: {
             name: pack(module.get_extra_state(), _path(MODULES, name), tensors) for name, module in _modules(model)
         },
@@ -61,8 +63,8 @@ def unpack_extra(
     model: nn.Module, state: Mapping[str, Stateful], packed: Mapping[str, Any], tensors: dict[str, Tensor]
 ) -> None:
     """Give both kinds what `pack_extra` found."""
-    for name, part in state.items():
-        part.load_state_dict(unpack(packed[OWN][name], tensors))
+    for name, item in state.items():
+        item.load_state_dict(unpack(packed[OWN][name], tensors))
     for name, module in _modules(model):
         module.set_extra_state(unpack(packed[MODULES][name], tensors))
 
@@ -71,10 +73,10 @@ def digests(packed: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[st
     """A hash of each part of both kinds, by which ranks tell that they hold the same."""
     found = {}
     for kind in (OWN, MODULES):
-        for name, part in packed[kind].items():
-            digest, path = hashlib.sha256(json.dumps(part).encode()), _path(kind, name)
-            for place, tensor in tensors.items():
-                if place == path or place.startswith(f"{path}/"):
+        for name, content in packed[kind].items():
+            digest, path = hashlib.sha256(json.dumps(content).encode()), _path(kind, name)
+            for tensor_name, tensor in tensors.items():
+                if tensor_name == path or tensor_name.startswith(f"{path}/"):
                     digest.update(as_numpy(tensor).tobytes())
             found[f"{kind}.{name}"] = digest.hexdigest()[:16]
     return found

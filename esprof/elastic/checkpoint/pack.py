@@ -22,7 +22,7 @@ def pack(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
             tensors[path] = value
             return {"tensor": path}
         case list():
-            return [pack(item, f"{path}/{place}", tensors) for place, item in enumerate(value)]
+            return [pack(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
         case tuple():
             return {"tuple": pack(list(value), path, tensors)}
         case dict():

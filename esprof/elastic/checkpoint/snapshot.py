@@ -1,4 +1,5 @@
-"""All that a job is at a step border, as named tensors: `shared/…`, the same on all ranks, and `est/<id>/…` of each EST."""
+"""All that a job is at a step border, as named tensors: `shared/…`, the same on all ranks, and `est/<id>/…` of each
+EST."""
 
 import json
 from collections.abc import Collection
@@ -21,8 +22,8 @@ NamedTensors = dict[str, Tensor]
 MODEL = "shared/model/"
 _OPTIMIZER, _SCHEDULE, _REDUCER = "shared/optimizer/", "shared/schedule/", "shared/reducer/"
 _STATE, _PLAN = "shared/state", "shared/plan"
-"""Names of two tensors that hold JSON as bytes: what is no tensor of optimizer, scheduler, scaler and `extra`; and the job's
-next step, codecs and their guard."""
+"""Names of two tensors that hold JSON as bytes: what is no tensor of optimizer, scheduler, scaler and `extra`; and the
+job's next step, codecs and their guard."""
 
 
 def capture(job: TrainingState) -> NamedTensors:
@@ -43,17 +44,17 @@ def wanted(name: str, ests: Collection[Est]) -> bool:
 
 @torch.no_grad()
 def restore(job: TrainingState, path: Path, tensors: NamedTensors) -> None:
-    """Make the job what it was when captured. `tensors`, from the checkpoint `path`, has all that is `wanted`; the model
-    must be the same. Raises MismatchError, and changes nothing, where the checkpoint has other `extra` state."""
+    """Make the job what it was when captured. `tensors`, from the checkpoint `path`, has all that is `wanted`; the
+    model must be the same. Raises MismatchError, and changes nothing, where the checkpoint has other `extra` state."""
     state, plan = _of_bytes(tensors[_STATE]), _of_bytes(tensors[_PLAN])
     extra.check_names(job.model, job.own, state, path)
     for name, tensor in model_tensors(job.model).items():
         tensor.copy_(tensors[f"{MODEL}{name}"])
     for optimizer, packed in zip(job.optimizers, state["optimizers"], strict=True):
         _unpack_optimizer(job.model, optimizer, packed, tensors)
-    for name, part in _scheduling(job).items():
+    for name, item in _scheduling(job).items():
         if name in state["schedule"]:
-            part.load_state_dict(unpack(state["schedule"][name], tensors))
+            item.load_state_dict(unpack(state["schedule"][name], tensors))
     extra.unpack_extra(job.model, job.own, state, tensors)
     job.next_step = plan["next_step"]
     job.codecs = unpack(plan["codecs"], {})
@@ -94,7 +95,7 @@ def _training(job: TrainingState) -> NamedTensors:
             for number, optimizer in enumerate(job.optimizers)
         ],
         "schedule": {
-            name: pack(part.state_dict(), f"{_SCHEDULE}{name}", found) for name, part in _scheduling(job).items()
+            name: pack(item.state_dict(), f"{_SCHEDULE}{name}", found) for name, item in _scheduling(job).items()
         },
     }
     packed, more = extra.pack_extra(job.model, job.own)
@@ -103,8 +104,8 @@ def _training(job: TrainingState) -> NamedTensors:
 
 def _scheduling(job: TrainingState) -> dict[str, Any]:
     """The schedulers and the loss scaler, by name."""
-    parts: dict[str, Any] = {f"scheduler {number}": part for number, part in enumerate(job.schedulers)}
-    return parts | ({"scaler": job.scaler} if job.scaler.is_enabled() else {})
+    stateful: dict[str, Any] = {f"scheduler {number}": item for number, item in enumerate(job.schedulers)}
+    return stateful | ({"scaler": job.scaler} if job.scaler.is_enabled() else {})
 
 
 def _as_bytes(value: object) -> Tensor:
@@ -119,13 +120,13 @@ def _pack_optimizer(model: nn.Module, optimizer: Optimizer, prefix: str, tensors
     """The optimizer's state by names of parameters, which say more than their places; its tensors go to `tensors`."""
     whole = optimizer.state_dict()
     names = _parameter_names(model, optimizer)
-    state = {names[place]: pack(part, f"{prefix}{names[place]}", tensors) for place, part in whole.pop("state").items()}
+    state = {names[index]: pack(item, f"{prefix}{names[index]}", tensors) for index, item in whole.pop("state").items()}
     return {"state": state, "rest": pack(whole, f"{prefix}rest", tensors)}
 
 
 def _unpack_optimizer(model: nn.Module, optimizer: Optimizer, packed: Any, tensors: NamedTensors) -> None:
-    places = {name: place for place, name in enumerate(_parameter_names(model, optimizer))}
-    state = {places[name]: unpack(part, tensors) for name, part in packed["state"].items()}
+    indices = {name: index for index, name in enumerate(_parameter_names(model, optimizer))}
+    state = {indices[name]: unpack(item, tensors) for name, item in packed["state"].items()}
     optimizer.load_state_dict({"state": state, **unpack(packed["rest"], tensors)})
 
 

@@ -1,4 +1,5 @@
-"""A canary: the same short training with and without compression, from several seeds, and how far the losses are apart."""
+"""A canary: the same short training with and without compression, from several seeds, and how far the losses are
+apart."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -13,10 +14,10 @@ from esprof.core.statistics import mean_margin
 from esprof.elastic.compress.hook import How
 
 Train = Callable[[How | None, int], Iterable[float]]
-"""Trains from a seed, all anew, with the gradients compressed so or, for None, as they are; gives this rank's loss of each
-step. The seed decides all that is random."""
+"""Trains from a seed, all anew, with the gradients compressed so or, for None, as they are; gives this rank's loss of
+each step. The seed decides all that is random."""
 
-_LAST_PART_OF_STEPS = 4
+_TAIL_DIVISOR = 4
 """The last loss is the mean of the last fourth of the steps."""
 
 
@@ -64,9 +65,7 @@ def canary(train: Train, how: How, *, seeds: Sequence[int] = (0, 1, 2), toleranc
     lengths = {len(losses) for one in runs for losses in one}
     if len(lengths) != 1 or 0 in lengths:
         raise UsageError(f"the trainings have {sorted(lengths)} steps; they need the same number")
-    plain, compressed = (
-        [mean(losses[-max(1, len(losses) // _LAST_PART_OF_STEPS) :]) for losses in one] for one in runs
-    )
+    plain, compressed = ([mean(losses[-max(1, len(losses) // _TAIL_DIVISOR) :]) for losses in one] for one in runs)
     return Canary(lengths.pop(), _over_ranks(plain), _over_ranks(compressed), tolerance)
 
 

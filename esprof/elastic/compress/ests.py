@@ -1,5 +1,5 @@
-"""The guard of a codec that a plan has brought to a job of ESTs: every so many steps the mean that the ranks come to is held
-against that of the same gradients without a codec.
+"""The guard of a codec that a plan has brought to a job of ESTs: every so many steps the mean that the ranks come to
+is held against that of the same gradients without a codec.
 
 What it decides rests on what each EST has, and so not on where it runs; and it goes into checkpoints.
 """
@@ -52,8 +52,8 @@ class EstGuard:
         return self.of.settings
 
     def inspects(self, step: int, optimizers: int) -> bool:
-        """Whether a step's gradients are to be brought to their exact mean, too. Of `optimizers` that take turns, step by
-        step, each is looked at in its turn, as far as there are steps enough between two looks."""
+        """Whether a step's gradients are to be brought to their exact mean, too. Of `optimizers` that take turns, step
+        by step, each is looked at in its turn, as far as there are steps enough between two looks."""
         every = self.settings.every
         inspections, since = divmod(step - self.from_step, every)
         return since == inspections * (1 - every) % optimizers % every
@@ -72,8 +72,8 @@ class EstGuard:
         transport: Transport,
         device: torch.device,
     ) -> str | None:
-        """Why the codec is to be given up; None where it is not. `lost` is what the mean has lost (`Layout.lost`). Of this
-        rank's ESTs `gradients` are squares of what was to be sent, and `states` what the codec keeps."""
+        """Why the codec is to be given up; None where it is not. `lost` is what the mean has lost (`Layout.lost`). Of
+        this rank's ESTs `gradients` are squares of what was to be sent, and `states` what the codec keeps."""
         totals = torch.zeros(2 * n_est + 1, dtype=torch.float64, device=device)
         for est, square in gradients.items():
             totals[est], totals[n_est + est] = square, _unsent(states[est].values())
@@ -94,9 +94,9 @@ class EstGuard:
 
     @classmethod
     def of_saved(cls, saved: Any) -> "EstGuard":
-        kept = msgspec.convert(saved, _Saved)
-        guard = cls(kept.of, kept.from_step)
-        guard._watch.inspections, guard._losses = kept.inspections, kept.losses
+        state = msgspec.convert(saved, _Saved)
+        guard = cls(state.of, state.from_step)
+        guard._watch.inspections, guard._losses = state.inspections, state.losses
         return guard
 
 

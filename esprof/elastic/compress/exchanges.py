@@ -46,11 +46,12 @@ class Counted:
         out = mine.new_empty(self.world * len(mine))
         return out, self.inner.gather(out, mine)
 
-    def swap(self, parts: Tensor) -> tuple[Tensor, Work]:
-        """(what each rank's part for this one will be in, in their order; the transfer). `parts` has one for each rank."""
-        self.sent += parts.nbytes * (self.world - 1) // self.world
-        out, sizes = torch.empty_like(parts), [len(parts) // self.world] * self.world
-        return out, self.inner.exchange(out, sizes, parts, sizes)
+    def swap(self, shards: Tensor) -> tuple[Tensor, Work]:
+        """(what each rank's part for this one will be in, in their order; the transfer). `parts` has one for each
+        rank."""
+        self.sent += shards.nbytes * (self.world - 1) // self.world
+        out, sizes = torch.empty_like(shards), [len(shards) // self.world] * self.world
+        return out, self.inner.exchange(out, sizes, shards, sizes)
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,13 @@ def reduced(exchange: Exchange, codec: Codec, gradient: Tensor, state: State, li
     if exchange == "all_reduce":
         assert isinstance(codec, Summable), "exchange_for lets no other through"
         return _summed(codec, gradient, state, links)
-    steps: Callable[[Codec, Tensor, State, Links], Steps] = _gathered if exchange == "all_gather" else _by_parts
+    steps: Callable[[Codec, Tensor, State, Links], Steps] = _gathered if exchange == "all_gather" else _by_shards
     return steps(codec, gradient, state, links)
 
 
 def unsent(state: State, numel: int, link: Counted) -> Tensor | None:
-    """What this rank has to add to its next gradient of `numel` entries, exchanged over `link`, for nothing that `state`
-    keeps to be lost; None where that is nothing.
+    """What this rank has to add to its next gradient of `numel` entries, exchanged over `link`, for nothing that
+    `state` keeps to be lost; None where that is nothing.
 
     What the second encoding of this rank's part lost is of the mean: it counts as often as there are ranks.
     """
@@ -106,54 +107,54 @@ def unsent(state: State, numel: int, link: Counted) -> Tensor | None:
 
 def _summed(codec: Summable, gradient: Tensor, state: State, links: Links) -> Steps:
     link = links.first
-    for part in codec.reduce(gradient, state, link.world):
-        yield link.add(part)
+    for tensor in codec.reduce(gradient, state, link.world):
+        yield link.add(tensor)
         link = links.later
 
 
 def _gathered(codec: Codec, gradient: Tensor, state: State, links: Links) -> Steps:
-    wires, transfer = links.first.gather(codec.encode(gradient, state))
-    yield transfer
+    wires, work = links.first.gather(codec.encode(gradient, state))
+    yield work
     _decode_mean(codec, wires, links.first.world, gradient)
 
 
-def _by_parts(codec: Codec, gradient: Tensor, state: State, links: Links) -> Steps:
+def _by_shards(codec: Codec, gradient: Tensor, state: State, links: Links) -> Steps:
     """Each rank gets its part from all, and shares the mean of it. What the second encoding loses is kept, too."""
     world, rank = links.first.world, links.first.rank
-    part = part_size(len(gradient), world)
-    whole = gradient.new_zeros(world * part)
+    shard = shard_size(len(gradient), world)
+    whole = gradient.new_zeros(world * shard)
     whole[: len(gradient)] = gradient
-    states = _residuals_of_parts(codec, state, whole, part)
-    wires = [codec.encode(one, residuals) for one, residuals in zip(whole.split(part), states, strict=True)]
-    received, transfer = links.first.swap(torch.cat(wires))
-    yield transfer
-    mean = whole[rank * part : (rank + 1) * part]
+    states = _residuals_of_shards(codec, state, whole, shard)
+    wires = [codec.encode(one, residuals) for one, residuals in zip(whole.split(shard), states, strict=True)]
+    received, work = links.first.swap(torch.cat(wires))
+    yield work
+    mean = whole[rank * shard : (rank + 1) * shard]
     _decode_mean(codec, received, world, mean)
     own = {"residual": state["second"]} if "second" in state else {}
-    shared, transfer = links.later.gather(codec.encode(mean, own))
+    shared, work = links.later.gather(codec.encode(mean, own))
     if "residual" in own:
         state["second"] = own["residual"]
-    yield transfer
-    for wire, one in zip(shared.view(world, -1), whole.split(part), strict=True):
+    yield work
+    for wire, one in zip(shared.view(world, -1), whole.split(shard), strict=True):
         codec.decode(wire, one)
     gradient.copy_(whole[: len(gradient)])
 
 
-def part_size(numel: int, world: int) -> int:
+def shard_size(numel: int, world: int) -> int:
     """Entries of each rank's part: blocks that share a scale stay whole."""
     return -(-numel // (world * BLOCK)) * BLOCK
 
 
-def _residuals_of_parts(codec: Codec, state: State, whole: Tensor, part: int) -> list[State]:
+def _residuals_of_shards(codec: Codec, state: State, whole: Tensor, shard: int) -> list[State]:
     """What the codec keeps for each part: views of one residual, so that another exchange can go on with it."""
     if not codec.has_state:
-        return [{} for _ in range(len(whole) // part)]
+        return [{} for _ in range(len(whole) // shard)]
     if "residual" not in state:
         state["residual"] = torch.zeros_like(whole)
     elif len(state["residual"]) < len(whole):
         missing = len(whole) - len(state["residual"])
         state["residual"] = torch.nn.functional.pad(state["residual"], (0, missing))
-    return [{"residual": one} for one in state["residual"].split(part)]
+    return [{"residual": one} for one in state["residual"].split(shard)]
 
 
 def _decode_mean(codec: Codec, wires: Tensor, world: int, out: Tensor) -> None:

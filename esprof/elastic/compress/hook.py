@@ -29,9 +29,9 @@ How = str | CodecChoice | CompressionBody
 def compress(ddp: DistributedDataParallel, how: How, *, scaler: Any = None) -> "Compression":
     """Compress the gradients of `ddp` from its next step on. All ranks call it, before the first backward pass.
 
-    `scaler` is the GradScaler of the loss, if there is one: what was not sent so far is scaled anew with the loss. Raises
-    UsageError for an unknown codec, a topology that the ranks' hosts do not have, or where `ddp` has a hook already,
-    MismatchError where the ranks want different things.
+    `scaler` is the GradScaler of the loss, if there is one: what was not sent so far is scaled anew with the loss.
+    Raises UsageError for an unknown codec, a topology that the ranks' hosts do not have, or where `ddp` has a hook
+    already, MismatchError where the ranks want different things.
     """
     made = Compression(ddp, _body(how), scaler)
     try:
@@ -80,7 +80,7 @@ class Compression:
         later = dist.new_group(dist.get_process_group_ranks(group)) if self._is_on_cpu else group
         self._first, self._later = (Counted(GroupTransport(one)) for one in (group, later))
         self._group = group
-        self._hosts = SharedHosts(group, beside=self._is_on_cpu)
+        self._hosts = SharedHosts(group, threaded=self._is_on_cpu)
         self.buckets = HookBuckets(self._sizes, self._hosts, self._first)
         self._agree(body, 0)
         self._hosts.find_for(*_choices(body))
@@ -98,7 +98,8 @@ class Compression:
 
     @property
     def sent_between_hosts_bytes(self) -> int:
-        """Those of them that hierarchical exchanges have sent to other hosts; of flat ones it is not known which are."""
+        """Those of them that hierarchical exchanges have sent to other hosts; of flat ones it is not known which
+        are."""
         return 0 if self._hosts.found is None else self._hosts.found.between.sent
 
     def inspections(self) -> dict[Names, list[Inspection]]:
@@ -106,11 +107,12 @@ class Compression:
         return {names: list(bucket.watch.inspections) for names, bucket in self.buckets.known.items()}
 
     def adopt(self, how: How, at_step: int) -> None:
-        """Compress as `how` says from step `at_step` on (`step` counts them). All ranks call it between the same two steps.
+        """Compress as `how` says from step `at_step` on (`step` counts them). All ranks call it between the same two
+        steps.
 
-        What was not sent so far is added to the next gradient. Raises UsageError for a step that is over, an unknown codec
-        or a topology that the ranks' hosts do not have, MismatchError where the ranks want different things; then nothing
-        changes.
+        What was not sent so far is added to the next gradient. Raises UsageError for a step that is over, an unknown
+        codec or a topology that the ranks' hosts do not have, MismatchError where the ranks want different things;
+        then nothing changes.
         """
         body = _body(how)
         _check(body, self._sizes)
@@ -142,8 +144,9 @@ class Compression:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this rank of as many. All ranks call it. Raises UsageError where it is none,
-        of another model or another rank, or has hierarchical exchanges between other hosts; then nothing changes."""
+        """Go on from what `state_dict` gave on this rank of as many. All ranks call it. Raises UsageError where it is
+        none, of another model or another rank, or has hierarchical exchanges between other hosts; then nothing
+        changes."""
         rank, world = dist.get_rank(self._group), dist.get_world_size(self._group)
         saved = SavedCompression.read(state, rank, world, self._sizes)
         self._hosts.find_for(*_choices(saved.body), *_choices(saved.coming), *saved.choices)
@@ -166,21 +169,21 @@ class Compression:
         known.add_carried(flat)
         if known.codec is None and known.choice.topology == "flat":
             return self._plain(flat)
-        beside = known.choice.encoded_by == "beside"
-        steps = self._steps(step, names, known, flat, beside=beside)
-        return self._lane.run(None if beside else next(steps), steps, flat)
+        in_lane = known.choice.encoded_by == "beside"
+        steps = self._steps(step, names, known, flat, in_lane=in_lane)
+        return self._lane.run(None if in_lane else next(steps), steps, flat)
 
     def _one_by_one(self, step: int, names: Names, inside: list[Names], flat: Tensor) -> Steps:
         """Exchange each of the known buckets that the bucket `flat` is made of."""
         sizes = [self._sizes[name] for name in names]
         for one in inside:
-            part = dict(zip(names, flat.split(sizes), strict=True))
-            whole = torch.cat([part[name] for name in one])
+            gradients = dict(zip(names, flat.split(sizes), strict=True))
+            whole = torch.cat([gradients[name] for name in one])
             known = self.buckets.known[one]
             known.add_carried(whole)
-            yield from self._steps(step, one, known, whole, beside=True)
+            yield from self._steps(step, one, known, whole, in_lane=True)
             for name, mean in zip(one, whole.split(list(known.sizes.values())), strict=True):
-                part[name].copy_(mean)
+                gradients[name].copy_(mean)
 
     def _begin_step(self) -> None:
         at_step, body = self._next
@@ -207,17 +210,17 @@ class Compression:
         done: Future[Tensor] = work.get_future().then(lambda _: flat)
         return done
 
-    def _steps(self, step: int, names: Names, known: HookBucket, flat: Tensor, *, beside: bool) -> Steps:
+    def _steps(self, step: int, names: Names, known: HookBucket, flat: Tensor, *, in_lane: bool) -> Steps:
         """Exchange a bucket between all ranks, or between hosts."""
         if known.choice.topology == "flat":
-            links = Links(self._later if beside else self._first, self._later)
+            links = Links(self._later if in_lane else self._first, self._later)
             return self._exchanged(step, names, known, flat, links)
         hosts = self._hosts.known
         within, between = hosts.within, Links(hosts.between, hosts.between)
         return by_hosts(
             flat,
-            Links(within.later if beside else within.first, within.later),
-            lambda part: self._exchanged(step, names, known, part, between),
+            Links(within.later if in_lane else within.first, within.later),
+            lambda shard: self._exchanged(step, names, known, shard, between),
         )
 
     def _exchanged(self, step: int, names: Names, known: HookBucket, flat: Tensor, links: Links) -> Steps:
@@ -234,7 +237,7 @@ class Compression:
             exact = flat.clone() if residual is None else flat + residual[: len(flat)]
         # A gradient that is not finite must not get into what is kept; what only counts goes on.
         is_sound = not encoder.has_state or bool(flat.isfinite().all())
-        state = known.state if is_sound else {name: kept for name, kept in known.state.items() if name == "step"}
+        state = known.state if is_sound else {name: tensor for name, tensor in known.state.items() if name == "step"}
         yield from reduced(known.exchange, encoder, flat, state, links)
         if "step" in state:
             known.state["step"] = state["step"]

@@ -52,8 +52,8 @@ class HookBuckets:
         """What buckets that are gone did not send, by parameter."""
 
     def bucket(self, names: Names, index: int, body: CompressionBody, step: int) -> HookBucket:
-        """The bucket of these parameters. DDP fills its buckets anew after the first step: what older ones did not send goes
-        with each parameter."""
+        """The bucket of these parameters. DDP fills its buckets anew after the first step: what older ones did not
+        send goes with each parameter."""
         if names not in self.known:
             among = set(names)
             for old in [old for old in self.known if among.intersection(old)]:
@@ -66,14 +66,14 @@ class HookBuckets:
             loose = {name: self._loose.pop(name) for name in names if name in self._loose}
             if loose:
                 like = next(iter(loose.values()))
-                parts = [loose.get(name, like.new_zeros(self._sizes[name])) for name in names]
-                made.carried = torch.cat(parts)
+                pieces = [loose.get(name, like.new_zeros(self._sizes[name])) for name in names]
+                made.carried = torch.cat(pieces)
             self.known[names] = made
         return self.known[names]
 
     def inside(self, names: Names) -> list[Names]:
-        """The known buckets that together hold just these parameters, where they are no bucket of their own: DDP begins with
-        other buckets than it goes on with, and a checkpoint is of those."""
+        """The known buckets that together hold just these parameters, where they are no bucket of their own: DDP
+        begins with other buckets than it goes on with, and a checkpoint is of those."""
         among = set(names)
         known = [] if names in self.known else [one for one in self.known if among.issuperset(one)]
         return known if sum(len(one) for one in known) == len(names) else []
@@ -97,9 +97,9 @@ class HookBuckets:
     def rescale(self, factor: float) -> None:
         """Scale what was not sent."""
         for known in self.known.values():
-            for kept in (known.state.get("residual"), known.state.get("second"), known.carried):
-                if kept is not None:
-                    kept.mul_(factor)
+            for tensor in (known.state.get("residual"), known.state.get("second"), known.carried):
+                if tensor is not None:
+                    tensor.mul_(factor)
 
     def saved(self) -> list[dict[str, Any]]:
         """Copies of all buckets, for a checkpoint."""
@@ -124,13 +124,14 @@ class HookBuckets:
             self.known[tuple(one["sizes"])] = made
 
     def _unsent(self, known: HookBucket) -> Tensor | None:
-        """What this rank has to add to the bucket's next gradient for nothing to be lost; None where that is nothing."""
+        """What this rank has to add to the bucket's next gradient for nothing to be lost; None where that is
+        nothing."""
         numel = sum(known.sizes.values())
         if known.choice.topology == "flat":
-            kept = unsent(known.state, numel, self._flat_link)
+            residual = unsent(known.state, numel, self._flat_link)
         else:
-            kept = self._hosts.known.unsent(known.state, numel)
-        found = [one for one in (known.carried, kept) if one is not None]
+            residual = self._hosts.known.unsent(known.state, numel)
+        found = [one for one in (known.carried, residual) if one is not None]
         return sum(found[1:], found[0].clone()) if found else None
 
 

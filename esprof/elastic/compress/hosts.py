@@ -1,7 +1,7 @@
 """Exchanges that send compressed gradients between hosts alone.
 
-The ranks of one host first add up their gradients by parts, uncompressed. Each part's owner exchanges it, compressed, with
-the owners of the same part on the other hosts, and the parts are gathered within the host again.
+The ranks of one host first add up their gradients by parts, uncompressed. Each part's owner exchanges it, compressed,
+with the owners of the same part on the other hosts, and the parts are gathered within the host again.
 """
 
 import socket
@@ -17,13 +17,14 @@ from esprof.core.errors import UsageError
 from esprof.core.plan import CodecChoice
 from esprof.elastic.compress import exchanges
 from esprof.elastic.compress.codecs.codec import State
-from esprof.elastic.compress.exchanges import Counted, Links, Steps, part_size
+from esprof.elastic.compress.exchanges import Counted, Links, Steps, shard_size
 from esprof.elastic.runtime.transport import GroupTransport
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts that a job's ranks are on, each with as many, and this rank's links to those it exchanges parts with."""
+    """The hosts that a job's ranks are on, each with as many, and this rank's links to those it exchanges parts
+    with."""
 
     of_rank: tuple[int, ...]
     """Number of each rank's host, in the ranks' order."""
@@ -38,24 +39,24 @@ class Hosts:
         return self.within.first.sent + self.within.later.sent + self.between.sent
 
     def unsent(self, state: State, numel: int) -> Tensor | None:
-        """As `exchanges.unsent`: what this rank has to add to its next gradient of `numel` entries. The state is that of its
-        part of the host's mean."""
-        link, part = self.within.later, part_size(numel, self.within.later.world)
-        kept = exchanges.unsent(state, part, self.between)
-        if kept is None:
+        """As `exchanges.unsent`: what this rank has to add to its next gradient of `numel` entries. The state is that
+        of its part of the host's mean."""
+        link, shard = self.within.later, shard_size(numel, self.within.later.world)
+        residual = exchanges.unsent(state, shard, self.between)
+        if residual is None:
             return None
-        whole = kept.new_zeros(link.world * part)
+        whole = residual.new_zeros(link.world * shard)
         # Of what one rank adds, its host's mean gets a share.
-        whole[link.rank * part : (link.rank + 1) * part] = kept * link.world
+        whole[link.rank * shard : (link.rank + 1) * shard] = residual * link.world
         return whole[:numel]
 
 
 class SharedHosts:
     """The hosts of a job's ranks, found out the first time that they matter. All ranks make the same calls."""
 
-    def __init__(self, group: dist.ProcessGroup, *, beside: bool) -> None:
-        """`beside` as `hosts_of` has it."""
-        self._group, self._beside = group, beside
+    def __init__(self, group: dist.ProcessGroup, *, threaded: bool) -> None:
+        """`threaded` as `hosts_of` has it."""
+        self._group, self._threaded = group, threaded
         self.found: Hosts | None = None
 
     @property
@@ -64,15 +65,16 @@ class SharedHosts:
         return self.found
 
     def find_for(self, *choices: CodecChoice) -> None:
-        """Find them out if a choice needs them. Raises UsageError where ranks cannot exchange gradients between hosts."""
+        """Find them out if a choice needs them. Raises UsageError where ranks cannot exchange gradients between
+        hosts."""
         if self.found is None and any(choice.topology == "hierarchical" for choice in choices):
-            self.found = hosts_of(self._group, beside=self._beside)
+            self.found = hosts_of(self._group, threaded=self._threaded)
 
 
-def hosts_of(group: dist.ProcessGroup, *, beside: bool) -> Hosts:
-    """Find out which ranks of `group` share a host. All ranks of the job call it; it makes process groups, two of each host
-    where transfers are started by a thread `beside` that of the backward pass, too. Raises UsageError, on all ranks, where
-    the hosts are such that gradients cannot be exchanged between them alone."""
+def hosts_of(group: dist.ProcessGroup, *, threaded: bool) -> Hosts:
+    """Find out which ranks of `group` share a host. All ranks of the job call it; it makes process groups, two of each
+    host where transfers are started by a thread `threaded` that of the backward pass, too. Raises UsageError, on all
+    ranks, where the hosts are such that gradients cannot be exchanged between them alone."""
     names: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(names, socket.gethostname(), group=group)
     ranks = dist.get_process_group_ranks(group)
@@ -85,7 +87,7 @@ def hosts_of(group: dist.ProcessGroup, *, beside: bool) -> Hosts:
         return next(Counted(GroupTransport(one)) for members, one in made if me in members)
 
     first = mine(hosts)
-    within = Links(first, mine(hosts) if beside else Counted(first.inner))
+    within = Links(first, mine(hosts) if threaded else Counted(first.inner))
     between = mine(list(zip(*hosts, strict=True)))
     of_rank = tuple(next(number for number, host in enumerate(hosts) if one in host) for one in range(len(names)))
     return Hosts(of_rank, within, between)
@@ -114,17 +116,17 @@ def arranged(names: Sequence[str]) -> list[list[int]]:
 
 
 def by_hosts(gradient: Tensor, within: Links, between: Callable[[Tensor], Steps]) -> Steps:
-    """The steps by which `gradient` (1-D) becomes the mean of all ranks'; those of `between` make of this rank's part of its
-    host's mean that of all hosts' means."""
+    """The steps by which `gradient` (1-D) becomes the mean of all ranks'; those of `between` make of this rank's part
+    of its host's mean that of all hosts' means."""
     world = within.first.world
-    part = part_size(len(gradient), world)
-    received, transfer = within.first.swap(torch.nn.functional.pad(gradient, (0, world * part - len(gradient))))
-    yield transfer
-    mine, *others = received.split(part)
+    shard = shard_size(len(gradient), world)
+    received, work = within.first.swap(torch.nn.functional.pad(gradient, (0, world * shard - len(gradient))))
+    yield work
+    mine, *others = received.split(shard)
     for other in others:
         mine += other
     mine *= 1 / world
     yield from between(mine)
-    whole, transfer = within.later.gather(mine)
-    yield transfer
+    whole, work = within.later.gather(mine)
+    yield work
     gradient.copy_(whole[: len(gradient)])

@@ -83,5 +83,5 @@ class StreamLane:
 def _drive(under_way: Work | None, steps: Steps) -> None:
     if under_way is not None:
         under_way.wait()
-    for transfer in steps:
-        transfer.wait()
+    for work in steps:
+        work.wait()

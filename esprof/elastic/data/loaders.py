@@ -32,8 +32,8 @@ MakeLoader = Callable[[Est, int], StatefulLoader]
 
 @dataclass(frozen=True)
 class Loaders:
-    """Takes the place of a dataset that has a state of its own: each EST has a loader, whose state moves with the EST and is
-    in checkpoints."""
+    """Takes the place of a dataset that has a state of its own: each EST has a loader, whose state moves with the EST
+    and is in checkpoints."""
 
     make: MakeLoader
     """Makes the loader of an EST, a StatefulDataLoader, given the EST's number and the number of ESTs. All loaders have
@@ -89,17 +89,17 @@ class EstLoader:
                 if self._state is not None:
                     self._loader.load_state_dict(self._state["loader"])
                 self._batches = iter(self._loader)
-        place = self._taken % per_epoch
+        position = self._taken % per_epoch
         self._taken += 1
         with seeded(derived_seed(seed, self._taken, est)), one_thread():
             batch = next(self._batches, _END)
-            if batch is _END and place == 0:
+            if batch is _END and position == 0:
                 self._batches = iter(self._loader)
                 batch = next(self._batches, _END)
-            elif place == 0 and not new:
+            elif position == 0 and not new:
                 raise _unequal(est, f"goes on after {per_epoch} batches", per_epoch)
         if batch is _END:
-            raise _unequal(est, f"has ended after {place} batches", per_epoch)
+            raise _unequal(est, f"has ended after {position} batches", per_epoch)
         return batch
 
     def state(self) -> Tensor | None:

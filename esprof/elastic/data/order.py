@@ -65,7 +65,8 @@ class SampleOrder:
         return step // self.steps_per_epoch
 
     def batch(self, step: int, est: Est, micro: int) -> list[int]:
-        """Indices of the samples of one micro-batch, in order; without `drop_last` an epoch's last may be short or empty."""
+        """Indices of the samples of one micro-batch, in order; without `drop_last` an epoch's last may be short or
+        empty."""
         order = self._order(self.epoch(step))
         first = ((step % self.steps_per_epoch) * self.accumulate + micro) * self.batch_size
         # Every n_est-th sample, from the EST's own on.
@@ -186,7 +187,8 @@ class _Keys:
 
 
 class _MadeBatches(Dataset[Any]):
-    """The batches of the user's dataset. Each sample is made with generators of its own, and so is the batch of them."""
+    """The batches of the user's dataset. Each sample is made with generators of its own, and so is the batch of
+    them."""
 
     def __init__(self, dataset: Dataset[Any], seed: int, collate: _Collate, *, repeated: bool) -> None:
         self._dataset = dataset
@@ -197,9 +199,9 @@ class _MadeBatches(Dataset[Any]):
     def __getitem__(self, key: _Key) -> Any:
         with one_thread(), preserved():
             samples = []
-            for place, index in enumerate(key.indices):
+            for position, index in enumerate(key.indices):
                 # A sampler may give a sample several times in an epoch, which is to be augmented in several ways.
-                what = (key.step, key.est, key.micro, place) if self._repeated else (key.epoch, index)
+                what = (key.step, key.est, key.micro, position) if self._repeated else (key.epoch, index)
                 samples.append(self.sample(index, *what))
             seed_cpu(derived_seed(self._seed, "batch", key.step, key.est, key.micro))
             return self._collate(samples)

@@ -64,11 +64,12 @@ class Departure:
     def reasons(self) -> list[str | None]:
         """Why each rank was asked; None for one that was not. All ranks call this."""
         assert self.leaver is not None, "who leaves was heard"
-        self.leaver.look_for_notice()
+        self.leaver.check_notice()
         return gather_values(self._transport, self.leaver.reason)
 
     def saved(self, step: int, reasons: Sequence[str | None], stopped_ns: Ns) -> Drained:
-        """Tell history and launcher that all is saved, and the job goes on with `step`. Returns what ends the process."""
+        """Tell history and launcher that all is saved, and the job goes on with `step`. Returns what ends the
+        process."""
         assert self.leaver is not None, "who leaves was heard"
         asked = [f"{reason} (rank {rank})" for rank, reason in enumerate(reasons) if reason is not None]
         why = asked[0] if asked else f"{self._world_after} processes are to go on"

@@ -1,7 +1,7 @@
 """Leaving between two steps, with a checkpoint, when somebody asks for it: SIGTERM, a notice file or a call.
 
-A request is told to the other ranks along with the losses of a step, so that all know of it after the same step, and leave
-as the next one begins. A process that does not come to that within its time ends by force.
+A request is told to the other ranks along with the losses of a step, so that all know of it after the same step, and
+leave as the next one begins. A process that does not come to that within its time ends by force.
 """
 
 import multiprocessing
@@ -38,8 +38,8 @@ class Drained(SystemExit):
         self.step = step
         """Number of the step that the job goes on with."""
         self.reason = reason
-        """Who asked for it: "SIGTERM", the notice file, or what `request_drain` was told; on a rank that only follows with
-        the number of the rank that was asked."""
+        """Who asked for it: "SIGTERM", the notice file, or what `request_drain` was told; on a rank that only follows
+        with the number of the rank that was asked."""
 
 
 class Leaver:
@@ -77,14 +77,14 @@ class Leaver:
             self._begin(time.monotonic() if at_s is None else at_s)
 
     def agree(self) -> None:
-        """All ranks know of a request: they leave as the next step begins. From now on those that were not asked have their
-        time too."""
+        """All ranks know of a request: they leave as the next step begins. From now on those that were not asked have
+        their time too."""
         self.agreed = True
         self._begin(time.monotonic())
 
     def saved(self) -> None:
-        """All is saved, and nothing but the end of the process is left. Its time runs on until it has ended, or `close` is
-        called."""
+        """All is saved, and nothing but the end of the process is left. Its time runs on until it has ended, or
+        `close` is called."""
         self._has_saved = True
         termination.heeded()
 
@@ -99,7 +99,7 @@ class Leaver:
         self._end(EXIT_ASKED_AGAIN, f"was asked to leave a second time; {self._last()}")
 
     def poll(self) -> float | None:
-        self.look_for_notice()
+        self.check_notice()
         if self._asked_s is None:
             return _NOTICE_POLL_INTERVAL_S if self._notice is not None else None
         left_s = self._asked_s + self._options.within_s - time.monotonic()
@@ -110,7 +110,7 @@ class Leaver:
             self._end(EXIT_OUT_OF_TIME, f"{asked}, and has not come to save; {self._last()}")
         return left_s
 
-    def look_for_notice(self) -> None:
+    def check_notice(self) -> None:
         """Ask this process if its notice file is there."""
         # Path.exists() may raise.
         if self.reason is None and self._notice is not None and os.path.exists(self._notice):

@@ -1,9 +1,9 @@
 """How all ranks of a running job adopt a plan between the same two steps, or none does.
 
-Rank 0 sees a plan, and tells that it has one with what ranks tell each other in every step. At the next border it tells what
-would change; each rank says what speaks against that; and if none does, all change it, then or before the step that the plan
-names. A plan that is not adopted leaves its reason in the status, and training goes on. One that is to be tried first comes
-and goes by blocks of steps, whose borders all ranks know from the start.
+Rank 0 sees a plan, and tells that it has one with what ranks tell each other in every step. At the next border it
+tells what would change; each rank says what speaks against that; and if none does, all change it, then or before the
+step that the plan names. A plan that is not adopted leaves its reason in the status, and training goes on. One that is
+to be tried first comes and goes by blocks of steps, whose borders all ranks know from the start.
 """
 
 import warnings
@@ -92,7 +92,8 @@ class Adoption:
         return self._raw is not None or self._settling is not None
 
     def step_ended(self, step: int, took_us: float) -> None:
-        """Note how long a step took from the end of the one before it, and judge the adopted plan when it is time to."""
+        """Note how long a step took from the end of the one before it, and judge the adopted plan when it is time
+        to."""
         if self._source is None:
             return
         self._steps.note(took_us)
@@ -100,7 +101,7 @@ class Adoption:
             return
         plan, self._judge = self._judge.plan, None
         self._settling = self._settled(plan, verdict)
-        self._tell(
+        self._report(
             verdict.outcome,
             plan,
             step + 1,
@@ -137,11 +138,11 @@ class Adoption:
             return
         self._judge = None
         self._accepted = self._accepted_before
-        self._tell("reverted", newest, step, reason)
+        self._report("reverted", newest, step, reason)
 
     def at_start(self, now: Now) -> Change | None:
-        """What a plan that is there before the first step changes: nothing where the job has taken it back before it started
-        anew, or had it and has another number of processes since. One that it has kept is not tried again."""
+        """What a plan that is there before the first step changes: nothing where the job has taken it back before it
+        started anew, or had it and has another number of processes since. One that it has kept is not tried again."""
         if self.has_news() and (known := self._known()) is not None:
             plan, state = known
             self._is_proven = state in ("kept", "missed")
@@ -151,9 +152,9 @@ class Adoption:
             if has_other_world and not self._is_proven:
                 # Its ESTs' places are gone; a codec is in the checkpoint that the job goes on from.
                 outcome: State = "reverted" if plan.parts.compression is None else "kept"
-                self._tell(outcome, plan, now.step, f"the job goes on with {now.assignment.world} processes")
+                self._report(outcome, plan, now.step, f"the job goes on with {now.assignment.world} processes")
         news = self._raw is not None
-        return self.at_border(now, news=any(gather_values(self._transport, news)))
+        return self.at_boundary(now, news=any(gather_values(self._transport, news)))
 
     def is_due(self, step: int) -> bool:
         """Whether something that was agreed on changes before this step."""
@@ -161,7 +162,7 @@ class Adoption:
             return True
         return self._trial is not None and self._trial.schedule.starts_block(step)
 
-    def at_border(self, now: Now, *, news: bool) -> Change | None:
+    def at_boundary(self, now: Now, *, news: bool) -> Change | None:
         """What changes before the next step, if anything: the caller changes it. `news` is the same on all ranks."""
         if news:
             self._settle(now)
@@ -194,13 +195,13 @@ class Adoption:
         if plan is None:
             return
         if reason is not None:
-            self._tell("refused", plan, now.step, reason)
+            self._report("refused", plan, now.step, reason)
             return
         self._newest = plan
         if change.world is not None:
-            self._tell("pending", plan, now.step, f"{change.world} processes are to go on with it")
+            self._report("pending", plan, now.step, f"{change.world} processes are to go on with it")
         elif change.at_step > now.step:
-            self._tell("pending", plan, now.step)
+            self._report("pending", plan, now.step)
 
     def _proposed(self, now: Now) -> tuple[Plan | None, Change | None]:
         """What rank 0 proposes, and the plan that asks for it; nothing on other ranks."""
@@ -220,7 +221,7 @@ class Adoption:
             is_proven, self._is_proven = self._is_proven, False
             return plan, msgspec.structs.replace(change, blocks=0) if is_proven else change
         except UsageError as error:
-            self._tell("refused", plan, now.step, error.reason)
+            self._report("refused", plan, now.step, error.reason)
             return None, None
 
     def _objection(self, change: Change, now: Now) -> str | None:
@@ -266,10 +267,10 @@ class Adoption:
             codec = None if change.codec in (None, now.codec) else now.codec
             was = Setting(ests=now.assignment.ests, codec=codec)
             before_us = median(before) if before else None
-            self._tell("trying" if is_tried else "adopted", plan, now.step, was=was, before_us=before_us)
+            self._report("trying" if is_tried else "adopted", plan, now.step, was=was, before_us=before_us)
         self._steps.changed()
 
-    def _tell(
+    def _report(
         self,
         state: State,
         plan: Plan | None,
@@ -304,7 +305,8 @@ class Adoption:
 
 
 def _change(plan: Plan, fits: Fits, now: Now) -> Change:
-    """What a plan changes of a job. Raises UsageError where it is of another job, or asks for what cannot be changed."""
+    """What a plan changes of a job. Raises UsageError where it is of another job, or asks for what cannot be
+    changed."""
     world = now.assignment.world
     if plan.job.n_est != fits.n_est:
         raise UsageError(f"it is for a job of {plan.job.n_est} ESTs; this job has {fits.n_est}")
@@ -336,7 +338,8 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
 
 
 def _one_codec(body: CompressionBody) -> str:
-    """The codec of all gradients: ESTs encode each whole. Raises UsageError where a plan has several, or is for shards."""
+    """The codec of all gradients: ESTs encode each whole. Raises UsageError where a plan has several, or is for
+    shards."""
     if body.sharded != "none":
         raise UsageError("it is for sharded gradients; an elastic job has none")
     codecs = sorted({choice.codec for choice in (body.buckets or (body.default,))})

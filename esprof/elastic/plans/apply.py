@@ -1,5 +1,5 @@
-"""Applies a plan to the running job, between two steps: ESTs move, the codec changes, or the job leaves for another number
-of processes."""
+"""Applies a plan to the running job, between two steps: ESTs move, the codec changes, or the job leaves for another
+number of processes."""
 
 from esprof.core.assignment import Assignment
 from esprof.elastic.leaving.departure import Departure
@@ -25,7 +25,7 @@ class PlanApplier:
     def apply_due(self) -> None:
         """Apply what is to change before the next step."""
         if self.has_news or self.adoption.is_due(self._state.next_step):
-            self._apply(self.adoption.at_border(self._now(), news=self.has_news))
+            self._apply(self.adoption.at_boundary(self._now(), news=self.has_news))
 
     def _now(self) -> Now:
         guard, step = self._state.guarding, self._state.next_step

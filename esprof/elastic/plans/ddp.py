@@ -18,13 +18,15 @@ from esprof.elastic.plans.signature import model_signature
 def apply_plan(model: nn.Module, plan: Plan | str | Path, **ddp_options: Any) -> nn.Module:
     """Have the gradients of `model` travel as the plan says. All ranks call it, before the first backward pass.
 
-    A model that torch's `fully_shard` has been applied to is returned itself, its gradients sent as the plan says of sharded
-    ones. Another one, which is no DistributedDataParallel yet, is wrapped, with the plan's size of buckets and compression.
+    A model that torch's `fully_shard` has been applied to is returned itself, its gradients sent as the plan says of
+    sharded ones. Another one, which is no DistributedDataParallel yet, is wrapped, with the plan's size of buckets and
+    compression.
 
     `ddp_options` are DistributedDataParallel's; a `bucket_cap_mb` among them counts more than the plan's. What only the
     elastic runtime can adopt is left out, with a warning. The compression, for its checkpoints and changes, is the
-    attribute `compression` of what is returned, None where the plan has none. Raises InputError where the file is no plan,
-    UsageError where it is of another model or another number of processes, or of gradients that travel in another way.
+    attribute `compression` of what is returned, None where the plan has none. Raises InputError where the file is no
+    plan, UsageError where it is of another model or another number of processes, or of gradients that travel in
+    another way.
     """
     if isinstance(plan, str | Path):
         plan = read_plan(Path(plan))
@@ -36,22 +38,22 @@ def apply_plan(model: nn.Module, plan: Plan | str | Path, **ddp_options: Any) ->
         raise UsageError(f"the plan is for {plan.job.world} processes; this job has {world}")
     if plan.parts.assignment is not None:
         warnings.warn("the plan's assignment of ESTs needs esprof.elastic.ElasticTrainer", stacklevel=2)
-    part = plan.parts.compression
+    section = plan.parts.compression
     if is_sharded(model):
-        return _apply_sharded(model, None if part is None else part.body, ddp_options)
-    if part is not None and part.body.sharded != "none":
+        return _apply_sharded(model, None if section is None else section.body, ddp_options)
+    if section is not None and section.body.sharded != "none":
         raise UsageError(
             "the plan is for sharded gradients, but no module of this model is sharded",
             remedy="Call torch.distributed.fsdp.fully_shard first.",
         )
-    if part is not None and part.body.bucket_mb is not None:
-        asked = ddp_options.setdefault("bucket_cap_mb", part.body.bucket_mb)
-        if asked != part.body.bucket_mb:
+    if section is not None and section.body.bucket_mb is not None:
+        asked = ddp_options.setdefault("bucket_cap_mb", section.body.bucket_mb)
+        if asked != section.body.bucket_mb:
             warnings.warn(
-                f"the plan has buckets of {part.body.bucket_mb:g} MiB; bucket_cap_mb is {asked:g}", stacklevel=2
+                f"the plan has buckets of {section.body.bucket_mb:g} MiB; bucket_cap_mb is {asked:g}", stacklevel=2
             )
     ddp = DistributedDataParallel(model, **ddp_options)
-    ddp.compression = None if part is None else compress(ddp, part.body)  # type: ignore[assignment]
+    ddp.compression = None if section is None else compress(ddp, section.body)  # type: ignore[assignment]
     return ddp
 
 

@@ -61,8 +61,8 @@ class Judge(Protocol):
 
 def promise_of(plan: Plan) -> PlanPromise:
     """What all its parts promise together: that of the quickest step."""
-    parts = (plan.parts.assignment, plan.parts.compression)
-    return min((part.predicted for part in parts if part is not None), key=lambda one: one.step_us)
+    sections = (plan.parts.assignment, plan.parts.compression)
+    return min((section.predicted for section in sections if section is not None), key=lambda one: one.step_us)
 
 
 @dataclass
@@ -89,7 +89,8 @@ class WindowJudge:
 
 
 class TrialJudge:
-    """Keeps a plan where the gain in its trial is surely above zero; breaks the trial off where there plainly is none."""
+    """Keeps a plan where the gain in its trial is surely above zero; breaks the trial off where there plainly is
+    none."""
 
     def __init__(self, plan: Plan, schedule: TrialSchedule, before_us: list[float]) -> None:
         self.plan = plan

@@ -55,8 +55,8 @@ class PlanKey:
 
 def connect(address: str, timeout_s: float) -> PlanKey:
     """The key `HOST:PORT/KEY` of a TCPStore that listens there. Raises UsageError."""
-    place, _, key = address.partition("/")
-    host, _, port = place.rpartition(":")
+    endpoint, _, key = address.partition("/")
+    host, _, port = endpoint.rpartition(":")
     if not (host and port.isdecimal() and key):
         raise UsageError(f"{address} does not have the form HOST:PORT/KEY")
     try:
@@ -64,5 +64,5 @@ def connect(address: str, timeout_s: float) -> PlanKey:
             host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s)
         )
     except (RuntimeError, ValueError) as error:
-        raise UsageError(f"no store answers at {place}: {str(error).partition(chr(10))[0]}") from error
+        raise UsageError(f"no store answers at {endpoint}: {str(error).partition(chr(10))[0]}") from error
     return PlanKey(store, key)

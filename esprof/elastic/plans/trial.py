@@ -1,7 +1,8 @@
-"""Trying a plan in blocks of steps with it and without it, by turns: what else changes meanwhile cannot pass for its gain.
+"""Trying a plan in blocks of steps with it and without it, by turns: what else changes meanwhile cannot pass for its
+gain.
 
-A job that drifts gets slower or faster all the time; so each block with the plan is held against the blocks without it on
-both sides, between which a steady drift cancels out.
+A job that drifts gets slower or faster all the time; so each block with the plan is held against the blocks without it
+on both sides, between which a steady drift cancels out.
 """
 
 import math
@@ -46,15 +47,16 @@ class TrialSchedule:
 def typical(took_us: Sequence[float]) -> float:
     """The mean of the middle steps, by their length.
 
-    One slow step should not count, but where steps are of two kinds, as over a link that loses packets, a median would be
-    that of the one or the other by chance.
+    One slow step should not count, but where steps are of two kinds, as over a link that loses packets, a median would
+    be that of the one or the other by chance.
     """
     return float(trimmed_mean(took_us))
 
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much steps are shorter with the plan, us, with the 95 % interval of that; and the means with and without."""
+    """By how much steps are shorter with the plan, us, with the 95 % interval of that; and the means with and
+    without."""
 
     before_us: float
     after_us: float
@@ -85,7 +87,8 @@ class TrialSteps:
         return step + 1 >= self.schedule.end
 
     def is_hopeless(self, step: int) -> bool:
-        """Whether, at the end of the first block, no step with the plan was as short as any before it, by the margin."""
+        """Whether, at the end of the first block, no step with the plan was as short as any before it, by the
+        margin."""
         if step + 1 != self.schedule.first + self.schedule.window or not self.earlier_us:
             return False
         first = self.took_us.get(0, [])
@@ -94,18 +97,18 @@ class TrialSteps:
     def gain(self) -> Gain | None:
         """None where less than two blocks with the plan can be compared.
 
-        The interval is Student's t of the differences. Neighbours share a block without the plan, so that they are alike by
-        a sixth of their variance: that of their mean is larger by 1 + (n - 1) / 3n, and their own comes out smaller by
-        1 - 1 / 3n.
+        The interval is Student's t of the differences. Neighbours share a block without the plan, so that they are
+        alike by a sixth of their variance: that of their mean is larger by 1 + (n - 1) / 3n, and their own comes out
+        smaller by 1 - 1 / 3n.
         """
         blocks = {number: typical(took) for number, took in self.took_us.items() if len(took) >= _MIN_STEPS_OF_BLOCK}
         if len(self.earlier_us) >= _MIN_STEPS_OF_BLOCK:
             blocks[-1] = typical(self.earlier_us)
         gains, after = [], []
         for number in range(0, 2 * self.schedule.blocks, 2):
-            beside = [blocks[side] for side in (number - 1, number + 1) if side in blocks]
-            if number in blocks and beside:
-                gains.append(fmean(beside) - blocks[number])
+            neighbours = [blocks[side] for side in (number - 1, number + 1) if side in blocks]
+            if number in blocks and neighbours:
+                gains.append(fmean(neighbours) - blocks[number])
                 after.append(blocks[number])
         count = len(gains)
         if count < 2:

@@ -13,8 +13,8 @@ _EMPTY_GRADIENT = -0.0
 """What a gradient starts from: adding -0.0 leaves every number as it is, while adding 0.0 turns -0.0 into 0.0."""
 
 _ALIGNMENT_BYTES = 64
-"""Bytes to which each slot, and each rank's shard of a bucket, is aligned: a kernel may add in another order where its input
-begins within a vector, and where a shard begins depends on the world's size."""
+"""Bytes to which each slot, and each rank's shard of a bucket, is aligned: a kernel may add in another order where its
+input begins within a vector, and where a shard begins depends on the world's size."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Bucket:
 class Layout:
     """Parameters in the reverse order of their registration, about the order in which backward reaches them.
 
-    Gradients accumulate into views of a flat tensor, so that nothing is copied to fold or send them. Raises UsageError where
-    the parameters differ in type or device.
+    Gradients accumulate into views of a flat tensor, so that nothing is copied to fold or send them. Raises UsageError
+    where the parameters differ in type or device.
     """
 
     def __init__(self, model: nn.Module, world: int, bucket_bytes: int) -> None:
@@ -122,8 +122,8 @@ class Countdown:
         self._taken = 0
 
     def arrived(self, slot: Slot) -> Iterator[Bucket]:
-        """Count a gradient, and yield the buckets that are complete now, in the buckets' order: all ranks have to start the
-        same transfers in turn."""
+        """Count a gradient, and yield the buckets that are complete now, in the buckets' order: all ranks have to
+        start the same transfers in turn."""
         self._missing[slot.bucket] -= 1
         while self._taken < len(self._missing) and self._missing[self._taken] <= 0:
             yield self._take()
@@ -143,10 +143,10 @@ def _buckets(named: list[tuple[str, nn.Parameter]], world: int, most: int) -> tu
     slots: list[Slot] = []
     begin = at = 0
     aligned = _ALIGNMENT_BYTES // named[0][1].dtype.itemsize
-    for place, (name, parameter) in enumerate(named):
+    for index, (name, parameter) in enumerate(named):
         slots.append(Slot(name, parameter, at, len(buckets)))
         at += _up_to(parameter.numel(), aligned)
-        if at - begin >= most or place == len(named) - 1:
+        if at - begin >= most or index == len(named) - 1:
             stop = begin + _up_to(at - begin, aligned * world)
             buckets.append(Bucket(begin, stop, tuple(slots)))
             slots, begin, at = [], stop, stop

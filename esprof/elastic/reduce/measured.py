@@ -1,5 +1,5 @@
-"""What it takes to bring the ESTs' gradients to their mean, placed or encoded otherwise than now: measured by the running
-job between two steps."""
+"""What it takes to bring the ESTs' gradients to their mean, placed or encoded otherwise than now: measured by the
+running job between two steps."""
 
 import math
 import time
@@ -32,7 +32,8 @@ _MAX_LATENESS_S = 0.5
 _TRIAL_ELEMENTS = 64
 """Elements by which it is tried whether a codec works."""
 _FLAT_TENSORS_NEEDED = 4
-"""Flat gradients that a measurement needs besides the partial sums: the gradient, the mean, what is sent, and an inbox."""
+"""Flat gradients that a measurement needs besides the partial sums: the gradient, the mean, what is sent, and an
+inbox."""
 
 
 def measure_exchanges(
@@ -44,7 +45,8 @@ def measure_exchanges(
     assignment: Assignment,
     leaves: Callable[[], bool],
 ) -> tuple[Exchange, ...]:
-    """What is asked for, as `measured` has it, of a running job; nothing where its gradients are not added as a tree."""
+    """What is asked for, as `measured` has it, of a running job; nothing where its gradients are not added as a
+    tree."""
     if not isinstance(state.reducer, TreeReducer):
         return ()
     spec, scaled = state.codec_spec(state.next_step), state.scaler.is_enabled()
@@ -63,13 +65,13 @@ def measured(
     scaled: bool,
     leaves: Callable[[], bool],
 ) -> tuple[Exchange, ...]:
-    """What is asked for: the exchange with the job's codec `spec` and the ESTs placed in some other ways; and, where it has
-    none, that by each known codec which makes fewer bytes travel. `scaled` is whether the loss is; `est_s` is what an EST
-    takes on each rank, by which ranks come to the exchange one after the other, as in a step. Once a rank `leaves`, no other
-    is started; those that would need more memory than there is are left out.
+    """What is asked for: the exchange with the job's codec `spec` and the ESTs placed in some other ways; and, where
+    it has none, that by each known codec which makes fewer bytes travel. `scaled` is whether the loss is; `est_s` is
+    what an EST takes on each rank, by which ranks come to the exchange one after the other, as in a step. Once a rank
+    `leaves`, no other is started; those that would need more memory than there is are left out.
 
-    All ranks call this. Each EST's gradient is taken to be the mean of the last step, which all ranks have; no generator
-    draws, and nothing of the job changes.
+    All ranks call this. Each EST's gradient is taken to be the mean of the last step, which all ranks have; no
+    generator draws, and nothing of the job changes.
     """
     if not (request.ests or request.max_vnmse) or not _has_room(layout, transport, _FLAT_TENSORS_NEEDED):
         return ()
@@ -85,8 +87,8 @@ def measured(
         for ests in _fitting(request, assignment):
             if _has_room(layout, transport, _FLAT_TENSORS_NEEDED + len(cover(ests.ests[transport.rank], ests.n_est))):
                 yield exchange(ests, codec(spec)), None
-        tells = math.isfinite(norm) and norm > 0  # Of zeros, or what is no number, no codec loses anything.
-        if not request.max_vnmse or spec != "none" or not tells:
+        is_informative = math.isfinite(norm) and norm > 0  # Of zeros, or what is no number, no codec loses anything.
+        if not request.max_vnmse or spec != "none" or not is_informative:
             return
         yield exchange(assignment, None), None
         for made in _codecs(transport, scaled=scaled):
@@ -144,7 +146,8 @@ def _codecs(transport: Transport, *, scaled: bool) -> Iterator[Codec]:
 
 
 def _made(spec: str) -> Codec | None:
-    """A codec that encodes and decodes; None where it does not. It may be somebody's own, and nobody has chosen it here."""
+    """A codec that encodes and decodes; None where it does not. It may be somebody's own, and nobody has chosen it
+    here."""
     try:
         made = codec(spec)
         if made is not None:
@@ -226,7 +229,8 @@ class _PlacedExchange:
 
 
 def _lateness(est_s: Sequence[float], assignment: Assignment, rank: Rank) -> tuple[float, float]:
-    """(how much later than the first rank this one comes to the exchange, how much later the last one does), in seconds."""
+    """(how much later than the first rank this one comes to the exchange, how much later the last one does), in
+    seconds."""
     comes_s = [each * len(ests) for each, ests in zip(est_s, assignment.ests, strict=True)]
     last_s = max(comes_s) - min(comes_s)
     scale = min(1.0, _MAX_LATENESS_S / last_s) if last_s > 0 else 1.0

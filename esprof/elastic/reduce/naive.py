@@ -15,8 +15,8 @@ from esprof.elastic.runtime.transport import Transport, Work
 class NaiveReducer:
     """Adds up the ESTs of a rank as they come, then all-reduces bucket by bucket: the usual gradient accumulation.
 
-    The same processes with the same assignment get the same bits again (level D0), others do not. On a rank no more than two
-    gradients are held, and all-reduces may be any that the transport has.
+    The same processes with the same assignment get the same bits again (level D0), others do not. On a rank no more
+    than two gradients are held, and all-reduces may be any that the transport has.
     """
 
     layout: Layout
@@ -70,11 +70,11 @@ class NaiveReducer:
     def _send(self, bucket: Bucket, est: Est | None, flat: Tensor) -> None:
         if est is not None:
             self._pass_codec(est, flat, bucket.slots)
-        part = flat[bucket.start : bucket.stop]
+        segment = flat[bucket.start : bucket.stop]
         if self._sum is not None:
-            part.add_(self._sum[bucket.start : bucket.stop])
-        self._works.append(self.transport.add(part))
-        self.bytes_sent += 2 * part.nbytes * (self.transport.world - 1) // self.transport.world
+            segment.add_(self._sum[bucket.start : bucket.stop])
+        self._works.append(self.transport.add(segment))
+        self.bytes_sent += 2 * segment.nbytes * (self.transport.world - 1) // self.transport.world
 
     def _pass_codec(self, est: Est, flat: Tensor, slots: tuple[Slot, ...]) -> None:
         if self._codec is not None:

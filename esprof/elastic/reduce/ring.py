@@ -19,11 +19,13 @@ from esprof.recorder.shared.torch_features import own_client
 
 @dataclass
 class VirtualRingReducer:
-    """Each EST is a member of a gloo group of `n_est`, wherever it runs; gloo's ring then adds as it would for processes.
+    """Each EST is a member of a gloo group of `n_est`, wherever it runs; gloo's ring then adds as it would for
+    processes.
 
-    The order in which gloo adds an element depends on its place in its bucket, so DDP's buckets are replayed: a single one
-    in the first step, from then on those that it rebuilds in the order in which rank 0's gradients arrived. A restarted DDP
-    has forgotten that order; here it is part of the state. A rank holds the gradients of all its ESTs until the step ends.
+    The order in which gloo adds an element depends on its place in its bucket, so DDP's buckets are replayed: a single
+    one in the first step, from then on those that it rebuilds in the order in which rank 0's gradients arrived. A
+    restarted DDP has forgotten that order; here it is part of the state. A rank holds the gradients of all its ESTs
+    until the step ends.
     """
 
     layout: Layout
@@ -97,8 +99,8 @@ class VirtualRingReducer:
         self._arrival = state["arrival"].tolist()
 
     def _connect(self) -> dict[Est, dist.ProcessGroupGloo]:
-        """Make the ring's members for this rank's ESTs. Each waits for all others, and so has its own thread and client of
-        the store."""
+        """Make the ring's members for this rank's ESTs. Each waits for all others, and so has its own thread and
+        client of the store."""
         number = torch.tensor([self.store.add("esprof/elastic/rings", 1) if self.transport.rank == 0 else 0])
         self.transport.broadcast(number, 0).wait()
         prefix = f"esprof/elastic/ring/{int(number)}"
@@ -117,9 +119,9 @@ class VirtualRingReducer:
             return [registered]
         arrived = registered if self.find_unused else [registered[number] for number in self._arrival]
         parameters: list[Tensor] = [slot.parameter for slot in arrived]
-        places = list(range(len(arrived)))
-        buckets, _ = _compute_bucket_assignment_by_size(parameters, self.bucket_caps, [False] * len(arrived), places)
-        return [[arrived[place] for place in bucket] for bucket in buckets]
+        indices = list(range(len(arrived)))
+        buckets, _ = _compute_bucket_assignment_by_size(parameters, self.bucket_caps, [False] * len(arrived), indices)
+        return [[arrived[index] for index in bucket] for bucket in buckets]
 
     def _start(self, est: Est, flat: Tensor, slots: Sequence[Slot]) -> "_Sum":
         """Start a bucket's all-reduce as member `est`. DDP, too, divides first and adds then."""
@@ -130,8 +132,8 @@ class VirtualRingReducer:
         return _Sum(work, bucket, slots)
 
     def _share_arrival(self, owner: int) -> list[int]:
-        """The order in which gradients arrived in EST 0's last pass, told to all ranks: DDP goes by the pass in which it
-        reduces."""
+        """The order in which gradients arrived in EST 0's last pass, told to all ranks: DDP goes by the pass in which
+        it reduces."""
         numbers = {slot.name: number for number, slot in enumerate(self.layout.slots[::-1])}
         order = torch.zeros(len(numbers), dtype=torch.int64)
         if self.transport.rank == owner:
@@ -150,6 +152,6 @@ class _Sum:
 
     def write(self, flat: Tensor) -> None:
         """Put the sum where it belongs in a flat tensor."""
-        parts = self.tensor.split([slot.parameter.numel() for slot in self.slots])
-        for slot, part in zip(self.slots, parts, strict=True):
-            slot.of(flat).copy_(part)
+        sums = self.tensor.split([slot.parameter.numel() for slot in self.slots])
+        for slot, total in zip(self.slots, sums, strict=True):
+            slot.of(flat).copy_(total)

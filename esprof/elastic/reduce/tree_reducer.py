@@ -19,15 +19,15 @@ CodecStates = Mapping[Est, dict[str, State]]
 """EST -> name of a parameter -> what the codec keeps for them."""
 
 _BUCKETS_AHEAD = 1
-"""Buckets that are under way when the one before them is folded and shared: so much later may another rank be without making
-this one wait, and so many more buckets need room to arrive."""
+"""Buckets that are under way when the one before them is folded and shared: so much later may another rank be without
+making this one wait, and so many more buckets need room to arrive."""
 
 
 class Reducer(Protocol):
     """Takes the gradients of a rank's ESTs, one after the other, and gives back the mean over all ESTs of the job.
 
-    A rank calls for each of its ESTs: `buffer`, then, once its gradient is in there, `fold`; for its last EST `send_last`
-    before the last backward pass and `ready` as that finishes parameters; and `finish` in any case.
+    A rank calls for each of its ESTs: `buffer`, then, once its gradient is in there, `fold`; for its last EST
+    `send_last` before the last backward pass and `ready` as that finishes parameters; and `finish` in any case.
     """
 
     bytes_sent: int
@@ -84,13 +84,13 @@ class _Last:
 class TreeReducer:
     """Adds in the order of `tree`.
 
-    Without a codec, or where that takes fewer bytes, a rank folds what it can (`cover`) and sends these partial sums: each
-    rank gets a shard of each bucket from all, folds it to the end, and all gather the shards. Aligned assignments move as
-    many bytes as an all-reduce. Otherwise all ranks gather all ESTs' encoded gradients, and each folds them. Both give the
-    same bits: a decoded gradient is the same everywhere, and partial sums are never encoded.
+    Without a codec, or where that takes fewer bytes, a rank folds what it can (`cover`) and sends these partial sums:
+    each rank gets a shard of each bucket from all, folds it to the end, and all gather the shards. Aligned assignments
+    move as many bytes as an all-reduce. Otherwise all ranks gather all ESTs' encoded gradients, and each folds them.
+    Both give the same bits: a decoded gradient is the same everywhere, and partial sums are never encoded.
 
-    Both transfers of a bucket run beside the last backward pass. A backend wants them started in one order on all ranks, in
-    whatever order gradients come: the exchange of a bucket, then the sharing of the one before it.
+    Both transfers of a bucket run beside the last backward pass. A backend wants them started in one order on all
+    ranks, in whatever order gradients come: the exchange of a bucket, then the sharing of the one before it.
     """
 
     layout: Layout
@@ -178,7 +178,7 @@ class TreeReducer:
             if isinstance(partial, Tensor):
                 self._fold.partials[-2] = node, self.stash.put(partial)
 
-    def _part(self, partial: Tensor | Held, bucket: Bucket) -> Tensor:
+    def _segment(self, partial: Tensor | Held, bucket: Bucket) -> Tensor:
         """A bucket of a partial sum, on the device."""
         where = slice(bucket.start, bucket.stop)
         if isinstance(partial, Tensor):
@@ -200,7 +200,7 @@ class TreeReducer:
         where = slice(bucket.start, bucket.stop)
         fold: Fold[Tensor] = Fold(self.n_est, add)
         for node, partial in self._fold.partials:
-            fold.push(node, self._part(partial, bucket))
+            fold.push(node, self._segment(partial, bucket))
         if self._last is not None:
             if self._codec is not None:
                 self._encode(self._last.est, self._last.flat, bucket.slots)
@@ -243,7 +243,8 @@ class TreeReducer:
         self._shared.append(self.transport.share(whole))
 
     def _into(self) -> Tensor:
-        """The tensor of the step's mean: that of the last EST, each bucket of which is sent before it is overwritten."""
+        """The tensor of the step's mean: that of the last EST, each bucket of which is sent before it is
+        overwritten."""
         if self._result is None:
             self._result = self._last.flat if self._last else self.buffer()
         return self._result
@@ -263,10 +264,10 @@ class TreeReducer:
         self.transport.gather(everyone, mine).wait()
         self.bytes_sent += most * leaf * (self.transport.world - 1)
         leaves = everyone.view(self.transport.world, most, leaf)
-        places = {est: (rank, at) for rank, ests in enumerate(self._assignment.ests) for at, est in enumerate(ests)}
+        positions = {est: (rank, at) for rank, ests in enumerate(self._assignment.ests) for at, est in enumerate(ests)}
         fold: Fold[Tensor] = Fold(self.n_est, self._add)
         for est in range(self.n_est):
-            fold.push(Node(est, 1), self._decoded(leaves[places[est]]))
+            fold.push(Node(est, 1), self._decoded(leaves[positions[est]]))
         ((_, total),) = fold.partials
         self._free.append(total)
         return total.mul_(1 / self.n_est)

@@ -1,4 +1,4 @@
-"""What all ranks tell each other before they go on, so that they go on together or fail together."""
+"""Values and errors that all ranks exchange, so that they continue together or fail together."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from esprof.elastic.runtime.transport import Transport
 
 
 def gather_values(transport: Transport, value: object) -> list[Any]:
-    """The `value` of every rank, in the ranks' order; JSON must be able to hold it. All ranks call this."""
+    """The JSON-serializable `value` of every rank, in rank order. All ranks call this."""
     text = json.dumps(value).encode()
     lengths = torch.zeros(transport.world, dtype=torch.int64)
     transport.gather(lengths, torch.tensor([len(text)])).wait()
@@ -31,7 +31,8 @@ def digest(value: object) -> float:
 
 @contextmanager
 def together(transport: Transport) -> Iterator[None]:
-    """Run the block on all ranks; where it fails on one with an EsprofError, each raises its own or the first rank's."""
+    """Run the block on all ranks. If it raises EsprofError on a rank, every rank raises its own error or the first
+    rank's."""
     error: EsprofError | None = None
     try:
         yield
@@ -46,7 +47,8 @@ def together(transport: Transport) -> Iterator[None]:
 
 @contextmanager
 def reading_together(transport: Transport) -> Iterator[None]:
-    """The same, but where the input of one rank cannot be read, each raises the same InputError, the first rank's."""
+    """Like `together`, but an InputError on any rank is raised on all ranks as the same InputError, the first
+    rank's."""
     error: InputError | None = None
     with together(transport):
         try:
@@ -58,7 +60,7 @@ def reading_together(transport: Transport) -> Iterator[None]:
 
 
 def _faults(transport: Transport, error: EsprofError | None) -> list[dict[str, Any]]:
-    """What the error of each rank that has one is made of."""
+    """The fields of the errors of all ranks that have one."""
     path = None if error is None or error.path is None else str(error.path)
     fields = None if error is None else {"reason": error.reason, "path": path, "remedy": error.remedy}
     found = [(rank, fault) for rank, fault in enumerate(gather_values(transport, fields)) if fault is not None]

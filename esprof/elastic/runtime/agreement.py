@@ -1,4 +1,4 @@
-"""What all ranks of a job have to hold alike: what the job is, how it starts, and what a step depends on."""
+"""Values that must be the same on all ranks of a job: its definition, its start, and the inputs of each step."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ _SAME_CALLS_REMEDY = "Let every rank make the same calls between the same two st
 
 @dataclass(frozen=True)
 class JobAgreement:
-    """What the ranks agreed on before the first step, to which each later one holds them."""
+    """What the ranks agreed on before the first step. Later steps are checked against it."""
 
     transport: Transport
     fingerprint: Fingerprint
@@ -58,13 +58,14 @@ class JobAgreement:
         job: dict[str, Value],
         start: dict[str, object],
     ) -> "JobAgreement":
-        """Let all ranks agree. Raises MismatchError where the ranks are not of one job, or do not start it alike."""
+        """Let all ranks agree. Raises MismatchError if the ranks belong to different jobs or start the job
+        differently."""
         terms, ests = step_terms(state, assignment) | start, json.dumps(assignment.ests)
         fingerprint = agree(level, transport, job, machine_fields(state.device), terms, ests)
         return cls(transport, fingerprint, kernel_settings())
 
     def check_settings(self) -> None:
-        """Raise UsageError where this process has since changed a setting that chooses kernels."""
+        """Raise UsageError if this process has since changed a setting that chooses kernels."""
         check_unchanged(self.settings, self.fingerprint.determinism)
 
     def check_alike(self, step: int, fields: Mapping[str, object]) -> None:
@@ -75,7 +76,7 @@ class JobAgreement:
 def job_fields(
     state: TrainingState, order: SampleOrder, data: Data, updates: Updates, gradients: Gradients
 ) -> dict[str, Value]:
-    """The fields of the fingerprint that say what the job is."""
+    """The fields of the fingerprint that define the job."""
     own = {
         "loaders": isinstance(data.dataset, Loaders),
         "amp": gradients.amp,
@@ -98,8 +99,8 @@ def start_terms(
     checkpoint: Checkpoint | None,
     asked: Mapping[str, bool],
 ) -> dict[str, object]:
-    """What must be alike when a job starts or goes on, and may be something else the next time; `asked` is whether there is
-    telemetry, a source of plans and a drain."""
+    """Values that must be the same on all ranks when a job starts or resumes, but may differ between starts. `asked`
+    says whether there is telemetry, a source of plans and a drain."""
     return {
         "scheduler": [plain(scheduler.state_dict()) for scheduler in state.schedulers],
         "bucket_mb": gradients.bucket_mb,
@@ -115,7 +116,7 @@ def start_terms(
 
 
 def step_terms(state: TrainingState, assignment: Assignment) -> dict[str, object]:
-    """What a step depends on that may change from one to the next."""
+    """Inputs of a step that may change between steps."""
     return {
         "assignment": json.dumps(assignment.ests),
         "codecs": json.dumps(state.codecs),
@@ -126,8 +127,8 @@ def step_terms(state: TrainingState, assignment: Assignment) -> dict[str, object
 
 
 def set_threads(asked: int | None, saved: Checkpoint | None, transport: Transport) -> None:
-    """Let this process compute with `asked` threads, or as the job did that it goes on with; rank 0 says so where that is a
-    change. All ranks call this."""
+    """Set the CPU threads of this process to `asked`, or to the number of the checkpoint; rank 0 reports a change. All
+    ranks call this."""
     found = _of_checkpoint(Path(saved.folder)) if saved is not None and transport.rank == 0 else None
     before, now = torch.get_num_threads(), asked or gather_values(transport, found)[0] or _THREADS_OF_A_NEW_JOB
     if now == before:
@@ -140,8 +141,8 @@ def set_threads(asked: int | None, saved: Checkpoint | None, transport: Transpor
 
 
 def _of_checkpoint(folder: Path) -> int | None:
-    """The threads with which the job in this folder was trained; None where there is none, or none that can be read."""
-    with suppress(EsprofError):  # Whoever reads the checkpoints tells what is wrong with them.
+    """The number of threads with which the job in this folder was trained; None without a readable checkpoint."""
+    with suppress(EsprofError):  # Errors are reported when the checkpoint is loaded.
         for path in reversed(saved_checkpoint.in_folder(folder)):
             with suppress(EsprofError):
                 threads = saved_checkpoint.read_manifest(path).fingerprint.machine.get("threads")

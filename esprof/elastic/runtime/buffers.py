@@ -1,4 +1,5 @@
-"""A model's buffers, such as BatchNorm's running statistics, with the meaning they have under DistributedDataParallel."""
+"""A model's buffers, such as BatchNorm's running statistics, with the meaning they have under
+DistributedDataParallel."""
 
 from dataclasses import dataclass
 
@@ -11,10 +12,10 @@ from esprof.elastic.runtime.transport import Transport
 
 
 class Buffers:
-    """Every EST starts a step from the same buffers; what EST 0 makes of them is kept, on all ranks.
+    """Every EST starts a step from the same buffers; the values of EST 0 are then used on all ranks.
 
-    A module may change a buffer in place or assign another tensor of that shape and type. When a turn is over, the module
-    has the tensors that it had when the step began again, with the new values.
+    A module may change a buffer in place or assign another tensor of that shape and type. After an EST step the
+    module has its original tensors again, with the new values.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -26,8 +27,8 @@ class Buffers:
         self._values_of_est_0: list[Tensor] = []
 
     def begin(self) -> None:
-        """Keep the values that the buffers have when a step begins."""
-        # To walk through the model takes longer than to copy small buffers: once a step is enough.
+        """Store the values of the buffers at the start of a step."""
+        # Walking through the model takes longer than copying small buffers: do it once per step.
         named = [(name, module._buffers) for name, module in self._model.named_modules()]
         self._modules = [buffers for _, buffers in named]
         self._entries = [
@@ -40,13 +41,13 @@ class Buffers:
         self._values_of_est_0 = self._before
 
     def enter(self) -> None:
-        """Give the buffers the values of the step's begin, as an EST's turn begins."""
+        """Start an EST step: reset the buffers to their values at the start of the step."""
         self._write(self._before)
 
     def leave(self, est: Est) -> None:
-        """Take the buffers back as an EST's turn ends, and keep the values of EST 0.
+        """End an EST step: restore the tensors of the buffers, and store the values of EST 0.
 
-        Raises UsageError where a buffer has come, gone, or changed its shape or type.
+        Raises UsageError if a buffer was registered, deleted, or changed its shape or type.
         """
         if sum(map(len, self._modules)) != len(self._entries):
             raise UsageError("a buffer was registered or deleted during a step", remedy="Register buffers in __init__.")
@@ -57,7 +58,7 @@ class Buffers:
 
     @torch.no_grad()
     def finish(self, transport: Transport, owner: int) -> None:
-        """Give the buffers on all ranks the values of EST 0, which the rank `owner` runs, as the step ends."""
+        """End a step: set the buffers on all ranks to the values of EST 0, which the rank `owner` runs."""
         self._write(self._values_of_est_0)
         if transport.world > 1:
             for dtype in dict.fromkeys(buffer.dtype for buffer in self._own):
@@ -75,7 +76,7 @@ class Buffers:
 
 @dataclass(frozen=True)
 class _BufferEntry:
-    """Where a module keeps a buffer, and what was there when the step began."""
+    """Location of a buffer in its module, and its tensor at the start of the step."""
 
     name: str
     buffers: dict[str, Tensor | None]
@@ -84,7 +85,7 @@ class _BufferEntry:
 
     @torch.no_grad()
     def reclaim(self) -> None:
-        """Put the tensor back, with the value of the one that is there now. Raises UsageError for another shape or type."""
+        """Restore the tensor, with the current value. Raises UsageError if shape or type changed."""
         now = self.buffers[self.key]
         if now is self.tensor:
             return
@@ -102,8 +103,8 @@ def _kind(tensor: Tensor | None) -> str:
 
 
 def _share(buffers: list[Tensor], transport: Transport, owner: int) -> None:
-    """Overwrite buffers of one type with those of the rank `owner`, in one transfer."""
+    """Overwrite buffers of one type with those of the rank `owner`, in one broadcast."""
     flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
     transport.broadcast(flat, owner).wait()
-    for buffer, part in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
-        buffer.copy_(part.view_as(buffer))
+    for buffer, values in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+        buffer.copy_(values.view_as(buffer))

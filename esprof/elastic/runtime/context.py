@@ -1,4 +1,4 @@
-"""What belongs to one EST and moves with it, and how it moves."""
+"""The state of one EST, and how it moves between ranks."""
 
 import json
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ _RNG, _CODEC, _LOADER = "rng/", "codec/", "loader"
 
 @dataclass
 class EstContext:
-    """The state of one EST between its turns: its random number generators, its codec's state by parameter name, and its
-    loader, if it has one of its own."""
+    """The state of one EST between its EST steps: its random number generators, the codec state by parameter name, and
+    its own loader, if it has one."""
 
     rng: RngState
     codec: dict[str, State] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class EstContext:
 
     @classmethod
     def new(cls, seed: int, device: torch.device) -> "EstContext":
-        """The context of an EST before its first turn: with the generators as `seed_all(seed)` leaves them."""
+        """The context of an EST before its first step, with generators seeded by `seed_all(seed)`."""
         before = RngState.capture(device)
         seed_all(seed)
         context = cls(RngState.capture(device))
@@ -43,7 +43,8 @@ class EstContext:
 
     @classmethod
     def of_tensors(cls, tensors: dict[str, Tensor], device: torch.device) -> "EstContext":
-        """The context that `tensors` gave. Generators' tensors stay in host memory, those of the codec go to `device`."""
+        """The context from the result of `tensors()`. Generator states stay in host memory, codec states are moved to
+        `device`."""
         rng = {name.removeprefix(_RNG): tensor for name, tensor in tensors.items() if name.startswith(_RNG)}
         context = cls(RngState.of_tensors(rng), loader=EstLoader(tensors.get(_LOADER)))
         for name, tensor in tensors.items():
@@ -56,7 +57,7 @@ class EstContext:
 def move(
     contexts: dict[Est, EstContext], before: Assignment, after: Assignment, transport: Transport, device: torch.device
 ) -> None:
-    """Change `contexts` from the ESTs that this rank ran to those that it runs from now on. All ranks call this."""
+    """Update `contexts` from the ESTs of this rank in `before` to those in `after`. All ranks call this."""
     for est in range(before.n_est):
         source, target = before.owner(est), after.owner(est)
         if source != target:
@@ -68,7 +69,8 @@ def move(
 def broadcast_context(
     context: EstContext | None, source: int, transport: Transport, device: torch.device
 ) -> EstContext:
-    """The context of an EST that `source` has (None elsewhere), on every rank: a header of names and shapes, then bytes."""
+    """Broadcast the context of an EST from `source` (None elsewhere): a header of names and shapes, then the
+    tensors."""
     tensors = context.tensors() if context is not None else {}
     header = json.dumps(
         {name: [str(tensor.dtype)[6:], list(tensor.shape)] for name, tensor in tensors.items()}

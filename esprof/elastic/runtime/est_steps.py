@@ -1,4 +1,4 @@
-"""The gradient of a step: a turn of each EST, and the mean of what they found."""
+"""The gradient of a step: one EST step for each EST, and the mean of their gradients."""
 
 import contextlib
 import time
@@ -34,68 +34,69 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class EstStepsOutcome:
-    """What ranks tell each other of a step's turns besides the gradient; on the device, so that nothing waits for it."""
+    """Values that the ranks exchange in a step in addition to the gradient; on the device, so that nothing waits for
+    them."""
 
     losses: Tensor
     """Loss of each EST, float64, shape (n_est,)."""
     terms: Tensor
     """Digest of the terms of each rank, float64, shape (world,)."""
     news: Tensor
-    """How many ranks have something that all have to settle before the next step, float64, shape (1,)."""
+    """Number of ranks with something to agree on before the next step, float64, shape (1,)."""
     asked: Tensor
-    """How many ranks were asked to leave, float64, shape (1,)."""
+    """Number of ranks that were asked to leave, float64, shape (1,)."""
     write: Tensor
-    """How many ranks know of somebody who wants the telemetry written before the next step, float64, shape (1,)."""
+    """Number of ranks with a request to write the telemetry before the next step, float64, shape (1,)."""
     busy: Tensor
-    """What each rank took until it had nothing to do but wait for gradients, us, float64, shape (world,)."""
+    """Time until each rank only waited for gradients, us, float64, shape (world,)."""
     updated: Tensor
-    """What the update before this step took on each rank, us, float64, shape (world,)."""
+    """Time of the previous update on each rank, us, float64, shape (world,)."""
     used: Tensor
-    """By how many ESTs' losses each parameter was reached, float64, shape (parameters,); empty where all must be."""
+    """Number of ESTs whose loss reached each parameter, float64, shape (parameters,); empty unless `find_unused`."""
     inspection: "CodecInspection | None" = None
-    """Figures for the guard of a codec; None in a step that it does not inspect."""
+    """Input of the codec's guard; None in a step that it does not inspect."""
 
 
 @dataclass(frozen=True)
 class CodecInspection:
-    """A step's gradients beside what a codec has made of them."""
+    """The error of a codec in the gradients of a step."""
 
     lost: float
     """`Layout.lost` of the mean."""
     squares: dict[Est, float]
-    """Square of the gradient of each EST of this rank."""
+    """Squared norm of the gradient of each EST of this rank."""
 
 
 @dataclass(frozen=True)
 class RankReport:
-    """What this rank has to tell the others in a step."""
+    """What this rank reports to the others in a step."""
 
     terms: float
-    """A digest of what has to be alike on all ranks."""
+    """Digest of the values that must be the same on all ranks."""
     has_news: bool
-    """Whether there is something that all have to settle before the next step."""
+    """Whether all ranks have to agree on something before the next step."""
     is_wanted: bool
-    """Whether somebody wants the telemetry written."""
+    """Whether there is a request to write the telemetry."""
     updated_us: float
-    """What the update before this step took here; 0 where there was none."""
+    """Time of the previous update on this rank; 0 if there was none."""
 
 
 @dataclass
-class _Beside:
-    """The exact mean of a step's gradients, beside the one by a codec."""
+class _ExactMean:
+    """The exact mean of a step's gradients, computed in addition to the one that uses a codec."""
 
     layout: Layout
     reducer: TreeReducer
     squares: dict[Est, float] = field(default_factory=dict)
 
     @classmethod
-    def started(cls, layout: Layout, transport: Transport, assignment: Assignment) -> "_Beside":
+    def started(cls, layout: Layout, transport: Transport, assignment: Assignment) -> "_ExactMean":
         reducer = TreeReducer(layout, transport, assignment.n_est, Stash.on(layout.device))
         reducer.begin(assignment, None, {})
         return cls(layout, reducer)
 
     def take(self, est: Est, flat: Tensor, *, last: bool) -> None:
-        """Take in an EST's gradient, as it is before it is encoded."""
+        """Add the gradient of an EST before it is encoded."""
         self.squares[est] = float(sum(slot.of(flat).double().square().sum() for slot in self.layout.slots))
         own = self.reducer.buffer().copy_(flat)
         if last:
@@ -103,15 +104,15 @@ class _Beside:
         else:
             self.reducer.fold(est, own)
 
-    def held_against(self, mean: Tensor) -> CodecInspection:
+    def compared_with(self, mean: Tensor) -> CodecInspection:
         """All ranks call this."""
         return CodecInspection(self.layout.lost(mean, self.reducer.finish()), self.squares)
 
 
 @dataclass
 class EstSteps:
-    """Lets the ESTs of this process run one after the other, each with its own batches and random numbers, with the buffers
-    that the step began with, and into a gradient of its own."""
+    """Runs the ESTs of this process one after the other. Each has its own batches, random numbers and gradient, and
+    starts from the buffers at the start of the step."""
 
     state: TrainingState
     layout: Layout
@@ -121,7 +122,7 @@ class EstSteps:
     gradients: Gradients
     edits: Edits
     across_ranks: bool
-    """Whether another rank must come to the same bits."""
+    """Whether another rank must compute the same bits."""
     leaver: Leaver | None = None
     """Knows whether this rank was asked to leave."""
 
@@ -132,7 +133,7 @@ class EstSteps:
         self._reached_in_est_step: set[str] = set()
         self._runs = False
         self._runs_again = False
-        self._beside: _Beside | None = None
+        self._exact: _ExactMean | None = None
         self._hooks = self.layout.watch(self._on_gradient)
 
     def run(
@@ -140,10 +141,11 @@ class EstSteps:
     ) -> EstStepsOutcome:
         """Compute the next step's gradient, and attach it to the parameters.
 
-        Where the guard of a codec `inspects` the step, the result has the error of the codec, too.
+        If the guard of a codec `inspects` the step, the result includes the error of the codec.
 
-        With `twice` the turns are run a second time, in another order, and must come to the same. Raises UsageError where
-        they do not; where a gradient is missing, comes twice or was replaced; and for what a turn must not do.
+        With `twice` all EST steps run a second time, in another order, and must give the same results. Raises
+        UsageError if they do not; if a gradient is missing, computed twice or replaced; and for forbidden operations
+        in an EST step.
         """
         state, rank, started_ns = self.state, self.transport.rank, time.perf_counter_ns()
         mine = assignment.ests[rank]
@@ -155,13 +157,13 @@ class EstSteps:
         state.reducer.begin(
             assignment, state.begin_codec(), {est: context.codec for est, context in state.contexts.items()}
         )
-        self._beside = _Beside.started(self.layout, self.transport, assignment) if inspects else None
+        self._exact = _ExactMean.started(self.layout, self.transport, assignment) if inspects else None
         self._buffers.begin()
         before = attributes(state.model) if twice else {}
         first_runs = [FirstRun(est, state.contexts[est].rng) for est in mine] if twice else []
-        for place, est in enumerate(mine):
+        for index, est in enumerate(mine):
             with self.spans.est_step(est):
-                first_run = first_runs[place] if twice else None
+                first_run = first_runs[index] if twice else None
                 found.losses[est] = self._est_step(est, phase, first_run, last=est == mine[-1])
             if self.gradients.find_unused:
                 found.used.add_(self._mask())
@@ -174,12 +176,13 @@ class EstSteps:
             self.layout.attach(mean, clear=False)
             self._buffers.finish(self.transport, assignment.owner(0))
             if self.leaver is not None and self.leaver.reason is not None:
-                found.asked.fill_(1)  # Told with the losses, so that no step waits for it.
+                found.asked.fill_(1)  # Sent with the losses, so that no step waits for it.
             self.transport.add(shared).wait()
-        return found if self._beside is None else replace(found, inspection=self._beside.held_against(mean))
+        return found if self._exact is None else replace(found, inspection=self._exact.compared_with(mean))
 
     def _outcome(self, assignment: Assignment) -> tuple[EstStepsOutcome, Tensor]:
-        """What the ranks will tell each other, all 0 still, and the one tensor that they add up for that."""
+        """The values that the ranks will exchange, initially 0, and the one tensor behind all of them that is
+        all-reduced."""
         n_est, world, unused = (
             assignment.n_est,
             assignment.world,
@@ -188,11 +191,11 @@ class EstSteps:
         sizes = {"losses": n_est, "terms": world, "news": 1, "asked": 1, "write": 1, "busy": world}
         sizes |= {"updated": world, "used": unused}
         shared = torch.zeros(sum(sizes.values()), dtype=torch.float64, device=self.state.device)
-        parts = shared.split(list(sizes.values()))
-        return EstStepsOutcome(**dict(zip(sizes, parts, strict=True))), shared
+        slices = shared.split(list(sizes.values()))
+        return EstStepsOutcome(**dict(zip(sizes, slices, strict=True))), shared
 
     def check(self) -> None:
-        """Raise UsageError for a hook on a parameter that would run when its gradient may have been sent."""
+        """Raise UsageError for a parameter hook that would run after the gradient may have been sent."""
         for slot, hook in zip(self.layout.slots, self._hooks, strict=True):
             hooks: dict[int, object] = slot.parameter._post_accumulate_grad_hooks
             if next(reversed(hooks)) != hook.id:
@@ -207,19 +210,20 @@ class EstSteps:
             hook.remove()
 
     def _est_step(self, est: Est, phase: LossPhase, first_run: FirstRun | None, *, last: bool) -> Tensor:
-        """One EST's gradient, and its loss. What will be run again is noted in `first_run`, and not sent before."""
+        """Compute one EST's gradient; returns its loss. An EST step that will run again is recorded in `first_run` and
+        not sent."""
         context, flat = self.state.contexts[est], self.state.reducer.buffer()
         with self.spans("switch"):
             self._enter(flat, context.rng)
-        send = last and first_run is None and self._beside is None
+        send = last and first_run is None and self._exact is None
         loss = self._passes(est, phase, flat, first_run, send=send)
         with self.spans("switch"):
             context.rng = RngState.capture(self.state.device)
             self._leave(est, flat)
         if first_run is not None:
             first_run.found |= self._found(loss, flat)
-        if self._beside is not None:
-            self._beside.take(est, flat, last=last)
+        if self._exact is not None:
+            self._exact.take(est, flat, last=last)
         if not last:
             with self.spans("stage"):
                 self.state.reducer.fold(est, flat)
@@ -228,7 +232,8 @@ class EstSteps:
         return loss
 
     def _verify(self, first_runs: list[FirstRun], phase: LossPhase, before: Mapping[str, str]) -> None:
-        """Run the turns again, last first; and one of the next rank's. Raises UsageError on all ranks where one differs."""
+        """Run the EST steps again in reverse order, then one of the next rank's. Raises UsageError on all ranks if one
+        differs."""
         step, (rank, world) = self.state.next_step, (self.transport.rank, self.transport.world)
         with together(self.transport):
             for first_run in reversed(first_runs):
@@ -244,7 +249,7 @@ class EstSteps:
                 guest.compare(where, self._run_again(guest, phase), [])
 
     def _run_again(self, first_run: FirstRun, phase: LossPhase) -> dict[str, str]:
-        """Hashes of what a turn comes to when it is run a second time."""
+        """Hashes of the results of an EST step that is run a second time."""
         flat, self._runs_again = self.layout.new(), True
         try:
             if self.feed.can_repeat:
@@ -259,7 +264,7 @@ class EstSteps:
             self._runs_again = False
 
     def _enter(self, flat: Tensor, rng: RngState) -> None:
-        """Let a turn begin, whose gradient goes to `flat`."""
+        """Start an EST step whose gradient is accumulated in `flat`."""
         self.layout.attach(flat, clear=True)
         self._buffers.enter()
         rng.restore(self.state.device)
@@ -274,10 +279,10 @@ class EstSteps:
                 slot.of(flat).zero_()  # As DDP has it, whose zeros are positive.
 
     def _passes(self, est: Est, phase: LossPhase, flat: Tensor, first_run: FirstRun | None, *, send: bool) -> Tensor:
-        """Forward and backward passes over an EST's micro-batches; the last one sends what it finds, if so asked."""
+        """Forward and backward passes over an EST's micro-batches. With `send` the last one sends its gradients."""
         state, order, step = self.state, self.feed.order, self.state.next_step
         counts = [len(order.batch(step, est, micro)) for micro in range(order.accumulate)]
-        kept = iter(first_run.batches if first_run is not None else ())
+        stored = iter(first_run.batches if first_run is not None else ())
         loss = torch.zeros((), dtype=torch.float64, device=state.device)
         for micro, count in enumerate(counts):
             if send and micro == len(counts) - 1:
@@ -285,7 +290,7 @@ class EstSteps:
             if not count:
                 continue
             with self.spans("data"):
-                batch = next(kept) if self._runs_again else self._batch(est, first_run)
+                batch = next(stored) if self._runs_again else self._batch(est, first_run)
             weight = count * order.n_est / order.count(step)
             loss += self._pass(est, phase, batch, flat, weight).double() * (count / sum(counts))
         return loss
@@ -297,7 +302,7 @@ class EstSteps:
         return batch
 
     def _pass(self, est: Est, phase: LossPhase, batch: Any, flat: Tensor, weight: float) -> Tensor:
-        """Forward and backward of one micro-batch, whose loss counts `weight`."""
+        """Forward and backward pass of one micro-batch; its loss is multiplied by `weight`."""
         self._reached.clear()
         version = flat._version
         with collectives.est_step(est), self._running():
@@ -349,7 +354,7 @@ class EstSteps:
 
     def _on_gradient(self, slot: Slot) -> None:
         if not self._runs:
-            return  # A backward pass of the script's own, outside any turn.
+            return  # A backward pass of the script, outside of any EST step.
         if slot.name in self._reached:
             raise UsageError(
                 f"the gradient of {slot.name} was computed twice in one backward pass; the first one may have been sent",

@@ -1,4 +1,4 @@
-"""One global step of a job: the turns of its ESTs, the update, and what the ranks tell each other in it."""
+"""One global step of a job: the EST steps, the update, and the values that the ranks exchange."""
 
 import math
 import time
@@ -27,21 +27,22 @@ class StepRunner:
     est_steps: EstSteps
     update: Update
     phases: tuple[LossPhase, ...]
-    """They take turns, step by step."""
+    """They alternate from step to step."""
     placement: EstPlacement
     agreement: JobAgreement
     trainer: int
-    """Number of this trainer among those of the process: of several, all ranks have to take the steps in the same order."""
+    """Number of this trainer in the process: all ranks must interleave the steps of several trainers in the same
+    order."""
     telemetry: Telemetry | NoTelemetry
     reporter: JobReporter
     clock: StepClock
     plans: PlanApplier
     departure: Departure
     _updated_us: float = field(default=0.0, init=False)
-    """What the last update took."""
+    """Time of the last update."""
 
     def run(self, *, verified: bool) -> StepResult:
-        """Make the next step; where it is `verified`, its turns are run twice."""
+        """Make the next step; if `verified`, its EST steps run twice."""
         state, number = self.est_steps.state, self.est_steps.state.next_step
         guard, phase = state.guarding, self.phases[number % len(self.phases)]
         inspects = guard is not None and guard.inspects(number, len(self.phases))
@@ -65,7 +66,7 @@ class StepRunner:
         return result
 
     def _terms(self, number: int, *, verified: bool) -> dict[str, object]:
-        """What has to be alike on all ranks. Of a step that is `verified` they are compared before it."""
+        """Values that must be the same on all ranks. They are compared before a `verified` step."""
         edits, feed = self.est_steps.edits, self.est_steps.feed
         terms = (
             step_terms(self.est_steps.state, self.placement.assignment)
@@ -79,7 +80,7 @@ class StepRunner:
         return terms
 
     def _inspect(self, number: int, guard: EstGuard, inspection: CodecInspection) -> str | None:
-        """Why the codec is to be given up; None where it is not, or the loss scale was too large to tell."""
+        """Why the codec is given up; None if it is not, or if the loss scale was too large for an inspection."""
         state, n_est = self.est_steps.state, self.est_steps.feed.order.n_est
         if state.scaler.is_enabled() and not math.isfinite(inspection.lost):
             return None
@@ -88,7 +89,7 @@ class StepRunner:
         return guard.inspect(number, inspection.lost, inspection.squares, states, n_est, transport, state.device)
 
     def _update(self, number: int, phase: LossPhase, found: EstStepsOutcome) -> bool:
-        """Update the parameters. Returns whether fp16's scaler held the optimizers back."""
+        """Update the parameters. Returns whether fp16's scaler skipped the optimizers."""
         order, slots = self.est_steps.feed.order, self.est_steps.layout.slots
         epoch_ends = order.epoch(number) != order.epoch(number + 1)
         unused = [slot for slot, times in zip(slots, found.used.tolist(), strict=False) if not times]
@@ -100,7 +101,7 @@ class StepRunner:
         return skipped
 
     def _hear(self, number: int, terms: Mapping[str, object], found: EstStepsOutcome, *, is_measure: bool) -> None:
-        """Take in what the ranks have told each other with the losses, so that no step waits for it."""
+        """Process the values that the ranks have exchanged with the losses, so that no step waits for them."""
         if found.asked.item():
             self.departure.agree()
         if len(set(found.terms.tolist())) > 1:

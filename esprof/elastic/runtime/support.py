@@ -41,12 +41,13 @@ def check(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
 
 
 def check_optimizers(layout: Layout, optimizers: Sequence[Optimizer]) -> None:
-    """Raise UsageError where an optimizer has got a parameter to train that the model did not have before the first step."""
+    """Raise UsageError where an optimizer has got a parameter to train that the model did not have before the first
+    step."""
     for optimizer in optimizers:
-        for place, group in enumerate(optimizer.param_groups):
+        for index, group in enumerate(optimizer.param_groups):
             if not layout.parameters.issuperset(map(id, group["params"])):
                 raise UsageError(
-                    f"group {place} of {type(optimizer).__name__} has parameters that the model did not have",
+                    f"group {index} of {type(optimizer).__name__} has parameters that the model did not have",
                     remedy="Make a new ElasticTrainer for the changed model. It cannot use the checkpoints of this one.",
                 )
 
@@ -68,8 +69,8 @@ def check_loss(loss: object) -> Tensor:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch with all its tensors on `device`, those in lists, tuples and mappings included. An object with a method `to`
-    is moved by that; anything else stays as it is."""
+    """A batch with all its tensors on `device`, those in lists, tuples and mappings included. An object with a method
+    `to` is moved by that; anything else stays as it is."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if callable(getattr(type(batch), "to", None)):

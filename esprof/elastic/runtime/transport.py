@@ -30,14 +30,15 @@ class Transport(Protocol):
     world: int
 
     def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
-        """Start to send `sizes[r]` elements of `send` (1-D) to each rank r, and to receive `out_sizes[r]` elements of `out`
-        (1-D) from it, both in the ranks' order."""
+        """Start to send `sizes[r]` elements of `send` (1-D) to each rank r, and to receive `out_sizes[r]` elements of
+        `out` (1-D) from it, both in the ranks' order."""
 
     def gather(self, out: Tensor, mine: Tensor) -> Work:
         """Start to gather `mine` (1-D, equally long on all ranks) of all ranks in `out`, in the ranks' order."""
 
     def share(self, whole: Tensor) -> Work:
-        """Start to give all ranks all parts of `whole` (1-D): equal ones, in the ranks' order, each written by its rank."""
+        """Start to give all ranks all parts of `whole` (1-D): equal ones, in the ranks' order, each written by its
+        rank."""
 
     def broadcast(self, tensor: Tensor, source: int) -> Work: ...
 
@@ -46,9 +47,9 @@ class Transport(Protocol):
 
 
 class GroupTransport:
-    """A `torch.distributed` group. Tensors on a device that its backend does not serve, such as a GPU's with gloo or the
-    host's with NCCL, make a detour: over the host, or over the GPU `gpu`. A wait over gloo ends with a MismatchError where
-    `roll_call` finds that another rank will not come."""
+    """A `torch.distributed` group. Tensors on a device that its backend does not serve, such as a GPU's with gloo or
+    the host's with NCCL, make a detour: over the host, or over the GPU `gpu`. A wait over gloo ends with a
+    MismatchError where `roll_call` finds that another rank will not come."""
 
     def __init__(
         self, group: dist.ProcessGroup | None = None, gpu: str = "cuda", roll_call: RollCall | None = None
@@ -72,11 +73,11 @@ class GroupTransport:
         return self._start(lambda there, here: all_gather(there, here, self._group), out, mine)
 
     def share(self, whole: Tensor) -> Work:
-        parts = whole.chunk(self.world)
+        shards = whole.chunk(self.world)
         if not self._by_gloo or not whole.is_cpu:
-            return self.gather(whole, parts[self.rank])
+            return self.gather(whole, shards[self.rank])
         # Gloo gathers into a tensor of its own, and copies: broadcasts write to where it belongs.
-        return _Several([self.broadcast(part, rank) for rank, part in enumerate(parts)])
+        return _Several([self.broadcast(shard, rank) for rank, shard in enumerate(shards)])
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         start = self._global(source)
@@ -107,9 +108,9 @@ class GroupTransport:
 
 
 def _detours(config: str, gpu: str) -> dict[str, str]:
-    """Device type -> the device over which its tensors travel, for those that the backends (`cpu:gloo,cuda:nccl`) do not
-    serve."""
-    backends = dict(part.split(":") for part in config.split(","))
+    """Device type -> the device over which its tensors travel, for those that the backends (`cpu:gloo,cuda:nccl`) do
+    not serve."""
+    backends = dict(entry.split(":") for entry in config.split(","))
     if backends.get("cuda") == "gloo":
         return {"cuda": "cpu"}
     return {} if "cpu" in backends else {"cpu": gpu}

@@ -1,4 +1,4 @@
-"""A job's own account of its steps, as a Run that replay, diagnosis and checks read like a recorded one."""
+"""Records the steps of a running job as a Run, which replay, diagnosis and checks read like a profiled one."""
 
 import os
 import socket
@@ -22,14 +22,14 @@ from esprof.core.types import Ns
 from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.telemetry.spans import Span, StepSpans
-from esprof.elastic.telemetry.transfers import TimedCollective, WatchedTransport
+from esprof.elastic.telemetry.watched_transport import TimedCollective, WatchedTransport
 from esprof.recorder.shared.identity import device, peak_memory, versions
 from esprof.run.directory import write_meta, write_table
 from esprof.run.groups import Group, group_name
 from esprof.run.run import Exchange, RankMeta, RunMeta, Window
 from esprof.run.schema import EVENTS, STEPS, Table, table
 
-_MAX_STEPS_KEPT = 256
+_MAX_STEPS_RETAINED = 256
 """Number of steps that a Run holds, the newest ones."""
 
 _CALL_OF_COLLECTIVE = {
@@ -41,8 +41,8 @@ _CALL_OF_COLLECTIVE = {
 """What PyTorch's profiler calls the call that starts a collective."""
 
 _LOADER_EVENT = "enumerate(DataLoader)#_{}DataLoaderIter.__next__"
-_TRANSFERS_AT_ONCE = {"gloo": 2}
-"""Transfers that a backend makes at the same time: gloo has as many threads. NCCL has one stream for a group."""
+_CONCURRENT_COLLECTIVES = {"gloo": 2}
+"""Collectives that a backend executes at the same time: gloo has two threads. NCCL has one stream per group."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Step:
     phase: str
     samples: int
     spans: list[Span]
-    transfers: list[TimedCollective]
+    collectives: list[TimedCollective]
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,11 @@ class _EventRow:
 
 
 class Telemetry:
-    """Notes every step of this rank, and writes the newest _MAX_STEPS_KEPT as a Run: as often as so many are over, and on
-    `write`.
+    """Notes every step of this rank. Writes the newest _MAX_STEPS_RETAINED steps as a Run, each time that many have
+    ended and on `write`.
 
-    A step lasts from the end of the one before to its own. Backends do not tell when they took up a transfer: that is worked
-    out from when each was started and done. All ranks must make the same calls.
+    A step lasts from the end of the one before to its own. Backends do not report when they took up a
+    collective: that is estimated from when each was started and done. All ranks must make the same calls.
     """
 
     def __init__(
@@ -103,33 +103,34 @@ class Telemetry:
         self._device = device
         self._model_signature = model_signature
         self._next = _LOADER_EVENT.format("MultiProcessing" if workers else "SingleProcess")
-        self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS_KEPT)
+        self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS_RETAINED)
         self._since_written = 0
-        self._begun_ns = time.time_ns()
+        self._step_start_ns = time.time_ns()
         self._phase = "timed"
 
     def begin_step(self, *, verified: bool) -> None:
-        """Begin the first step; each later one begins where the one before it ended. One whose turns are run twice is no
-        measure of the others."""
+        """Begin the first step; each later one begins where the one before it ended. A verified step runs its EST steps
+        twice, so its time does not count."""
         if verified:
             self._phase = "warmup"
         if not self._steps:
-            self._begun_ns = time.time_ns()
+            self._step_start_ns = time.time_ns()
             self._forget()
 
     def end_step(self, number: int, samples: int) -> None:
         """End step `number`, in which this rank saw so many samples."""
         end_ns = time.time_ns()
-        spans, transfers = self.spans.take(), self.transport.take()
-        self._steps.append(_Step(number, self._begun_ns, end_ns, self._phase, samples, spans, transfers))
-        self._begun_ns, self._phase = end_ns, "timed"
+        spans, collectives = self.spans.take(), self.transport.take()
+        self._steps.append(_Step(number, self._step_start_ns, end_ns, self._phase, samples, spans, collectives))
+        self._step_start_ns, self._phase = end_ns, "timed"
         self._since_written += 1
-        if self._since_written == _MAX_STEPS_KEPT:
+        if self._since_written == _MAX_STEPS_RETAINED:
             self.write()
 
     def write(self, since: int = 0, exchanges: Sequence[Exchange] = ()) -> None:
-        """Write the Run as of now, of the kept steps from `since` on, and `exchanges`, what was measured of those. All ranks
-        call this together; rank 0 writes what holds for all. Where one cannot, rank 0 warns, and the job goes on."""
+        """Write the Run as of now, with the retained steps from `since` on and the measured `exchanges`. All ranks
+        call this together; rank 0 writes the metadata of all. If a rank cannot write, rank 0 warns and the job
+        continues."""
         try:
             with together(self.unwatched):
                 self._write([step for step in self._steps if step.number >= since], exchanges)
@@ -137,7 +138,7 @@ class Telemetry:
             if self.unwatched.rank == 0:
                 warnings.warn(f"the telemetry of the job was not written: {error}", stacklevel=3)
         self._since_written = 0
-        self._phase = "export"  # The step in which this was written is no measure of the others.
+        self._phase = "export"  # The step in which this was written does not count.
 
     def flush(self) -> None:
         """Write the Run, if there is a step that is not in it."""
@@ -145,7 +146,7 @@ class Telemetry:
             self.write()
 
     def _write(self, steps: list[_Step], exchanges: Sequence[Exchange]) -> None:
-        """Tables of all ranks first, so that the file that tells of them never comes before them."""
+        """Write the tables of all ranks first, so that the metadata never names a table that does not exist."""
         rank, events = self.unwatched.rank, self._events(steps)
         with together(self.unwatched):
             write_table(self._path, "events", rank, events)
@@ -174,19 +175,19 @@ class Telemetry:
         return table(columns, EVENTS)
 
     def _rows(self, step: _Step) -> Iterator[_EventRow]:
-        """The rows of the thread that trains. Where it waited for a transfer, no operation covers it."""
+        """The rows of the thread that trains. No operation covers the time that it waited for a collective."""
         yield _EventRow(f"ProfilerStep#{step.number}", "step", step.start_ns, step.end_ns - step.start_ns, step.number)
-        waits = sorted(wait for transfer in step.transfers for wait in transfer.waits)
+        waits = sorted(wait for collective in step.collectives for wait in collective.waits)
         for span in step.spans:
             if span.what == "data":
                 yield _EventRow(self._next, "loader", span.start_ns, span.end_ns - span.start_ns, step.number, span.est)
             else:
                 for start, end in _without(waits, span.start_ns, span.end_ns):
                     yield _EventRow(span.what, "op", start, end - start, step.number, span.est)
-        for transfer in step.transfers:
-            launching = transfer.launched_ns - transfer.start_ns
+        for collective in step.collectives:
+            launching = collective.launched_ns - collective.start_ns
             yield _EventRow(
-                _CALL_OF_COLLECTIVE[transfer.collective], "op", transfer.start_ns, launching, step.number, transfer.est
+                _CALL_OF_COLLECTIVE[collective.kind], "op", collective.start_ns, launching, step.number, collective.est
             )
 
     def _meta(self, events: int, steps: list[_Step]) -> RankMeta:
@@ -245,45 +246,44 @@ def open_telemetry(
 
 
 class _Lanes:
-    """The threads or streams of a backend, which take up transfers in the order in which they are started."""
+    """The threads or streams of a backend, which execute collectives in the order in which they are started."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
-        self._free_ns = [0] * _TRANSFERS_AT_ONCE.get(backend, 1)
+        self._free_ns = [0] * _CONCURRENT_COLLECTIVES.get(backend, 1)
 
     def rows(self, step: _Step) -> Iterator[_EventRow]:
-        for transfer in step.transfers:
-            assert transfer.end_ns is not None
-            # The thread that is free first takes up the transfer.
+        for collective in step.collectives:
+            assert collective.end_ns is not None
             thread = self._free_ns.index(min(self._free_ns))
-            start = min(max(transfer.start_ns, self._free_ns[thread]), transfer.end_ns)
-            self._free_ns[thread] = transfer.end_ns
+            start = min(max(collective.start_ns, self._free_ns[thread]), collective.end_ns)
+            self._free_ns[thread] = collective.end_ns
             yield _EventRow(
-                f"{self._backend}:{transfer.collective}",
+                f"{self._backend}:{collective.kind}",
                 "collective",
                 start,
-                transfer.end_ns - start,
+                collective.end_ns - start,
                 step.number,
-                transfer.est,
+                collective.est,
                 tid=thread,
-                coll_seq=transfer.sequence,
-                collective=transfer.collective,
-                peer=transfer.root,
-                in_bytes=transfer.in_bytes,
-                out_bytes=transfer.out_bytes,
-                dtype=transfer.dtype,
+                coll_seq=collective.sequence,
+                collective=collective.kind,
+                peer=collective.root,
+                in_bytes=collective.in_bytes,
+                out_bytes=collective.out_bytes,
+                dtype=collective.dtype,
             )
 
 
 def _backend(device: torch.device) -> str:
     """Name of the backend by which the device's tensors travel."""
     config = str(dist.get_backend_config()) if dist.is_available() and dist.is_initialized() else "cpu:gloo"
-    backends = dict(part.split(":") for part in config.split(","))
+    backends = dict(entry.split(":") for entry in config.split(","))
     return backends.get(device.type) or next(iter(backends.values()))
 
 
 def _without(waits: Iterable[tuple[Ns, Ns]], start: Ns, end: Ns) -> Iterator[tuple[Ns, Ns]]:
-    """The parts of the time from `start` to `end` that lie in none of the `waits`, which are sorted."""
+    """The intervals between `start` and `end` outside of all `waits` (sorted)."""
     for begin, over in waits:
         if over <= start or begin >= end:
             continue

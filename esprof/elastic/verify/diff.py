@@ -1,4 +1,5 @@
-"""Compares two step-hash logs: whether two runs were the same bit for bit, and if not, where they part. Needs no torch."""
+"""Compares two step-hash logs: whether two runs were the same bit for bit, and if not, where they part. Needs no
+torch."""
 
 import math
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ class Distance(msgspec.Struct, frozen=True):
     differing: int
     """Number of elements whose bits differ."""
     max_ulp: int | None = None
-    """Largest distance of two elements, in units in the last place: 1 for neighbours. NaN is left out; None for integers."""
+    """Largest distance of two elements, in units in the last place: 1 for neighbours. NaN is left out; None for
+    integers."""
     nan: int = 0
     """Number of differing elements that are NaN in either array."""
 
@@ -161,13 +163,14 @@ class _Comparison:
 
 
 def distance(a: Array, b: Array, *, is_float: bool) -> Distance:
-    """How far two arrays of one type and shape are apart; `is_float` tells bfloat16, which NumPy lacks, from integers."""
+    """How far two arrays of one type and shape are apart; `is_float` tells bfloat16, which NumPy lacks, from
+    integers."""
     bits_a, bits_b = _bits(a), _bits(b)
-    places = bits_a != bits_b
-    differing = int(places.sum())
+    differs = bits_a != bits_b
+    differing = int(differs.sum())
     if not is_float:
         return Distance(differing)
-    bits_a, bits_b = bits_a[places], bits_b[places]
+    bits_a, bits_b = bits_a[differs], bits_b[differs]
     nan = _is_nan(bits_a, a.dtype) | _is_nan(bits_b, b.dtype)
     ordered_a, ordered_b = _ordered(bits_a[~nan]), _ordered(bits_b[~nan])
     apart = np.maximum(ordered_a, ordered_b) - np.minimum(ordered_a, ordered_b)

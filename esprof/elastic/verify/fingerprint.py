@@ -4,7 +4,8 @@ Three levels say what is promised of the bits:
 
 - `D0`: the same processes on the same devices, with the same ESTs each, get the same bits again. Any reduction will do.
 - `D1`: so do any processes with any assignment, resumed ones too, on devices of one type. This is the default.
-- `hetero-relaxed`: devices may be of several types. Every EST sees the same batches and random numbers, and sums have the
+- `hetero-relaxed`: devices may be of several types. Every EST sees the same batches and random numbers, and sums have
+the
   same order; but kernels differ between device types, and the bits with them. Nothing is promised of bits.
 
 There is no level for equal bits on different types of device: public torch cannot pin its kernels across them.
@@ -68,8 +69,9 @@ def agree(
 ) -> Fingerprint:
     """The job's fingerprint, made of those of all ranks.
 
-    `terms` must be the same on all ranks, too, but may change when the job goes on, so they are no part of the fingerprint.
-    Raises MismatchError where the ranks train different things, or at D1 where they compute on different machines.
+    `terms` must be the same on all ranks, too, but may change when the job goes on, so they are no part of the
+    fingerprint. Raises MismatchError where the ranks train different things, or at D1 where they compute on different
+    machines.
     """
     require_alike(transport, "job", job, _SAME_SCRIPT_REMEDY)
     require_alike(transport, "terms", terms, _SAME_SCRIPT_REMEDY)
@@ -123,7 +125,8 @@ def model_fields(model: nn.Module) -> dict[str, Value]:
 
 
 def optimizer_fields(optimizers: Sequence[Optimizer]) -> dict[str, Value]:
-    """Each optimizer's class and, as far as its groups of parameters tell, how it is implemented (`foreach`, `fused`, …)."""
+    """Each optimizer's class and, as far as its groups of parameters tell, how it is implemented (`foreach`, `fused`,
+    …)."""
     fields: dict[str, Value] = {}
     for called, optimizer in _named(optimizers).items():
         kind = type(optimizer)
@@ -138,16 +141,16 @@ def optimizer_fields(optimizers: Sequence[Optimizer]) -> dict[str, Value]:
 def group_fields(optimizers: Sequence[Optimizer]) -> dict[str, object]:
     """The settings of each group of parameters: learning rate, momentum and the like."""
     return {
-        f"{called}.{place}.{name}": plain(value)
+        f"{called}.{index}.{name}": plain(value)
         for called, optimizer in _named(optimizers).items()
-        for place, group in enumerate(optimizer.param_groups)
+        for index, group in enumerate(optimizer.param_groups)
         for name, value in group.items()
         if name != "params"
     }
 
 
 def _named(optimizers: Sequence[Optimizer]) -> dict[str, Optimizer]:
-    names = ["optimizer"] if len(optimizers) == 1 else [f"optimizer {place}" for place in range(len(optimizers))]
+    names = ["optimizer"] if len(optimizers) == 1 else [f"optimizer {index}" for index in range(len(optimizers))]
     return dict(zip(names, optimizers, strict=True))
 
 

@@ -26,11 +26,13 @@ _encoder = msgspec.json.Encoder()
 
 
 class HashLog:
-    """The log of the whole job, which rank 0 writes: after a step all ranks hold the same, which their hashes must show.
+    """The log of the whole job, which rank 0 writes: after a step all ranks hold the same, which their hashes must
+    show.
 
-    A job that goes on from a checkpoint keeps the lines of the steps before it and writes the others anew; one that starts
-    at step 0 writes a new log in place of an old one. With `values` each distinct content of a tensor is kept as a .npy file
-    in the folder `PATH.values`, so that distances can be told: about as large, for each step, as a checkpoint.
+    A job that goes on from a checkpoint keeps the lines of the steps before it and writes the others anew; one that
+    starts at step 0 writes a new log in place of an old one. With `values` each distinct content of a tensor is kept
+    as a .npy file in the folder `PATH.values`, so that distances can be told: about as large, for each step, as a
+    checkpoint.
 
     All ranks make the same calls. Raises MismatchError where the lines to keep are another job's, OutputError where the
     file system refuses.
@@ -63,8 +65,8 @@ class HashLog:
     ) -> None:
         """Add the line of a step, with the hashes of `tensors` as they are after it.
 
-        Raises MismatchError on all ranks where the hashes differ between ranks that compute alike, OutputError where the
-        line cannot be written.
+        Raises MismatchError on all ranks where the hashes differ between ranks that compute alike, OutputError where
+        the line cannot be written.
         """
         digests = {name: self._digest(tensor) for name, tensor in tensors.items()}
         whole = hashlib.sha256(msgspec.json.encode(list(digests.items()))).hexdigest()
@@ -159,5 +161,5 @@ def _retained(path: Path, fingerprint: Fingerprint, next_step: int) -> Iterator[
     yield from takewhile(lambda line: line.step < next_step, log.steps())
 
 
-def _line(part: Header | StepLine) -> bytes:
-    return _encoder.encode(part) + b"\n"
+def _line(entry: Header | StepLine) -> bytes:
+    return _encoder.encode(entry) + b"\n"

@@ -1,8 +1,8 @@
 """What call of its trainer each rank is in, so that no rank waits for one that will not come.
 
 `save()` on rank 0 alone, a rank that makes fewer steps or has failed: a collective then waits till its group's timeout,
-half an hour, and names nobody. Here every rank tells the job's store, beside its work, which call it is in; one that waits
-looks there. Each call has a number, the same on all ranks that make the same calls.
+half an hour, and names nobody. Here every rank tells the job's store, beside its work, which call it is in; one that
+waits looks there. Each call has a number, the same on all ranks that make the same calls.
 """
 
 import atexit
@@ -38,7 +38,8 @@ _MAX_FOREIGN_CALL_S = 6.0
 """How long another rank is in the same call of torch.distributed, outside of the trainer, before it counts as lost."""
 
 _MAX_WAIT_BEFORE_EXIT_S = 3.0
-"""How long a rank has to come out of what waits for others once it is known that nobody will come; then the process ends."""
+"""How long a rank has to come out of what waits for others once it is known that nobody will come; then the process
+ends."""
 
 _MAX_RANKS_CHECKED = 16
 """How many ranks each rank looks at, those after it: together they look at all, whatever the world's size."""
@@ -68,8 +69,8 @@ class _CallPosition:
     detail: str = ""
     """Of a failed rank what failed; of one outside of the trainer the call of torch.distributed that it is in."""
     beats: int = field(default=0, compare=False)
-    """How often it has found itself in that call of torch.distributed. A rank that has left it, and lets no other thread of
-    its run, finds nothing."""
+    """How often it has found itself in that call of torch.distributed. A rank that has left it, and lets no other
+    thread of its run, finds nothing."""
 
 
 class RollCall(Protocol):
@@ -126,7 +127,8 @@ class StoreRollCall:
         """Where another rank was when last looked at, and since when."""
         self._reported: _CallPosition | None = None
         self._retained: list[Any] = []
-        """Groups that must not go: what deletes one of gloo waits for its transfers, and no frame of Python shows it."""
+        """Groups that must not go: what deletes one of gloo waits for its transfers, and no frame of Python shows
+        it."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._nowhere = open(os.devnull, "wb")  # noqa: SIM115 It has to stay open as long as the process.
@@ -160,7 +162,7 @@ class StoreRollCall:
         until = time.monotonic() + _MIN_WAIT_BEFORE_CHECK_S
         while self._verdict is None and time.monotonic() < until and not self._over.is_set():
             time.sleep(_REPORT_INTERVAL_S / 5)
-            self._check_others(transfer_failed=True)
+            self._check_others(collective_failed=True)
         if self._verdict is not None:
             raise MismatchError(self._verdict, remedy="Make the same trainer calls on every rank.") from error
 
@@ -178,7 +180,8 @@ class StoreRollCall:
         _client.cache_clear()
 
     def end(self) -> None:
-        """The process ends. Where nobody has come, gloo's threads still wait, and the interpreter would wait for them."""
+        """The process ends. Where nobody has come, gloo's threads still wait, and the interpreter would wait for
+        them."""
         if os.getpid() != self._pid:  # A child that the job has forked, with the parent's connection.
             return
         if self._verdict is not None and _latest is not None and _latest() is self:
@@ -188,8 +191,8 @@ class StoreRollCall:
     def beat(self) -> None:
         """Tell where this rank is, and look where others are if it waits. The thread calls this.
 
-        Once it is known that nobody will come, the training thread may clean up for as long as it likes. Where it waits for
-        other ranks itself, nothing but the end of the process ends that.
+        Once it is known that nobody will come, the training thread may clean up for as long as it likes. Where it
+        waits for other ranks itself, nothing but the end of the process ends that.
         """
         self._report()
         position, now = self._position, time.monotonic()
@@ -231,14 +234,14 @@ class StoreRollCall:
                 json.dumps([position.number, position.call, position.state, position.detail, position.beats]),
             )
 
-    def _check_others(self, *, transfer_failed: bool = False) -> None:
+    def _check_others(self, *, collective_failed: bool = False) -> None:
         """Find a rank that will not come, or hear of one that another has found."""
         with self._lock:
             if self._verdict is not None:
                 return
             # What is known of one call tells nothing of a later one, of which the ranks may be well again.
             verdict = self._store.get(f"verdict/{self._position.number}") or self._found()
-            if verdict is None and transfer_failed and self._store.is_gone:  # Else its process may have ended well.
+            if verdict is None and collective_failed and self._store.is_gone:  # Else its process may have ended well.
                 verdict = (
                     f"the process that holds the job's store is gone; rank {self._rank} is in {self._position.call}"
                 )
@@ -295,8 +298,8 @@ class StoreRollCall:
         )
 
     def _nobody_comes_to(self, lost: Rank) -> bool:
-        """Whether no rank is left that could come to the call of torch.distributed in which `lost` waits: all others are in
-        a call of their trainer, in such a call themselves, or gone. Who belongs to that call is not known."""
+        """Whether no rank is left that could come to the call of torch.distributed in which `lost` waits: all others
+        are in a call of their trainer, in such a call themselves, or gone. Who belongs to that call is not known."""
         others = [rank for rank in range(self._world) if rank not in (lost, self._rank)]
         positions = [(rank, self._position_of(rank)) for rank in others]
         held = [

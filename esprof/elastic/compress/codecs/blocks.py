@@ -13,8 +13,8 @@ _SCALE_BYTES = 4
 
 
 class Quantised:
-    """Whole numbers of 8 or 4 bits, rounded to nearest, times the scale of their block: that of the largest entry, as in
-    ZeRO++ (Wang et al., 2023, §3.3). What 4 bits lose is added to the next gradient; 8 lose too little for that."""
+    """Whole numbers of 8 or 4 bits, rounded to nearest, times the scale of their block: that of the largest entry, as
+    in ZeRO++ (Wang et al., 2023, §3.3). What 4 bits lose is added to the next gradient; 8 lose too little for that."""
 
     def __init__(self, spec: str, bits: Literal[4, 8]) -> None:
         self.spec = spec
@@ -60,8 +60,8 @@ class Quantised:
 
 
 class Sign:
-    """One bit for each entry, and for each block the mean magnitude; what is lost is added to the next gradient (EF-SignSGD,
-    Karimireddy et al., ICML 2019, algorithm 2)."""
+    """One bit for each entry, and for each block the mean magnitude; what is lost is added to the next gradient
+    (EF-SignSGD, Karimireddy et al., ICML 2019, algorithm 2)."""
 
     has_state = True
 
@@ -77,13 +77,13 @@ class Sign:
         scale = (rows.abs().sum(dim=1, keepdim=True) / count).to(torch.float32)
         up = residual >= 0
         residual -= torch.where(_in_blocks(up), scale, -scale).ravel()[: len(residual)].to(residual.dtype)
-        bits = _padded(up.to(torch.uint8), 8).view(-1, 8) << _places(up.device)
+        bits = _padded(up.to(torch.uint8), 8).view(-1, 8) << _bit_positions(up.device)
         return torch.cat([bits.sum(dim=1, dtype=torch.uint8), scale.ravel().view(torch.uint8)])
 
     def decode(self, wire: Tensor, out: Tensor) -> None:
         blocks = -(-len(out) // BLOCK)
         packed, scale = wire[: len(wire) - _SCALE_BYTES * blocks], wire[len(wire) - _SCALE_BYTES * blocks :]
-        up = (packed[:, None] >> _places(wire.device)) & 1
+        up = (packed[:, None] >> _bit_positions(wire.device)) & 1
         signs = _in_blocks(up.ravel()[: len(out)].to(torch.float32)) * 2 - 1
         out.copy_((signs * typed(scale, torch.float32)[:, None]).ravel()[: len(out)])
 
@@ -91,7 +91,7 @@ class Sign:
         return -(-numel // 8) + _SCALE_BYTES * -(-numel // BLOCK)
 
 
-def _places(device: torch.device) -> Tensor:
+def _bit_positions(device: torch.device) -> Tensor:
     return torch.arange(8, dtype=torch.uint8, device=device)
 
 

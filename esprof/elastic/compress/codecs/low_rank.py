@@ -12,7 +12,8 @@ from esprof.elastic.compress.codecs.codec import State, typed, with_residual
 
 class PowerSGD:
     """One step of subspace iteration from the last gradient's factor, with error feedback (Vogels et al., NeurIPS 2019,
-    algorithms 1 and 2). The entries fill a square, as in torch's `batched_powerSGD_hook`, not the parameters' shapes."""
+    algorithms 1 and 2). The entries fill a square, as in torch's `batched_powerSGD_hook`, not the parameters'
+    shapes."""
 
     has_state = True
 
@@ -23,7 +24,7 @@ class PowerSGD:
         self._rank = rank
 
     def encode(self, gradient: Tensor, state: State) -> Tensor:
-        matrix, q = self._begun(gradient, state)
+        matrix, q = self._square_and_factor(gradient, state)
         p = _orthonormal(matrix @ q)
         state["q"] = matrix.T @ p
         self._sent(state, p)
@@ -37,7 +38,7 @@ class PowerSGD:
         return 2 * 4 * _side(numel) * self._columns(numel)
 
     def reduce(self, gradient: Tensor, state: State, world: int) -> Iterator[Tensor]:
-        matrix, q = self._begun(gradient, state)
+        matrix, q = self._square_and_factor(gradient, state)
         p = matrix @ q / world
         yield p
         p = _orthonormal(p)
@@ -50,7 +51,7 @@ class PowerSGD:
     def _columns(self, numel: int) -> int:
         return min(self._rank, _side(numel))
 
-    def _begun(self, gradient: Tensor, state: State) -> tuple[Tensor, Tensor]:
+    def _square_and_factor(self, gradient: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """(the gradient and what was not sent as a square, the factor to begin with)."""
         residual, side = with_residual(gradient, state), _side(len(gradient))
         if "q" not in state:

@@ -11,7 +11,7 @@ import esprof
 from esprof.elastic import Data, ElasticTrainer, Proof
 from esprof.elastic.telemetry import recorder
 from esprof.elastic.telemetry.spans import StepSpans
-from esprof.elastic.telemetry.transfers import TimedCollective, WatchedTransport
+from esprof.elastic.telemetry.watched_transport import TimedCollective, WatchedTransport
 from esprof.replay.building.build import build_counted
 
 CPU = torch.device("cpu")
@@ -86,7 +86,7 @@ def test_steps_follow_one_another_and_count_their_samples(tmp_path):
 
 
 def test_the_newest_steps_are_kept_and_written_by_themselves(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder, "_MAX_STEPS_KEPT", 4)
+    monkeypatch.setattr(recorder, "_MAX_STEPS_RETAINED", 4)
     job = trainer(tmp_path / "run")
     for _ in range(3):
         job.step()
@@ -146,7 +146,7 @@ def test_a_transfer_is_noted_with_the_turn_that_started_it_and_the_wait_for_it()
         work = transport.broadcast(torch.zeros(4), 1)
     work.wait()
     (transfer,) = transport.take()
-    assert (transfer.collective, transfer.sequence, transfer.root, transfer.est) == ("broadcast", 0, 1, 1)
+    assert (transfer.kind, transfer.sequence, transfer.root, transfer.est) == ("broadcast", 0, 1, 1)
     assert (transfer.in_bytes, transfer.out_bytes, transfer.dtype) == (16, 16, "float32")
     ((begin, end),) = transfer.waits
     assert transfer.launched_ns <= begin

@@ -42,7 +42,7 @@ def test_telemetry_is_written_when_it_is_asked_for_and_no_earlier_steps_are_in_i
 
 
 def test_what_is_asked_for_right_after_it_was_written_is_written_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder, "_MAX_STEPS_KEPT", 4)
+    monkeypatch.setattr(recorder, "_MAX_STEPS_RETAINED", 4)
 
     def body(transport):
         trainer = small_trainer(transport=transport, telemetry=tmp_path)

@@ -1,4 +1,4 @@
-"""A transport that notes what travels through it, and when."""
+"""A transport that records its collectives and their times."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from esprof.elastic.telemetry.spans import StepSpans
 class TimedCollective:
     """One collective as this rank saw it; times are ns since the Unix epoch."""
 
-    collective: str
+    kind: str
     sequence: int
     """Number of the collective among all that the transport made, the same on all ranks."""
     root: Rank | None
@@ -26,25 +26,26 @@ class TimedCollective:
     out_bytes: Bytes
     dtype: str
     est: Est | None
-    """The EST in whose turn the collective was started; None outside the turns."""
+    """The EST in whose step the collective was started; None outside of EST steps."""
     start_ns: Ns
     launched_ns: Ns
     """When the call that started the collective returned."""
     end_ns: Ns | None = None
-    """When the collective was done or, where the backend does not tell, when the wait for it was; None while under way."""
+    """When the collective was done or, if the backend does not report that, when the wait for it ended; None while
+    running."""
     waits: tuple[tuple[Ns, Ns], ...] = ()
     """(start, end) of each time that this rank's thread waited for the collective."""
 
 
 class WatchedTransport:
-    """Passes all calls on to a transport, and keeps what it saw of them until `take`; of one process alone, nothing."""
+    """Passes all calls on to a transport and records them until `take`. Records nothing in a job of one process."""
 
     def __init__(self, transport: Transport, spans: StepSpans) -> None:
         self.rank = transport.rank
         self.world = transport.world
         self._transport = transport
         self._spans = spans
-        self._transfers: list[TimedCollective] = []
+        self._collectives: list[TimedCollective] = []
         self._made = 0
 
     def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
@@ -65,36 +66,34 @@ class WatchedTransport:
         return self._watch("all_reduce", lambda: self._transport.add(tensor), tensor, tensor)
 
     def take(self) -> list[TimedCollective]:
-        """What was started since the last call. All of it must have been waited for."""
-        taken, self._transfers = self._transfers, []
+        """The collectives started since the last call. All must have been waited for."""
+        taken, self._collectives = self._collectives, []
         return taken
 
-    def _watch(
-        self, collective: str, start: Callable[[], Work], send: Tensor, out: Tensor, root: Rank | None = None
-    ) -> Work:
+    def _watch(self, kind: str, start: Callable[[], Work], send: Tensor, out: Tensor, root: Rank | None = None) -> Work:
         if self.world == 1:
             return start()
         start_ns = time.time_ns()
         work = start()
         launched_ns = time.time_ns()
         sizes = (send.nbytes, out.nbytes)
-        transfer = TimedCollective(
-            collective, self._made, root, *sizes, str(out.dtype)[6:], self._spans.est, start_ns, launched_ns
+        collective = TimedCollective(
+            kind, self._made, root, *sizes, str(out.dtype)[6:], self._spans.est, start_ns, launched_ns
         )
         self._made += 1
-        self._transfers.append(transfer)
-        return _TimedWork(work, transfer, out.device)
+        self._collectives.append(collective)
+        return _TimedWork(work, collective, out.device)
 
 
 class _TimedWork:
-    """A transfer under way, whose end and wait are noted.
+    """A running collective whose end and waits are recorded.
 
-    NCCL calls a transfer done as soon as it is in a stream: for tensors on a GPU only the end of the wait tells its end.
+    NCCL reports a collective as done once it is queued in a stream: on a GPU only the end of the wait shows its end.
     """
 
-    def __init__(self, work: Work, transfer: TimedCollective, device: torch.device) -> None:
+    def __init__(self, work: Work, collective: TimedCollective, device: torch.device) -> None:
         self._work = work
-        self._transfer = transfer
+        self._collective = collective
         self._device = device
         future = getattr(work, "get_future", None)
         if future is not None and device.type == "cpu":
@@ -104,9 +103,9 @@ class _TimedWork:
         begin = time.time_ns()
         result = self._work.wait()
         if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()  # The wait itself was but put in the stream.
+            torch.cuda.current_stream(self._device).synchronize()  # The wait itself was only queued in the stream.
         end = time.time_ns()
-        self._transfer.waits += ((begin, end),)
+        self._collective.waits += ((begin, end),)
         self._ended(end)
         return result
 
@@ -114,5 +113,5 @@ class _TimedWork:
         self._ended(time.time_ns())
 
     def _ended(self, end: Ns) -> None:
-        # Told twice, by the backend's thread and by the wait, in any order: the earlier one counts.
-        self._transfer.end_ns = end if self._transfer.end_ns is None else min(self._transfer.end_ns, end)
+        # Called twice, by the backend's thread and by the wait, in any order: the earlier time counts.
+        self._collective.end_ns = end if self._collective.end_ns is None else min(self._collective.end_ns, end)
