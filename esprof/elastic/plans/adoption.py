@@ -1,9 +1,9 @@
 """How all ranks of a running job adopt a plan between the same two steps, or none does.
 
-Rank 0 sees a plan, and tells that it has one with what ranks tell each other in every step. At the next border it
-tells what would change; each rank says what speaks against that; and if none does, all change it, then or before the
-step that the plan names. A plan that is not adopted leaves its reason in the status, and training goes on. One that is
-to be tried first comes and goes by blocks of steps, whose borders all ranks know from the start.
+Rank 0 polls for plans and announces a new one in the values that ranks exchange in every step. At the next step boundary it
+proposes the change and each rank may object. Without objections all ranks apply the change, at once or before the step that
+the plan names. The status gives the reason for a refused plan, and training continues. A plan with a trial is applied and
+removed in blocks of steps, whose boundaries all ranks know from the start.
 """
 
 import warnings
@@ -29,19 +29,19 @@ from esprof.elastic.runtime.transport import Transport
 from esprof.run.logs import JobEvent, Setting
 
 _TAKEN_STATES: tuple[State, ...] = ("trying", "adopted", "kept", "missed")
-"""What a job says of a plan that it has, or has had."""
+"""States of a plan that the job has, or has had."""
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A change that is tried, as all ranks know it."""
+    """A change on trial, known to all ranks."""
 
     schedule: TrialSchedule
     change: Change
     before: Ests
 
     def at(self, step: int) -> Change:
-        """What the block changes that begins with this step."""
+        """The change at the start of the block that begins with this step."""
         ests = self.change.ests if self.schedule.has_plan(step) else self.before
         return msgspec.structs.replace(self.change, at_step=step, ests=ests)
 
@@ -52,48 +52,47 @@ class Adoption:
     def __init__(
         self, source: PlanSource | None, fits: Fits, transport: Transport, record: Callable[[JobEvent], None]
     ) -> None:
-        """`record` takes what happens, on rank 0."""
+        """`record` takes job events, on rank 0."""
         self._source = source if transport.rank == 0 else None
         self._fits, self._transport, self._record = fits, transport, record
         self._raw: bytes | None = None
-        """A plan that has come, and that the others do not know of yet."""
+        """A new plan that the other ranks do not know yet."""
         self._newest: Plan | None = None
-        """The last that was not refused."""
+        """The last plan that was not refused."""
         self._pending: Change | None = None
-        """What all have agreed on, for this border or a later one."""
+        """Agreed change at this step boundary or a later one."""
         self._at_once: Change | None = None
-        """What all have agreed on for this border, whatever else is pending."""
+        """Agreed change at this step boundary, in addition to a pending one."""
         self._is_proven = False
-        """Whether the plan that has come was kept by this job before it started anew."""
+        """Whether the new plan was accepted by this job before a restart."""
         self._trial: _Trial | None = None
         self._steps = LatestSteps()
         self._judge: Judge | None = None
         self._before: tuple[Ests, str, Guarded | None] | None = None
         """Assignment, codec and its guard before the plan that is judged."""
         self._settling: Change | None = None
-        """What is to become of that plan, which the others do not know of yet."""
+        """Change by the verdict on that plan, which the other ranks do not know yet."""
         self._accepted: int | None = None
-        """Version of the plan that holds, but for a trial."""
+        """Version of the accepted plan; a plan on trial does not count."""
         self._accepted_before: int | None = None
 
     def version_at(self, step: int) -> int | None:
-        """That of the plan that held in a step just ended, on rank 0; None before the first plan."""
+        """Version of the plan that held in a step just ended, on rank 0; None before the first plan."""
         trial = self._trial
         return trial.change.version if trial is not None and trial.schedule.has_plan(step) else self._accepted
 
     def has_news(self) -> bool:
-        """Whether the ranks have to settle something at the next border, as far as this one knows."""
+        """Whether this rank has something for all ranks to agree on at the next step boundary."""
         if self._source is None:
             return False
-        if self._trial is not None:  # A plan that comes meanwhile has to wait.
+        if self._trial is not None:  # A new plan waits for the end of the trial.
             return self._settling is not None
         if (come := self._source.poll()) is not None:
             self._raw = come
         return self._raw is not None or self._settling is not None
 
     def step_ended(self, step: int, took_us: float) -> None:
-        """Note how long a step took from the end of the one before it, and judge the adopted plan when it is time
-        to."""
+        """Record the time of a step, us, from the end of the previous one; judge the adopted plan when its window ends."""
         if self._source is None:
             return
         self._steps.note(took_us)
@@ -114,7 +113,7 @@ class Adoption:
         )
 
     def _settled(self, plan: Plan, verdict: Verdict) -> Change | None:
-        """What has still to be changed by a verdict. A trial ends without the plan."""
+        """The change that a verdict requires; None if there is none. The last block of a trial is without the plan."""
         goes_back = verdict.outcome == "reverted"
         change = Change(
             plan=plan.id, version=plan.version, at_step=0, ests=None, codec=None, settles=True, goes_back=goes_back
@@ -127,7 +126,7 @@ class Adoption:
         return None
 
     def codec_given_up(self, step: int, guarded: Guarded, reason: str) -> None:
-        """Note that the guard has taken back the codec of a plan before this step, on all ranks."""
+        """Record that the guard has given up the codec of a plan before this step, on all ranks."""
         if self._source is None:
             return
         reason, newest = f"the guard has given up its codec: {reason}", self._newest
@@ -141,8 +140,8 @@ class Adoption:
         self._report("reverted", newest, step, reason)
 
     def at_start(self, now: Now) -> Change | None:
-        """What a plan that is there before the first step changes: nothing where the job has taken it back before it
-        started anew, or had it and has another number of processes since. One that it has kept is not tried again."""
+        """The change by a plan that exists before the first step. None if the job has reverted the plan before a
+        restart, or had it with another number of processes. A plan that was accepted before is not tried again."""
         if self.has_news() and (known := self._known()) is not None:
             plan, state = known
             self._is_proven = state in ("kept", "missed")
@@ -150,20 +149,21 @@ class Adoption:
             if state == "reverted" or has_other_world:
                 self._raw = None
             if has_other_world and not self._is_proven:
-                # Its ESTs' places are gone; a codec is in the checkpoint that the job goes on from.
+                # Its ranks are gone; its codec is in the checkpoint from which the job resumes.
                 outcome: State = "reverted" if plan.parts.compression is None else "kept"
                 self._report(outcome, plan, now.step, f"the job goes on with {now.assignment.world} processes")
         news = self._raw is not None
         return self.at_boundary(now, news=any(gather_values(self._transport, news)))
 
     def is_due(self, step: int) -> bool:
-        """Whether something that was agreed on changes before this step."""
+        """Whether an agreed change is due before this step."""
         if self._at_once is not None or (self._pending is not None and self._pending.at_step <= step):
             return True
         return self._trial is not None and self._trial.schedule.starts_block(step)
 
     def at_boundary(self, now: Now, *, news: bool) -> Change | None:
-        """What changes before the next step, if anything: the caller changes it. `news` is the same on all ranks."""
+        """The change before the next step, for the caller to apply; None if there is none. `news` is the same on all
+        ranks."""
         if news:
             self._settle(now)
         if not self.is_due(now.step):
@@ -180,7 +180,7 @@ class Adoption:
         return change
 
     def _settle(self, now: Now) -> None:
-        """Agree on what rank 0 proposes, or refuse it."""
+        """Agree on the proposal of rank 0, or refuse it."""
         plan, change = self._proposed(now)
         proposal = gather_values(self._transport, None if change is None else msgspec.to_builtins(change))[0]
         if proposal is None:
@@ -204,8 +204,8 @@ class Adoption:
             self._report("pending", plan, now.step)
 
     def _proposed(self, now: Now) -> tuple[Plan | None, Change | None]:
-        """What rank 0 proposes, and the plan that asks for it; nothing on other ranks."""
-        if self._settling is not None:  # Before a newer plan, which may come to a later step.
+        """(the plan, the change that rank 0 proposes); (None, None) on other ranks."""
+        if self._settling is not None:  # Before a newer plan, which may be for a later step.
             settling, self._settling = self._settling, None
             return None, settling
         if self._raw is None:
@@ -225,7 +225,7 @@ class Adoption:
             return None, None
 
     def _objection(self, change: Change, now: Now) -> str | None:
-        """What speaks against a change on this rank."""
+        """Why this rank objects to a change; None if it does not."""
         try:
             if change.ests is not None and change.ests != now.assignment.ests:
                 assignment = Assignment.of(change.ests)
@@ -243,7 +243,7 @@ class Adoption:
         return None
 
     def _begin(self, change: Change, now: Now) -> None:
-        """From here on steps are those of the change."""
+        """Start judging the steps after a change."""
         is_tried = change.blocks > 0 and change.ests not in (None, now.assignment.ests)
         schedule = TrialSchedule(now.step, change.window, change.blocks)
         self._trial = _Trial(schedule, change, now.assignment.ests) if is_tried else None
@@ -255,7 +255,7 @@ class Adoption:
             plan = self._newest
             assert plan is not None, "a change is of a plan"
             before = self._steps.last(plan.fallback.window)
-            if self._settling is not None:  # What the plan before it has changed of the ESTs is over; its codec is not.
+            if self._settling is not None:  # The assignment of the previous plan is replaced; its codec is not.
                 self._settling = msgspec.structs.replace(self._settling, ests=None)
                 if change.codec is not None:
                     self._settling = None
@@ -280,7 +280,7 @@ class Adoption:
         was: Setting | None = None,
         **figures: float | None,
     ) -> None:
-        """Write the status, and the history; where that fails, rank 0 warns and training goes on."""
+        """Write the status and the history. If that fails, rank 0 warns and training continues."""
         about: dict[str, Any] = {"step": step, "reason": reason, **figures}
         if plan is not None:
             about |= {"plan": plan.id, "version": plan.version}
@@ -293,7 +293,7 @@ class Adoption:
             warnings.warn(f"the status of a plan cannot be reported: {error}", stacklevel=4)
 
     def _known(self) -> tuple[Plan, State] | None:
-        """The plan that has come, and what the job made of it before it started anew; None where it has not seen it."""
+        """(the new plan, its state before a restart of the job); None if the job has not seen the plan before."""
         status = status_of(self._source.status()) if self._source is not None else None
         try:
             plan = read_plan_bytes(self._raw or b"")
@@ -305,8 +305,7 @@ class Adoption:
 
 
 def _change(plan: Plan, fits: Fits, now: Now) -> Change:
-    """What a plan changes of a job. Raises UsageError where it is of another job, or asks for what cannot be
-    changed."""
+    """The change that a plan makes. Raises UsageError if it is for another job, or cannot be applied."""
     world = now.assignment.world
     if plan.job.n_est != fits.n_est:
         raise UsageError(f"it is for a job of {plan.job.n_est} ESTs; this job has {fits.n_est}")
@@ -320,7 +319,7 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
         raise UsageError("it has no section that an elastic job can adopt")
     codec = None if compressed is None else _one_codec(compressed.body)
     at_step = now.step if plan.apply_at is None else plan.apply_at
-    # ESTs may move late, which changes no bits; and a job that goes on has had the codec's step.
+    # Moving ESTs late changes no bits, and a resumed job has passed the step of its codec.
     if at_step < now.step and codec not in (None, now.codec):
         raise UsageError(f"codec {codec} was planned from step {at_step}, which is over: step {now.step} is next")
     return Change(
@@ -338,8 +337,7 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
 
 
 def _one_codec(body: CompressionBody) -> str:
-    """The codec of all gradients: ESTs encode each whole. Raises UsageError where a plan has several, or is for
-    shards."""
+    """The one codec of all gradients. Raises UsageError if a plan has several codecs, or is for sharded gradients."""
     if body.sharded != "none":
         raise UsageError("it is for sharded gradients; an elastic job has none")
     codecs = sorted({choice.codec for choice in (body.buckets or (body.default,))})

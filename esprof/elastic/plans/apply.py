@@ -10,20 +10,20 @@ from esprof.elastic.runtime.training import TrainingState
 
 
 class PlanApplier:
-    """Carries out what all ranks have agreed on in `adoption`. All ranks make the same calls."""
+    """Applies the changes that all ranks have agreed on in `adoption`. All ranks make the same calls."""
 
     def __init__(self, adoption: Adoption, state: TrainingState, placement: EstPlacement, departure: Departure) -> None:
         self.adoption = adoption
         self.has_news = False
-        """Whether the ranks have to settle something before the next step, as all of them know."""
+        """Whether the ranks must agree on something before the next step; the same on all ranks."""
         self._state, self._placement, self._departure = state, placement, departure
 
     def apply_at_start(self) -> None:
-        """Apply a plan that is there before the first step."""
+        """Apply a plan that exists before the first step."""
         self._apply(self.adoption.at_start(self._now()))
 
     def apply_due(self) -> None:
-        """Apply what is to change before the next step."""
+        """Apply the changes that are due before the next step."""
         if self.has_news or self.adoption.is_due(self._state.next_step):
             self._apply(self.adoption.at_boundary(self._now(), news=self.has_news))
 

@@ -1,4 +1,4 @@
-"""What a plan changes of a running job, and what that depends on."""
+"""The changes of a plan to a running job, and the checks before them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,31 +17,31 @@ CheckWorld = Callable[[int, int], None]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What all ranks change together."""
+    """A change that all ranks apply together."""
 
     plan: str
     version: int
     at_step: int
     ests: Ests | None
-    """Those of each rank; None where they stay."""
+    """ESTs of each rank; None if unchanged."""
     codec: str | None
-    """None where it stays."""
+    """None if unchanged."""
     guard: Guarded | None = None
     """Of that codec."""
     window: int = 1
     blocks: int = 0
-    """It is tried first, so many times for so many steps; 0 for no trial."""
+    """Number of trial blocks of `window` steps; 0 for no trial."""
     world: int | None = None
-    """Processes that the job is to go on with; None for as many as now. Nothing else changes before that."""
+    """New number of processes; None if unchanged. The job restarts with it before anything else changes."""
     settles: bool = False
-    """Whether this takes back what the plan has changed, or keeps for good what was tried."""
+    """Whether this ends the judgement of a plan: it is reverted or accepted."""
     goes_back: bool = False
-    """Which of the two."""
+    """Whether the plan is reverted."""
 
 
 @dataclass(frozen=True)
 class Fits:
-    """What a plan has to fit: the same for the whole life of a trainer."""
+    """Properties of the job that a plan must fit; constant during the life of a trainer."""
 
     n_est: int
     level: Level
@@ -51,11 +51,11 @@ class Fits:
     gradient_bytes: int
     """Of all parameters."""
     check_world: CheckWorld
-    """Raises UsageError where a job cannot become one of so many processes, from so many."""
+    """(wanted, present number of processes). Raises UsageError if the job cannot change it."""
 
     @classmethod
     def of(cls, state: TrainingState, layout: Layout, n_est: int, level: Level, check_world: CheckWorld) -> "Fits":
-        """What has to be fitted for a job of this state."""
+        """The properties of a job in this state."""
         return cls(
             n_est,
             level,
@@ -68,13 +68,13 @@ class Fits:
 
 @dataclass(frozen=True)
 class Now:
-    """What holds at a border between steps."""
+    """The state of the job at a step boundary."""
 
     step: int
-    """The one to come."""
+    """The next step."""
     assignment: Assignment
     codec: str
     guard: Guarded | None
-    """Of that codec, where a plan has brought it."""
+    """Guard of that codec, if a plan has set it."""
     context_bytes: int
-    """Of the largest EST context that this rank has."""
+    """Size of the largest EST context on this rank."""

@@ -1,4 +1,4 @@
-"""Handing a plan to a running job, and hearing what became of it."""
+"""Hand a plan to a running job, and wait for its status."""
 
 import time
 
@@ -12,10 +12,9 @@ _POLL_INTERVAL_S = 0.05
 
 
 def deliver(plan: Plan, target: PlanSource, wait_s: float) -> tuple[Plan, PlanStatus | None]:
-    """(the plan as it was handed over, what the job says of it; None where it says nothing for so long).
+    """(the plan as handed over, its status in the job; None if the job does not answer within `wait_s`).
 
-    Its version becomes one above that of the plan that the job was given before. Raises OutputError where it cannot be put
-    there.
+    Its version becomes one above that of the job's previous plan. Raises OutputError if it cannot be written.
     """
     present, status = _plan_of(target.poll()), status_of(target.status())
     known = [one.version for one in (present, status) if one is not None and one.version is not None]

@@ -1,4 +1,4 @@
-"""Whether a plan was any good: the job's steps before it and with it, or those of a trial."""
+"""Judge a plan by the step times before and with it, or by those of a trial."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from esprof.elastic.plans.trial import SETTLES, TrialSchedule, TrialSteps, typic
 Outcome = Literal["kept", "missed", "reverted"]
 
 _MIN_STEPS = 5
-"""Steps whose median says something."""
+"""Minimum number of steps for a median."""
 
 
 @dataclass
 class LatestSteps:
-    """The job's latest steps, us, since something was changed."""
+    """Times of the latest steps since the last change, us."""
 
     took_us: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
     _left_out: int = 0
@@ -28,19 +28,19 @@ class LatestSteps:
             self.took_us.append(took_us)
 
     def changed(self) -> None:
-        """What the steps were tells nothing of those to come."""
+        """Drop the steps before a change."""
         self.took_us.clear()
         self._left_out = SETTLES
 
     def last(self, count: int) -> list[float]:
-        """The last so many; none where there are too few."""
+        """The last `count` step times; none if there are too few."""
         took = list(self.took_us)[-count:]
         return took if len(took) >= min(count, _MIN_STEPS) else []
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a plan, and the steps that say so, us: medians of a window, or means of a trial's blocks."""
+    """The outcome of a plan, and the step times behind it, us: medians of a window, or means of a trial's blocks."""
 
     outcome: Outcome
     before_us: float | None
@@ -51,27 +51,27 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Sees the steps after a plan came, and judges it once."""
+    """Observes the steps after a plan was applied, and judges it once."""
 
     plan: Plan
 
     def step_ended(self, step: int, took_us: float) -> Verdict | None:
-        """None while there is too little to judge by."""
+        """The verdict; None while there are too few steps."""
 
 
 def promise_of(plan: Plan) -> PlanPromise:
-    """What all its parts promise together: that of the quickest step."""
+    """The prediction of the shortest step among all sections of a plan."""
     sections = (plan.parts.assignment, plan.parts.compression)
     return min((section.predicted for section in sections if section is not None), key=lambda one: one.step_us)
 
 
 @dataclass
 class WindowJudge:
-    """Holds the median step of a window against that before the plan."""
+    """Compares the median step of a window with the median before the plan."""
 
     plan: Plan
     before_us: list[float]
-    """Steps before it; none where there were too few."""
+    """Steps before the plan, us; empty if there were too few."""
     _steps: LatestSteps = field(default_factory=lambda: LatestSteps(_left_out=SETTLES))
 
     def step_ended(self, step: int, took_us: float) -> Verdict | None:
@@ -89,8 +89,7 @@ class WindowJudge:
 
 
 class TrialJudge:
-    """Keeps a plan where the gain in its trial is surely above zero; breaks the trial off where there plainly is
-    none."""
+    """Accepts a plan if the gain in its trial is significantly above zero; ends a trial early if there clearly is none."""
 
     def __init__(self, plan: Plan, schedule: TrialSchedule, before_us: list[float]) -> None:
         self.plan = plan

@@ -9,8 +9,8 @@ _MEMINFO = "/proc/meminfo"
 
 
 def check_room(after: Assignment, before: Assignment, rank: Rank, gradient_bytes: Bytes, context_bytes: Bytes) -> None:
-    """Raise UsageError where this host's memory has no room for the contexts that come, `context_bytes` each, and for the
-    partial sums of gradients, one for each subtree of ESTs, that wait there."""
+    """Raise UsageError if this host lacks memory for the new EST contexts, `context_bytes` each, and for the additional
+    partial sums of gradients, one per subtree of ESTs."""
     mine, were = after.ests[rank], before.ests[rank]
     comes = len(set(mine) - set(were)) * context_bytes
     held = [len(cover(frozenset(ests), after.n_est)) for ests in (mine, were)]
@@ -21,7 +21,7 @@ def check_room(after: Assignment, before: Assignment, rank: Rank, gradient_bytes
 
 
 def available() -> Bytes | None:
-    """What the system could still give to processes; None where it does not tell."""
+    """Available memory of the host; None if unknown."""
     try:
         with open(_MEMINFO) as file:
             return next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), None)

@@ -1,4 +1,4 @@
-"""What tells a model from others, for plans."""
+"""A hash that identifies a model in plans."""
 
 from hashlib import sha256
 

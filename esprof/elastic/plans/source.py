@@ -1,4 +1,4 @@
-"""Where a running job gets plans from: a file, or what else has these calls (`PlanKey`)."""
+"""Sources of plans for a running job: a file, or another implementation such as `PlanKey`."""
 
 from pathlib import Path
 from typing import Protocol
@@ -10,23 +10,23 @@ _MAX_PLAN_BYTES = 64 << 20
 
 
 class PlanSource(Protocol):
-    """In a job rank 0 alone asks it. Only what says so may raise: nothing that goes wrong here may hurt the job."""
+    """Used by rank 0 alone. Methods must not raise unless documented: failures here must not stop the job."""
 
     def poll(self) -> bytes | None:
-        """A plan that has come since the last call; None where none has."""
+        """A new plan since the last call; None if there is none."""
 
     def put(self, plan: bytes) -> None:
         """Hand a plan to the job. Raises OutputError."""
 
     def report_status(self, status: bytes) -> None:
-        """What became of a plan. Raises OutputError."""
+        """Publish the status of a plan. Raises OutputError."""
 
     def status(self) -> bytes | None:
-        """What was told last, by this process or one before it; None where that was nothing."""
+        """The last status, by this process or a previous one; None if there is none."""
 
 
 class PlanFile:
-    """The file `path`, whose status is a file beside it: of `plan.json` it is `plan.status.json`."""
+    """The file `path` and its status file in the same folder: `plan.status.json` for `plan.json`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,5 +59,5 @@ class PlanFile:
 
 
 def source_of(asked: str | Path | PlanSource | None) -> PlanSource | None:
-    """A path stands for the plan's file."""
+    """The source for an option; a path is a `PlanFile`."""
     return PlanFile(Path(asked)) if isinstance(asked, str | Path) else asked

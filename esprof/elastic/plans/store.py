@@ -1,4 +1,4 @@
-"""Plans that come through a store of torch.distributed, for jobs on several machines without a common folder."""
+"""Plans delivered through a torch.distributed store, for jobs on several machines without a shared folder."""
 
 import time
 from datetime import timedelta
@@ -9,11 +9,11 @@ import torch.distributed as dist
 from esprof.core.errors import OutputError, UsageError
 
 POLL_INTERVAL_S = 1.0
-"""A store is asked no more often: that takes a message to another process and back."""
+"""Minimum interval between polls: each is a round trip to another process."""
 
 
 class PlanKey:
-    """A key of a store; the status is the key with `/status` behind it."""
+    """A key of a store; the status has the key `KEY/status`."""
 
     def __init__(self, store: Any, key: str) -> None:
         self._store, self._key = store, key
@@ -43,7 +43,7 @@ class PlanKey:
     def _get(self, key: str) -> bytes | None:
         try:
             return bytes(self._store.get(key)) if self._store.check([key]) else None
-        except RuntimeError:  # c10d's errors of the connection are of this type.
+        except RuntimeError:  # The type of c10d's connection errors.
             return None
 
     def _set(self, key: str, value: bytes) -> None:
@@ -54,7 +54,7 @@ class PlanKey:
 
 
 def connect(address: str, timeout_s: float) -> PlanKey:
-    """The key `HOST:PORT/KEY` of a TCPStore that listens there. Raises UsageError."""
+    """The key `HOST:PORT/KEY` of a running TCPStore. Raises UsageError."""
     endpoint, _, key = address.partition("/")
     host, _, port = endpoint.rpartition(":")
     if not (host and port.isdecimal() and key):

@@ -1,8 +1,7 @@
-"""Trying a plan in blocks of steps with it and without it, by turns: what else changes meanwhile cannot pass for its
-gain.
+"""Trial of a plan in alternating blocks of steps with and without it, to separate its gain from other changes.
 
-A job that drifts gets slower or faster all the time; so each block with the plan is held against the blocks without it
-on both sides, between which a steady drift cancels out.
+Each block with the plan is compared with the blocks without it before and after, so that a linear drift of the step time
+cancels out.
 """
 
 import math
@@ -13,15 +12,15 @@ from statistics import fmean
 from esprof.core.statistics import mean_margin, trimmed_mean
 
 SETTLES = 1
-"""Steps after a change that are no measure: caches are cold, loaders start."""
+"""Warm-up steps after a change that do not count: caches are cold, loaders start."""
 
 _MIN_STEPS_OF_BLOCK = 3
-"""Steps of a block that make it worth comparing."""
+"""Minimum number of steps of a block for a comparison."""
 
 
 @dataclass(frozen=True)
 class TrialSchedule:
-    """Which steps a plan holds for: `blocks` times `window` steps with it, and as many without it after each."""
+    """The steps of a trial: `blocks` times `window` steps with the plan, each followed by `window` steps without it."""
 
     first: int
     window: int
@@ -29,11 +28,11 @@ class TrialSchedule:
 
     @property
     def end(self) -> int:
-        """The first step after it."""
+        """The first step after the trial."""
         return self.first + 2 * self.blocks * self.window
 
     def block(self, step: int) -> int:
-        """Number of the block that a step is in, from 0; the plan holds in even ones."""
+        """Number of the block of a step, from 0; even blocks have the plan."""
         return (step - self.first) // self.window
 
     def has_plan(self, step: int) -> bool:
@@ -45,18 +44,17 @@ class TrialSchedule:
 
 
 def typical(took_us: Sequence[float]) -> float:
-    """The mean of the middle steps, by their length.
+    """The trimmed mean of step times.
 
-    One slow step should not count, but where steps are of two kinds, as over a link that loses packets, a median would
-    be that of the one or the other by chance.
+    Robust against single slow steps. Unlike a median it is also stable if step times are bimodal, as on a link that loses
+    packets.
     """
     return float(trimmed_mean(took_us))
 
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much steps are shorter with the plan, us, with the 95 % interval of that; and the means with and
-    without."""
+    """Reduction of the step time with the plan, us, with its 95 % confidence interval; and the means with and without."""
 
     before_us: float
     after_us: float
@@ -71,11 +69,11 @@ class TrialSteps:
 
     schedule: TrialSchedule
     margin: float
-    """How much longer steps with the plan may be, relative, before the trial is broken off."""
+    """Relative slowdown with the plan at which the trial ends early."""
     earlier_us: Sequence[float]
-    """The last steps before it."""
+    """The last steps before the trial, us."""
     took_us: dict[int, list[float]] = field(default_factory=dict)
-    """Those of each block."""
+    """Step times of each block, us."""
 
     def note(self, step: int, took_us: float) -> None:
         schedule = self.schedule
@@ -83,23 +81,22 @@ class TrialSteps:
             self.took_us.setdefault(schedule.block(step), []).append(took_us)
 
     def is_over(self, step: int) -> bool:
-        """Whether this step was the last one."""
+        """Whether this was the last step of the trial."""
         return step + 1 >= self.schedule.end
 
     def is_hopeless(self, step: int) -> bool:
-        """Whether, at the end of the first block, no step with the plan was as short as any before it, by the
-        margin."""
+        """Whether, at the end of the first block, every step with the plan was slower than all before it, by the margin."""
         if step + 1 != self.schedule.first + self.schedule.window or not self.earlier_us:
             return False
         first = self.took_us.get(0, [])
         return len(first) >= _MIN_STEPS_OF_BLOCK and min(first) > (1 + self.margin) * max(self.earlier_us)
 
     def gain(self) -> Gain | None:
-        """None where less than two blocks with the plan can be compared.
+        """The gain; None if fewer than two blocks with the plan can be compared.
 
-        The interval is Student's t of the differences. Neighbours share a block without the plan, so that they are
-        alike by a sixth of their variance: that of their mean is larger by 1 + (n - 1) / 3n, and their own comes out
-        smaller by 1 - 1 / 3n.
+        The interval is Student's t of the n differences. Adjacent differences share a block without the plan and have a
+        covariance of a sixth of their variance: the variance of their mean is larger by 1 + (n - 1) / 3n, and their sample
+        variance is smaller by 1 - 1 / 3n.
         """
         blocks = {number: typical(took) for number, took in self.took_us.items() if len(took) >= _MIN_STEPS_OF_BLOCK}
         if len(self.earlier_us) >= _MIN_STEPS_OF_BLOCK:

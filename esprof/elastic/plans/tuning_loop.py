@@ -1,5 +1,5 @@
-"""A job that is tuned while it runs: by `esprof tune`, which has started it and says so by a variable, or by a loop that it
-starts itself."""
+"""The tuning loop of a running job: either `esprof tune`, which has started the job and set a variable, or a process
+that the job starts."""
 
 import os
 import subprocess
@@ -17,14 +17,14 @@ VARIABLE = "ESPROF_TUNE"
 """The Run directory."""
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
-"""Variables by which a process would be taken for one of the job's."""
+"""Variables that would make a process a rank of the job."""
 _MAX_WAIT_FOR_END_S = 5.0
 
 
 def with_tuning(
     telemetry: str | Path | None, placement: Placement
 ) -> tuple[str | Path | None, str | Path | PlanSource | None]:
-    """(Run directory, source of plans) of a trainer; those of its loop where they are None."""
+    """(Run directory, source of plans) of a trainer; None is replaced by those of the tuning loop."""
     plan, tuning = placement.plan, placement.tuning
     run = os.environ.get(VARIABLE) or (tuning.run if tuning is not None else None)
     if not run:
@@ -33,7 +33,7 @@ def with_tuning(
 
 
 class TuningLoop:
-    """`esprof tune --attach` in a process of its own, as long as the job lives. Whatever befalls it, the job goes on."""
+    """Runs `esprof tune --attach` in a separate process during the life of the job. Its failures do not affect the job."""
 
     def __init__(self, tuning: Tuning) -> None:
         run = Path(tuning.run)
@@ -58,7 +58,7 @@ class TuningLoop:
 
 
 def start_loop(tuning: Tuning | None, rank: int) -> TuningLoop | None:
-    """The loop of a job that asks for one, on rank 0; none where `esprof tune` has started the job, and is that."""
+    """Start the loop on rank 0 if the job asks for one; None if `esprof tune` has started the job."""
     return TuningLoop(tuning) if tuning is not None and rank == 0 and not os.environ.get(VARIABLE) else None
 
 

@@ -1,1 +1,1 @@
-"""What a running elastic job tells of itself: its Run, its steps as they end, and its history."""
+"""Telemetry of a running elastic job: its Run, its steps as they end, and its history."""

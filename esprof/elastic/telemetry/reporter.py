@@ -1,4 +1,4 @@
-"""What a job tells of itself while it runs: each step, what happens to it, and what somebody asks for."""
+"""Reports of a running job: each step, its events, and the answers to requests."""
 
 import warnings
 from collections import deque
@@ -18,18 +18,17 @@ from esprof.run.request import TelemetryRequest
 from esprof.run.run import Exchange
 
 _STEPS_REMEMBERED = 15
-"""Steps that tell what an EST takes."""
+"""Number of steps over which the time of an EST is estimated."""
 
 Measure = Callable[[TelemetryRequest, Sequence[float]], tuple[Exchange, ...]]
-"""Measures what a request asks for, on all ranks; the second argument is what an EST takes on each, in seconds."""
+"""Measures the exchanges of a request, on all ranks; the second argument is the time of an EST on each rank, s."""
 
 
 class JobReporter:
-    """Of one trainer. Rank 0 alone writes of steps and events, and hears requests; nothing that goes wrong with that hurts
-    the job."""
+    """Reporter of one trainer. Only rank 0 writes steps and events, and reads requests; failures do not stop the job."""
 
     def __init__(self, run: Path | None, telemetry: Telemetry | NoTelemetry) -> None:
-        """`run` is the Run directory, None where there is none."""
+        """`run` is the Run directory; None if there is none."""
         self._telemetry = telemetry
         self._run = run if telemetry.unwatched.rank == 0 else None
         self._viewers = RunViewers(self._run)
@@ -37,12 +36,12 @@ class JobReporter:
         self._is_asked = False
         """Whether all ranks know of a request."""
         self._est_us: deque[list[float | None]] = deque(maxlen=_STEPS_REMEMBERED)
-        """What an EST took on each rank in the last steps; None on one that had none."""
+        """Time of an EST on each rank in the last steps, us; None for a rank without ESTs."""
         self.has_paused = False
-        """Whether something else was done since the last step, so that the next one is no measure."""
+        """Whether other work was done since the last step, so that the time of the next one does not count."""
 
     def record(self, event: JobEvent) -> None:
-        """Note what has happened; training goes on where that fails."""
+        """Record an event. If that fails, training continues with a warning."""
         if self._run is None:
             return
         try:
@@ -51,12 +50,13 @@ class JobReporter:
             warnings.warn(f"the job's history lacks an event: {error}", stacklevel=3)
 
     def is_asked(self, step: int) -> bool:
-        """Whether this rank knows of somebody who wants the telemetry after this step."""
+        """Whether this rank knows of a request for the telemetry after this step."""
         self._request = self._viewers.wanted(step)
         return self._request is not None
 
     def step_ended(self, *, asked: bool, busy_us: Sequence[float], assignment: Assignment, is_measure: bool) -> None:
-        """Note a step, of which all ranks know the same: whether one of them `is_asked`, and what each was busy for."""
+        """Record a step with values that are the same on all ranks: whether one `is_asked`, and how long each was
+        busy, us."""
         self._is_asked, self.has_paused = asked, False
         if is_measure:
             counts = map(len, assignment.ests)
@@ -66,8 +66,7 @@ class JobReporter:
         self._viewers.show(step)
 
     def answer(self, measure: Measure) -> None:
-        """Write the telemetry that somebody has asked for, with what else they want to know. All ranks call this between two
-        steps."""
+        """Write the requested telemetry and the measurements for it. All ranks call this between two steps."""
         if not self._is_asked:
             return
         self._is_asked, self.has_paused = False, True
@@ -80,8 +79,8 @@ class JobReporter:
         self._viewers.close()
 
     def _est_s(self) -> list[float]:
-        """What an EST takes on each rank, in the median of the last steps; on one that had none, as on the others. Before
-        the first step that is a measure nothing is known, and all are taken to be alike."""
+        """Median time of an EST on each rank, s. A rank without ESTs gets the median of the others; all are 0 before
+        the first step that counts."""
         if not self._est_us:
             return [0.0] * self._telemetry.unwatched.world
         known = [[us for us in of_rank if us is not None] for of_rank in zip(*self._est_us, strict=True)]

@@ -1,4 +1,4 @@
-"""What the parts of a step take, EST by EST."""
+"""Durations of the phases of a step, for each EST."""
 
 import contextlib
 import time
@@ -17,32 +17,32 @@ _NOTHING = contextlib.nullcontext()
 
 @dataclass(frozen=True)
 class Span:
-    """One stretch of a step on this rank; times are ns since the Unix epoch."""
+    """One phase of a step on this rank; times are ns since the Unix epoch."""
 
     what: str
-    """Part of the step: `data`, `forward`, `backward`, `switch`, `stage`, `reduce` or `optimizer`."""
+    """The phase: `data`, `forward`, `backward`, `switch`, `stage`, `reduce` or `optimizer`."""
     est: Est | None
     start_ns: Ns
     end_ns: Ns
 
 
 class StepSpans:
-    """Notes the spans of the running step, if they are to be kept, and tells a profiler whose turn it is in any case.
+    """Records the spans of the running step if `keep`, and marks the EST steps for a profiler in any case.
 
-    On a GPU a kept span ends when the current stream has done its work. That costs the overlap of one span's launches with
-    another's kernels; without telemetry nothing waits.
+    On a GPU a recorded span ends when the current stream is idle, so the launches of one span do not overlap the kernels of
+    another. Without telemetry nothing waits.
     """
 
     def __init__(self, device: torch.device, *, keep: bool = False) -> None:
         self.est: Est | None = None
-        """The EST whose turn it is; None outside the turns."""
+        """The running EST; None outside of EST steps."""
         self._device = device
         self._keep = keep
         self._spans: list[Span] = []
 
     @contextlib.contextmanager
     def est_step(self, est: Est) -> Iterator[None]:
-        """An EST's turn: the spans within are its own."""
+        """An EST step: the spans within belong to it."""
         self.est = est
         try:
             with record_function(f"{EST_STEP_PREFIX}{est}"):
@@ -52,7 +52,7 @@ class StepSpans:
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
-        """Note nothing of what the block does."""
+        """Record nothing in the block."""
         keep, self._keep = self._keep, False
         try:
             yield
@@ -71,6 +71,6 @@ class StepSpans:
         self._spans.append(Span(what, self.est, start_ns, time.time_ns()))
 
     def take(self) -> list[Span]:
-        """The spans noted since the last call."""
+        """The spans recorded since the last call."""
         taken, self._spans = self._spans, []
         return taken

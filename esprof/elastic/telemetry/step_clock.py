@@ -1,4 +1,4 @@
-"""How long each step of a running job takes: for viewers, for its history and for plans that are judged."""
+"""Step times of a running job, for viewers, its history and the judgement of plans."""
 
 import time
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from esprof.run.logs import LiveStep
 
 
 class StepClock:
-    """Times steps from the end of the one before; the first from when this was made."""
+    """Times each step from the end of the previous one; the first from the creation of the clock."""
 
     def __init__(self, reporter: JobReporter, launched: Launched, transport: Transport) -> None:
         self._reporter, self._launched, self._transport = reporter, launched, transport
@@ -27,8 +27,8 @@ class StepClock:
         *,
         is_measure: bool,
     ) -> float | None:
-        """How long the step took that has just ended, us, on rank 0, which tells; None elsewhere. `version` is that of the
-        plan that held in it. One that was made twice, say, is no measure of others."""
+        """Time of the step that has just ended, us, on rank 0, which publishes it; None on other ranks. `version` is that of
+        its plan. `is_measure` is False for a step that does not count, such as one that ran twice."""
         ended_ns, before_ns = time.perf_counter_ns(), self._ended_ns
         self._ended_ns = ended_ns
         if self._transport.rank != 0:

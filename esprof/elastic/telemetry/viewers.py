@@ -1,4 +1,4 @@
-"""Those who look at a job's Run while it runs: they see each step, and may ask for its telemetry."""
+"""Viewers of a job's Run while it runs: they see each step, and may request telemetry."""
 
 import warnings
 from pathlib import Path
@@ -9,24 +9,24 @@ from esprof.run.request import TelemetryRequest, waiting, withdraw
 
 
 class RunViewers:
-    """On rank 0, of a job that has a Run; elsewhere nobody looks. Nothing that goes wrong here hurts the job."""
+    """Serves viewers on rank 0 of a job that has a Run; does nothing elsewhere. Failures do not stop the job."""
 
     def __init__(self, run: Path | None) -> None:
         self._run = run
         self._live = _live(run) if run is not None else None
         self._stays: TelemetryRequest | None = None
-        """One that was served and cannot be taken away."""
+        """A request that was served but could not be removed."""
         if run is not None:
-            withdraw(run)  # It was for a job that is no more, and whoever asked is told that there is no answer.
+            withdraw(run)  # It was for a previous job. Removing it tells its author that there is no answer.
 
     def wanted(self, step: int) -> TelemetryRequest | None:
-        """What somebody wants written after this step; None if nobody does, or wants later ones."""
+        """The request to write after this step; None if there is none, or it is for later steps."""
         if self._run is None or (request := waiting(self._run)) is None or request.since > step:
             return None
         return request if request != self._stays else None
 
     def served(self, request: TelemetryRequest) -> None:
-        """What was asked for is written."""
+        """Remove a request that was answered."""
         if self._run is not None:
             withdraw(self._run, request)
             self._stays = request if waiting(self._run) == request else None
