@@ -1,11 +1,12 @@
-"""`benchmarks.ledger`: the table of what was promised and what came, and its place in a page."""
+"""`benchmarks.ledger`: the table of predicted and observed steps, and its section of a page."""
 
 import subprocess
 import sys
 
 import pytest
 
-from benchmarks.ledger import BEGIN, END, carried_out, everything, groups, section, section_of, unkept, with_section
+from benchmarks.ledger import carried_out, everything, groups, section, unmeasured
+from benchmarks.sections import write_sections
 from esprof import load
 from esprof.run.logs import LEDGER, JobClass
 from tests.cases.graph import gloo, op, run_of, step
@@ -20,37 +21,39 @@ def lines():
     return [*kept, *(outcome_of(one, share) for one, share in zip(kept, (0.75, 0.6, 0.8), strict=True))]
 
 
-def test_outcomes_are_put_together_by_term_and_class_of_job():
+def test_outcomes_are_grouped_by_term_and_class_of_job():
     found = groups(lines()[3:])
     assert [(group.terms, group.job, len(group.outcomes)) for group in found] == [
         ("`bucket_mb`", "DDP, gloo, 2 × CPU", 2),
         ("`data[ready]`", "1 × CPU", 1),
     ]
-    assert found[0].row() == "| `bucket_mb` | DDP, gloo, 2 × CPU | verify | 2 | 12.5 | 12.5 | 25.0 | 1 | 0.0 |"
+    assert found[0].row() == ("`bucket_mb`", "DDP, gloo, 2 × CPU", "verify", "2", "12.5", "12.5", "25.0", "1", "0.0")
     assert everything(lines()[3:]).held_pct == pytest.approx(200 / 3)
 
 
-def test_promises_that_nobody_measured_are_counted():
+def test_promises_without_a_measurement_are_counted():
     left = promised("compress=fp16")
-    assert unkept([*lines(), left]) == [left]
-    assert "Of 1 promises more nothing was measured" in " ".join(section([*lines(), left], "").split())
+    assert unmeasured([*lines(), left]) == [left]
+    assert "Promises without a measurement: 1." in section([*lines(), left])
 
 
-def test_the_section_takes_the_place_of_the_one_before():
-    page = f"# Accuracy\n\nabove\n\n{BEGIN}\nold\n{END}\n\nbelow\n"
-    new = section(lines(), "A note with \\1 and *stars*.")
-    changed = with_section(page, new)
-    assert changed == f"# Accuracy\n\nabove\n\n{new}\nbelow\n"
-    assert section_of(changed) == new
-    assert with_section("# Accuracy\n", new) == f"# Accuracy\n\n{new}"
+def test_a_section_replaces_the_one_before(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Accuracy\n\nabove\n\n<!-- begin ledger -->\nold\n<!-- end ledger -->\n\nbelow\n")
+    write_sections(page, {"ledger": "With \\1 and *stars*."})
+    assert page.read_text() == (
+        "# Accuracy\n\nabove\n\n<!-- begin ledger -->\nWith \\1 and *stars*.\n<!-- end ledger -->\n\nbelow\n"
+    )
+    with pytest.raises(SystemExit, match="no section other"):
+        write_sections(page, {"other": ""})
 
 
-def test_the_command_writes_the_page(tmp_path):
+def test_the_command_writes_its_section(tmp_path):
     for line in lines():
         LEDGER.append(tmp_path / "run", line)
     page = tmp_path / "page.md"
-    page.write_text("# Accuracy\n")
-    command = [sys.executable, "-m", "benchmarks.ledger", str(tmp_path / "run"), "--write", str(page), "--note", "So."]
+    page.write_text("# Accuracy\n\n<!-- begin ledger -->\n<!-- end ledger -->\n")
+    command = [sys.executable, "-m", "benchmarks.ledger", str(tmp_path / "run"), "--write", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert '"ledger_error_median"' in done.stdout
     assert page.read_text().count("| `bucket_mb` |") == 1
