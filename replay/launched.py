@@ -21,6 +21,6 @@ def launched_by(called: np.ndarray, started: np.ndarray) -> np.ndarray:
     before = np.searchsorted(called, started[::-1], side="right") - 1
     # From the last transfer on, each takes the last call before it that is also before the one taken last:
     # chosen[n] = min(before[n], chosen[n - 1] - 1), a running minimum of chosen[n] + n.
-    turn = np.arange(len(started))
-    chosen = np.minimum.accumulate(before + turn) - turn
+    index = np.arange(len(started))
+    chosen = np.minimum.accumulate(before + index) - index
     return np.maximum(chosen, -1)[::-1]

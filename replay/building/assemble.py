@@ -10,26 +10,26 @@ from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import numbered, occurrences, pairs
 from esprof.replay.building.node_names import spelled
 from esprof.replay.building.node_records import edges_of, joined, nodes_of
-from esprof.replay.building.rank_part import RankPart
+from esprof.replay.building.rank_graph import RankGraph
 from esprof.replay.dfg import GUESSES, JOIN_LANE, Cls, Dfg, Edge, Lane, StepMarks
 from esprof.replay.engine import topology
 from esprof.replay.engine.longest_path import residuals
 from esprof.run.clocks.by_collectives import Clocks
 
 
-def assemble(parts: Sequence[RankPart], rendezvous: Rendezvous, steps: tuple[int, ...]) -> tuple[Dfg, BuildCounts]:
+def assemble(graphs: Sequence[RankGraph], rendezvous: Rendezvous, steps: tuple[int, ...]) -> tuple[Dfg, BuildCounts]:
     """Tie the parts together at their rendezvous, on the clock of the job.
 
     Returns the graph with the counts of its parts, and of what had to be dropped to make it one. Raises InputError on a
     cycle of edges that are beyond doubt.
     """
-    nodes, edges, lanes, names = _pooled(parts, rendezvous.clocks)
+    nodes, edges, lanes, names = _pooled(graphs, rendezvous.clocks)
     joins, ties = _joins(nodes, rendezvous.arrival_ns, names)
     marks = StepMarks(
         steps=steps,
-        ranks=tuple(part.rank for part in parts),
-        first=np.stack([base + part.first for base, part in zip(_bases(parts), parts, strict=True)], axis=1),
-        last=np.stack([base + part.last for base, part in zip(_bases(parts), parts, strict=True)], axis=1),
+        ranks=tuple(graph.rank for graph in graphs),
+        first=np.stack([base + graph.first for base, graph in zip(_bases(graphs), graphs, strict=True)], axis=1),
+        last=np.stack([base + graph.last for base, graph in zip(_bases(graphs), graphs, strict=True)], axis=1),
     )
     nodes = joined([nodes, joins])
     in_order = topology.sort(nodes["start_ns"], joined([edges, ties]))
@@ -38,35 +38,35 @@ def assemble(parts: Sequence[RankPart], rendezvous: Rendezvous, steps: tuple[int
         guesses_dropped=int(np.isin(in_order.dropped, GUESSES).sum()),
         lags_clamped=in_order.clamped,
     )
-    return graph_of(nodes, in_order, lanes, tuple(names), marks), sum((part.counts for part in parts), dropped)
+    return graph_of(nodes, in_order, lanes, tuple(names), marks), sum((graph.counts for graph in graphs), dropped)
 
 
-def _bases(parts: Sequence[RankPart]) -> list[int]:
+def _bases(graphs: Sequence[RankGraph]) -> list[int]:
     """Number of the first node of each part."""
-    return [0, *accumulate(len(part.nodes) for part in parts)][:-1]
+    return [0, *accumulate(len(graph.nodes) for graph in graphs)][:-1]
 
 
-def _pooled(parts: Sequence[RankPart], clocks: Clocks) -> tuple[np.ndarray, np.ndarray, list[Lane], dict[str, int]]:
+def _pooled(graphs: Sequence[RankGraph], clocks: Clocks) -> tuple[np.ndarray, np.ndarray, list[Lane], dict[str, int]]:
     """(nodes, edges, lanes, number of each name) of all parts as one, numbered through, on the job's clock.
 
     The names of the nodes are the numbers of the last of these, not packed any more.
     """
-    nodes, edges = (joined(column) for column in zip(*((part.nodes, part.edges) for part in parts), strict=True))
+    nodes, edges = (joined(column) for column in zip(*((graph.nodes, graph.edges) for graph in graphs), strict=True))
     lanes: list[Lane] = []
     names: dict[str, int] = {}
     begin = edge = 0
-    for part in parts:
-        mine = nodes[begin : begin + len(part.nodes)]  # A view: what is set here is set in `nodes`.
+    for graph in graphs:
+        mine = nodes[begin : begin + len(graph.nodes)]  # A view: what is set here is set in `nodes`.
         start, end = mine["start_ns"], mine["start_ns"] + mine["dur_ns"]
-        mine["dur_ns"] = clocks.apply(part.rank, end) - clocks.apply(part.rank, start)
-        mine["start_ns"] = clocks.apply(part.rank, start)
+        mine["dur_ns"] = clocks.apply(graph.rank, end) - clocks.apply(graph.rank, start)
+        mine["start_ns"] = clocks.apply(graph.rank, start)
         mine["lane"] += len(lanes)
-        codes, texts = spelled(mine["name"], part.texts)
+        codes, texts = spelled(mine["name"], graph.texts)
         mine["name"] = np.array([names.setdefault(text, len(names)) for text in texts])[codes]
-        edges[edge : edge + len(part.edges)]["source"] += begin
-        edges[edge : edge + len(part.edges)]["target"] += begin
-        lanes += part.lanes
-        begin, edge = begin + len(part.nodes), edge + len(part.edges)
+        edges[edge : edge + len(graph.edges)]["source"] += begin
+        edges[edge : edge + len(graph.edges)]["target"] += begin
+        lanes += graph.lanes
+        begin, edge = begin + len(graph.nodes), edge + len(graph.edges)
     return nodes, edges, lanes, names
 
 
@@ -87,9 +87,9 @@ def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> 
         [names.setdefault(f"{spelling[code]} (join)", len(names)) for code in distinct.tolist()], np.int64
     )[kinds]
     # Joins stand behind all nodes, in order of their collectives. An arrival leads to its join, and a join to transfers.
-    join, meets = len(nodes) + collective, nodes["meets"][members]
+    join, has_edge = len(nodes) + collective, nodes["has_join_edge"][members]
     source, target = np.where(is_arrival, members, join), np.where(is_arrival, join, members)
-    return joins, edges_of(source[meets], target[meets], Edge.RENDEZVOUS)
+    return joins, edges_of(source[has_edge], target[has_edge], Edge.RENDEZVOUS)
 
 
 def graph_of(
@@ -144,14 +144,14 @@ def _keys(nodes: np.ndarray, lanes: Sequence[Lane]) -> np.ndarray:
     before = np.maximum.accumulate(np.where(is_neighbour, at, -1))
     before = np.append(-1, before[:-1])
     before = np.where((before >= 0) & (nodes["lane"][before] == nodes["lane"]), name[before], -1)
-    what, distinct = numbered(pairs(name * (len(roles) + 1) + role, before + 1))
+    identity, distinct = numbered(pairs(name * (len(roles) + 1) + role, before + 1))
     # Occurrences are counted within one lane and step: `visit` is a number for each such pair. They are counted in order of
     # visits, and put back where the nodes stand.
     step = nodes["step"] - nodes["step"].min()
     visit = (nodes["lane"].astype(np.int64) - JOIN_LANE) * (step.max() + 1) + step
     by_visit = np.argsort(visit, kind="stable")
-    turn = np.empty(len(nodes), np.int32)
-    turn[by_visit], turns = occurrences(what[by_visit], visit[by_visit], len(distinct))
-    # Each `what` has as many keys as it occurs in one visit at most, behind those of all before it.
-    key = (np.cumsum(turns) - turns)[what] + turn
+    occurrence = np.empty(len(nodes), np.int32)
+    occurrence[by_visit], counts = occurrences(identity[by_visit], visit[by_visit], len(distinct))
+    # Each `identity` has as many keys as it occurs in one visit at most, behind those of all before it.
+    key = (np.cumsum(counts) - counts)[identity] + occurrence
     return np.where(nodes["lane"] == JOIN_LANE, -1, key).astype(np.int32)

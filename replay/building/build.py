@@ -12,7 +12,7 @@ from esprof.replay.building.collectives.matching import CollectiveCalls, calls_o
 from esprof.replay.building.collectives.rendezvous import Rendezvous, find_rendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.rank_events import read_rank
-from esprof.replay.building.rank_part import rank_part
+from esprof.replay.building.rank_graph import rank_graph
 from esprof.replay.dfg import Dfg
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import RecordedSteps, steps_of
@@ -55,8 +55,8 @@ def build_counted(
     if not rules.rendezvous:
         number, calls = np.full(len(number), -1), replace(calls, members=np.ones_like(calls.members))
     rendezvous = find_rendezvous(run, calls, number)
-    parts = list((executor.map if executor else map)(partial(rank_part, rules=rules), events, rendezvous.by_rank))
-    dfg, counts = assemble(parts, rendezvous, steps.all)
+    graphs = list((executor.map if executor else map)(partial(rank_graph, rules=rules), events, rendezvous.by_rank))
+    dfg, counts = assemble(graphs, rendezvous, steps.all)
     alone = calls.rank[(number < 0) & (calls.members != 1)]
     unmatched = dict(zip(run.ranks, np.bincount(alone, minlength=len(run.ranks)).tolist(), strict=True))
     return Built(

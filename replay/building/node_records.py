@@ -20,13 +20,14 @@ NODE = np.dtype(
         ("collective", np.int32),
         ("cls", np.int8),
         ("contended", np.bool_),
-        ("meets", np.bool_),
+        ("has_join_edge", np.bool_),
     ],
     align=True,
 )
-"""A node as in the Dfg, at its absolute recorded time in ns; its name is packed (`node_names.packed`). `meets` tells of an
-arrival at a collective whether other ranks wait for it, and of a transfer whether it waits for other ranks. The nodes of
-a lane stand together, in the order in which the lane ran them."""
+"""A node as in the Dfg, at its absolute recorded time in ns; its name is packed (`node_names.packed`).
+
+`has_join_edge` marks an arrival at a collective that other ranks wait for, and a communication that waits for other ranks.
+The nodes of a lane are contiguous, in the order in which the lane ran them."""
 
 EDGE = np.dtype([("lag", np.int64), ("source", np.int32), ("target", np.int32), ("kind", np.int8)], align=True)
 """An edge: the node `target` starts no earlier than `lag` ns after the node `source` ends. Nodes are numbered within

@@ -137,16 +137,16 @@ class RankEvents:
         """Row of the outermost of `comms` that each of `rows` begins in; -1 for none."""
         calls, thread, moment = self.comms, self.thread[rows], self.start[rows]
         last = Sequences(self.thread[calls], self.start[calls], self.begin).last(thread, moment)
-        around = np.full(len(rows), -1)
+        outermost = np.full(len(rows), -1)
         # From the call that began last backwards: of those that are still open, the earliest is the outermost, and stays.
         for back in range(_MAX_NESTED_CALLS):
             call = entries(calls, np.maximum(last - back, -1), -1)
             is_open = (call >= 0) & (self.thread[call] == thread) & (self.end[call] >= moment)
-            around = np.where(is_open, call, around)
-        return around
+            outermost = np.where(is_open, call, outermost)
+        return outermost
 
     @cached_property
-    def several_at_once(self) -> np.ndarray:
+    def is_batched_p2p(self) -> np.ndarray:
         """Mask of the collectives that are several point-to-point transfers in one kernel (`batch_isend_irecv`).
 
         The kernel is launched behind the calls that describe its parts, so that nothing tells between whom they were
@@ -172,19 +172,23 @@ class RankEvents:
         at = position(self.ints("correlation", self.runtime), correlation)
         return entries(self.runtime, at, -1)
 
-    def by_text(self, rows: np.ndarray, tell: Callable[[str], Any], dtype: np.dtype[Any] | type = bool) -> np.ndarray:
-        """What `tell` says of each of `texts`, 0 or False for those that none of `rows` has as its name.
+    def by_text(
+        self, rows: np.ndarray, classify: Callable[[str], Any], dtype: np.dtype[Any] | type = bool
+    ) -> np.ndarray:
+        """What `classify` says of each of `texts`, 0 or False for those that none of `rows` has as its name.
 
-        `tell` is called once for each text, however many rows have it.
+        `classify` is called once for each text, however many rows have it.
         """
         found = np.zeros(len(self.texts), dtype)
         for code in np.flatnonzero(np.bincount(self.name[rows])).tolist():
-            found[code] = tell(self.texts[code])
+            found[code] = classify(self.texts[code])
         return found
 
-    def by_name(self, rows: np.ndarray, tell: Callable[[str], Any], dtype: np.dtype[Any] | type = bool) -> np.ndarray:
-        """What `tell` says of the name of each of `rows`."""
-        found: np.ndarray = self.by_text(rows, tell, dtype)[self.name[rows]]
+    def by_name(
+        self, rows: np.ndarray, classify: Callable[[str], Any], dtype: np.dtype[Any] | type = bool
+    ) -> np.ndarray:
+        """What `classify` says of the name of each of `rows`."""
+        found: np.ndarray = self.by_text(rows, classify, dtype)[self.name[rows]]
         return found
 
 
@@ -216,7 +220,7 @@ def read_rank(run: Run, rank: Rank, boundaries: Mapping[int, tuple[Ns, Ns]], ste
     ours = launch < behind
     collectives = rows.collectives(gpu[ours], inside)
     called, working = (
-        _beside_transfers(table, some, collectives)
+        _off_gloo_threads(table, some, collectives)
         for some in (rows.of(inside, "op", "runtime", "loader"), rows.of(inside, "op", "loader"))
     )
     thread, threads = _threads(table, rank, called, working)
@@ -279,7 +283,7 @@ def _launches(table: Table, gpu: np.ndarray, runtime: np.ndarray) -> np.ndarray:
     return entries(runtime, position(correlation[runtime], correlation[gpu]), -1)
 
 
-def _beside_transfers(table: Table, rows: np.ndarray, collectives: np.ndarray) -> np.ndarray:
+def _off_gloo_threads(table: Table, rows: np.ndarray, collectives: np.ndarray) -> np.ndarray:
     """Those of `rows` that are not on threads that gloo transfers in: what it computes there is part of its transfers.
 
     An all-gather of one tensor copies its parts, a mean divides. Such a thread is idle between two transfers, and as a chain
@@ -288,8 +292,8 @@ def _beside_transfers(table: Table, rows: np.ndarray, collectives: np.ndarray) -
     tid = table.ints("tid")
     roles, names = table.codes("thread_role")
     is_other = np.array([name not in ("main", "autograd") for name in names] + [True])[roles]
-    transferring = collectives[is_other[collectives] & (table.ints("stream")[collectives] < 0)]
-    return rows[~np.isin(tid[rows], tid[transferring])]
+    gloo_rows = collectives[is_other[collectives] & (table.ints("stream")[collectives] < 0)]
+    return rows[~np.isin(tid[rows], tid[gloo_rows])]
 
 
 def _threads(table: Table, rank: Rank, rows: np.ndarray, working: np.ndarray) -> tuple[np.ndarray, Threads]:

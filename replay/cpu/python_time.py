@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from esprof.core.types import NS_PER_MS, Ns, Rank
-from esprof.replay.cpu.sampled import PlaceShare, RankSamples, is_waiting
+from esprof.replay.cpu.sampled import LocationShare, RankSamples, is_waiting
 from esprof.replay.dfg import Cls, Dfg, gap_name
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
@@ -33,7 +33,7 @@ class _Silence(NamedTuple):
     """Number of the kind of nodes that it belongs to (`PythonTime._kinds`)."""
     is_gap: bool
     """Whether it lay between two operations."""
-    place: SourceLocation | None
+    location: SourceLocation | None
     """Where the thread was; None where it was too short to be seen."""
     dur_ns: int
     cpu_ns: int
@@ -56,16 +56,16 @@ class PythonTime:
         """The share of each node's time that lies in places that are `wanted`, float64[N], from 0 to 1."""
         of_kind = np.zeros(2 * len(self.dfg.names))
         for kind, rows in self._rows.items():
-            of_kind[kind] = min(1.0, sum(row.share for row in rows if wanted(row.place)))
+            of_kind[kind] = min(1.0, sum(row.share for row in rows if wanted(row.location)))
         share = np.where(self._nodes, of_kind[self._kinds], 0.0)
         for node, rows in self._seen.items():
-            share[node] = min(1.0, sum(row.share for row in rows if wanted(row.place)))
+            share[node] = min(1.0, sum(row.share for row in rows if wanted(row.location)))
         return share
 
     def places(self, steps: tuple[int, ...]) -> dict[SourceLocation, tuple[float, float]]:
         """(ns in a mean one of `steps`, share of it that the thread ran) of each place."""
         took = self.took(np.where(np.isin(self.dfg.step, steps), self.dfg.dur_ns, 0))
-        return {place: (ns / max(1, len(steps)), ran) for place, (ns, ran) in took.items()}
+        return {location: (ns / max(1, len(steps)), ran) for location, (ns, ran) in took.items()}
 
     def took(self, time_ns: np.ndarray) -> dict[SourceLocation, tuple[float, float]]:
         """(ns in all, share of it that the thread ran) of each place, where `time_ns`, [N], is spent in the nodes."""
@@ -78,9 +78,9 @@ class PythonTime:
         ran: dict[SourceLocation, float] = defaultdict(float)
         for total, rows in shares:
             for row in rows:
-                took[row.place] += row.share * total
-                ran[row.place] += row.share * total * row.ran
-        return {place: (ns, ran[place] / ns) for place, ns in took.items() if ns > 0}
+                took[row.location] += row.share * total
+                ran[row.location] += row.share * total * row.ran
+        return {location: (ns, ran[location] / ns) for location, ns in took.items() if ns > 0}
 
     @cached_property
     def _sampled(self) -> RankSamples:
@@ -107,7 +107,7 @@ class PythonTime:
         return np.where(self._nodes, np.minimum(within / np.maximum(self.dfg.dur_ns, 1), 1), 0.0)
 
     @cached_property
-    def _seen(self) -> dict[int, list[PlaceShare]]:
+    def _seen(self) -> dict[int, list[LocationShare]]:
         """What is told of single nodes: those in which garbage was collected, and long gaps that are like no other."""
         dfg, begin, end = self.dfg, *self._recorded_at
         usual_ns = self._usual_gap[dfg.name]
@@ -119,10 +119,10 @@ class PythonTime:
             sampled = self._sampled.within(int(begin[node]), int(end[node])) if is_long[node] else None
             rows = self._rows.get(int(self._kinds[node]), []) if sampled is None else sampled
             # Samples that were due during a collection came right behind it, and say nothing of the rest.
-            found[node] = [PlaceShare(row.place, row.share * (1 - collecting), row.ran) for row in rows]
+            found[node] = [LocationShare(row.location, row.share * (1 - collecting), row.ran) for row in rows]
             if collecting:
                 (frame, _), *_ = self._sampled.frames_behind(end[[node]])
-                found[node].append(PlaceShare(SourceLocation(frame, GARBAGE_COLLECTION), collecting, 1.0))
+                found[node].append(LocationShare(SourceLocation(frame, GARBAGE_COLLECTION), collecting, 1.0))
         return found
 
     @cached_property
@@ -151,32 +151,34 @@ class PythonTime:
         for before, after, frame, call, dur, cpu in zip(*texts, *times, strict=True):
             name = number.get(before or "" if after is None else gap_name(before or "", after))
             if name is not None:
-                place = None if frame is None else SourceLocation(frame, call)
-                found.append(_Silence(name + len(number) * (after is None), after is not None, place, dur, max(0, cpu)))
+                location = None if frame is None else SourceLocation(frame, call)
+                found.append(
+                    _Silence(name + len(number) * (after is None), after is not None, location, dur, max(0, cpu))
+                )
         return found
 
     @cached_property
-    def _rows(self) -> dict[int, list[PlaceShare]]:
+    def _rows(self) -> dict[int, list[LocationShare]]:
         """Number of a kind of nodes (`_kinds`) -> what places take of such nodes."""
         gaps: dict[int, int] = defaultdict(int)
         """How long all silences of a kind lasted, those that were too short to be seen aside, ns."""
         took: dict[int, dict[SourceLocation, tuple[int, int]]] = defaultdict(lambda: defaultdict(lambda: (0, 0)))
         for silence in self._silences:
-            place = silence.place
-            if place is not None and place.call == GARBAGE_COLLECTION:
+            location = silence.location
+            if location is not None and location.call == GARBAGE_COLLECTION:
                 continue  # Collections are told by their own times: steps without stacks need not have as many.
-            if silence.is_gap and (place is not None or silence.dur_ns >= MIN_SILENCE_SAMPLED_NS):
+            if silence.is_gap and (location is not None or silence.dur_ns >= MIN_SILENCE_SAMPLED_NS):
                 gaps[silence.kind] += silence.dur_ns
-            if place is not None:
-                sum_ns, sum_cpu = took[silence.kind][place]
-                took[silence.kind][place] = (sum_ns + silence.dur_ns, sum_cpu + silence.cpu_ns)
+            if location is not None:
+                sum_ns, sum_cpu = took[silence.kind][location]
+                took[silence.kind][location] = (sum_ns + silence.dur_ns, sum_cpu + silence.cpu_ns)
         return {
             kind: [
-                PlaceShare(place, ns / (gaps.get(kind) or self._of_operations(kind)), min(1.0, cpu / ns))
-                for place, (ns, cpu) in places.items()
-                if ns and not is_waiting(place, cpu / ns)
+                LocationShare(location, ns / (gaps.get(kind) or self._of_operations(kind)), min(1.0, cpu / ns))
+                for location, (ns, cpu) in by_location.items()
+                if ns and not is_waiting(location, cpu / ns)
             ]
-            for kind, places in took.items()
+            for kind, by_location in took.items()
         }
 
     @cached_property
@@ -202,12 +204,12 @@ class PythonTime:
 
 def matches(pattern: re.Pattern[str]) -> Callable[[SourceLocation], bool]:
     """Whether a pattern finds something in a place: in the line of the job's code, or in what that called."""
-    return lambda place: bool(pattern.search(text_of(place)))
+    return lambda location: bool(pattern.search(text_of(location)))
 
 
-def text_of(place: SourceLocation) -> str:
+def text_of(location: SourceLocation) -> str:
     """A place as text: `file(line): function`, and what it called behind an arrow. Garbage is collected wherever it is time
     to, so that a collection has no line."""
-    if place.call == GARBAGE_COLLECTION:
+    if location.call == GARBAGE_COLLECTION:
         return GARBAGE_COLLECTION
-    return place.frame if place.call is None else f"{place.frame} → {place.call}"
+    return location.frame if location.call is None else f"{location.frame} → {location.call}"

@@ -23,10 +23,10 @@ MIN_RUNNING_SHARE = 0.7
 
 
 @dataclass(frozen=True)
-class PlaceShare:
+class LocationShare:
     """What one place takes of a stretch of time."""
 
-    place: SourceLocation
+    location: SourceLocation
     share: float
     """Share of the time, from 0 to 1."""
     ran: float
@@ -73,20 +73,20 @@ class RankSamples:
         codes, stacks = samples.codes("stack")
         return samples.ints("at_ns"), samples.ints("dur_ns"), samples.ints("cpu_ns"), codes, stacks
 
-    def within(self, begin: Ns, end: Ns) -> list[PlaceShare] | None:
+    def within(self, begin: Ns, end: Ns) -> list[LocationShare] | None:
         """What the samples of this time tell; None where there are none."""
         at, dur, cpu, codes, texts = self._samples
         first, last = np.searchsorted(at, [begin, end], side="right").tolist()
         took: dict[SourceLocation, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
-        for look in range(first, min(last + 1, len(at))):
-            inside = min(int(at[look]), end) - max(int(at[look] - dur[look]), begin)
-            if inside > 0 and codes[look] >= 0:
-                ns, ran = took[place := location_of(texts[codes[look]])]
-                took[place] = ns + inside, ran + inside * float(cpu[look]) / max(int(dur[look]), 1)
+        for index in range(first, min(last + 1, len(at))):
+            inside = min(int(at[index]), end) - max(int(at[index] - dur[index]), begin)
+            if inside > 0 and codes[index] >= 0:
+                ns, ran = took[location := location_of(texts[codes[index]])]
+                took[location] = ns + inside, ran + inside * float(cpu[index]) / max(int(dur[index]), 1)
         rows = [
-            PlaceShare(place, ns / (end - begin), min(1.0, ran / ns))
-            for place, (ns, ran) in took.items()
-            if not is_waiting(place, ran / ns)
+            LocationShare(location, ns / (end - begin), min(1.0, ran / ns))
+            for location, (ns, ran) in took.items()
+            if not is_waiting(location, ran / ns)
         ]
         return rows if took else None
 
@@ -94,16 +94,16 @@ class RankSamples:
         """(the line of the job's own code that was seen first after it, whether that was within a millisecond) for each
         moment; "" for no line."""
         at, _, _, codes, texts = self._samples
-        look = np.searchsorted(at, moments_ns)
-        is_close = np.append(at, np.iinfo(np.int64).max)[look] - moments_ns <= MIN_SILENCE_SAMPLED_NS
-        seen = np.append(codes, -1)[look].tolist()
+        index = np.searchsorted(at, moments_ns)
+        is_close = np.append(at, np.iinfo(np.int64).max)[index] - moments_ns <= MIN_SILENCE_SAMPLED_NS
+        seen = np.append(codes, -1)[index].tolist()
         return [
             (location_of(texts[code]).frame if code >= 0 else "", near)
             for code, near in zip(seen, is_close.tolist(), strict=True)
         ]
 
 
-def is_waiting(place: SourceLocation, ran: float) -> bool:
+def is_waiting(location: SourceLocation, ran: float) -> bool:
     """Whether Python waits there, for a collective or a backward pass, and does not compute."""
-    line = place.call or place.frame
+    line = location.call or location.frame
     return bool(_ENGINE.search(line)) or (ran < MIN_RUNNING_SHARE and bool(_COLLECTIVE.search(line)))

@@ -207,16 +207,16 @@ def _run(graph: _Order, times: _Times, tile: _Tile) -> None:
 @compiled_in_place
 def _run_longer(graph: _Order, longer: np.ndarray, late: np.ndarray, seen: np.ndarray, observed: np.ndarray) -> None:
     """Replay scenarios in which each node takes `longer` ns more, float64[N, K]: fill `observed`."""
-    place = 0  # How many of `seen`, which ascends, have been passed.
+    passed = 0  # How many of `seen`, which ascends, have been passed.
     for node in range(len(graph.row)):
         row = graph.row[node]
         _wait(node, row, graph, late)
         for k in range(late.shape[1]):
             late[row, k] += longer[node, k]
-        if place < len(seen) and seen[place] == node:
+        if passed < len(seen) and seen[passed] == node:
             for k in range(late.shape[1]):
-                observed[place, k] = late[row, k]
-            place += 1
+                observed[passed, k] = late[row, k]
+            passed += 1
 
 
 @compiled_in_place

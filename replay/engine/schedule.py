@@ -107,7 +107,7 @@ def schedule(dfg: Dfg) -> Schedule:
     Raises InputError if the dependencies form a cycle.
     """
     state = _begin(dfg)
-    _turn_round(state.before, state.next_ptr, state.next_idx)
+    _reverse_edges(state.before, state.next_ptr, state.next_idx)
     started = _run(state)
     if started < dfg.nodes:
         raise InputError(f"the dependencies of {dfg.nodes - started:,} nodes form a cycle")
@@ -121,8 +121,8 @@ def freeze(dfg: Dfg, order: np.ndarray) -> Dfg:
     the node before it on its lane has a lag that keeps it there.
     """
     # The inverse of `order`: the new number of each node.
-    place = np.empty(dfg.nodes, np.int32)
-    place[order] = np.arange(dfg.nodes, dtype=np.int32)
+    new_id = np.empty(dfg.nodes, np.int32)
+    new_id[order] = np.arange(dfg.nodes, dtype=np.int32)
     # Every array with an entry for each node. One of edges, if there are just as many, is replaced below.
     nodes = {
         field.name: values[order]
@@ -140,11 +140,11 @@ def freeze(dfg: Dfg, order: np.ndarray) -> Dfg:
         np.empty(dfg.nodes, np.int64),
         np.full(len(dfg.lanes), -1),
     )
-    count = _link(order, place, _edges(dfg), frozen)
+    count = _link(order, new_id, _edges(dfg), frozen)
     edges = {"pred_ptr": ptr} | {
         name: values[:count].copy() for name, values in (("pred_idx", idx), ("pred_lag", lag), ("pred_kind", kind))
     }
-    marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, place[dfg.marks.first], place[dfg.marks.last])
+    marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, new_id[dfg.marks.first], new_id[dfg.marks.last])
     return replace(dfg, **(nodes | edges), marks=marks)
 
 
@@ -194,7 +194,7 @@ def _tournament(lanes: int) -> np.ndarray:
 
 
 @compiled_in_place
-def _turn_round(before: _Edges, next_ptr: np.ndarray, next_idx: np.ndarray) -> None:
+def _reverse_edges(before: _Edges, next_ptr: np.ndarray, next_idx: np.ndarray) -> None:
     """Fill `next_ptr`, all zero before, and `next_idx` with the followers of each node, ascending (a counting sort)."""
     nodes = len(next_ptr) - 1
     for edge in range(len(before.idx)):
@@ -346,7 +346,7 @@ def _sooner(one: int, other: int, key: np.ndarray) -> bool:
 
 
 @compiled_in_place
-def _link(order: np.ndarray, place: np.ndarray, old: _Edges, frozen: _Frozen) -> int:
+def _link(order: np.ndarray, new_id: np.ndarray, old: _Edges, frozen: _Frozen) -> int:
     """Renumber the edges, and let each node follow the one before it on its lane; returns how many edges there are."""
     new = frozen.before
     count = 0
@@ -354,7 +354,7 @@ def _link(order: np.ndarray, place: np.ndarray, old: _Edges, frozen: _Frozen) ->
         node, lane = order[here], frozen.lane[here]
         latest = frozen.latest[lane] if lane >= 0 else -1
         for edge in range(old.ptr[node], old.ptr[node + 1]):
-            source, lag = place[old.idx[edge]], old.lag[edge]
+            source, lag = new_id[old.idx[edge]], old.lag[edge]
             if source == latest:
                 # The edge holds the lane's order itself, if the node may not start before the other has ended.
                 latest, lag = -1, max(lag, 0)

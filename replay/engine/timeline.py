@@ -74,14 +74,14 @@ class Timeline(StepEnds):
         """Per step, the time in which the rank that transfers longest has a transfer under way, ns."""
         dfg, marks = self.dfg, self.dfg.marks
         longest = np.zeros(len(marks.steps), np.int64)
-        transfers = np.flatnonzero(dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, marks.steps))
-        row = np.searchsorted(marks.steps, dfg.step[transfers])
+        collectives = np.flatnonzero(dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, marks.steps))
+        row = np.searchsorted(marks.steps, dfg.step[collectives])
         # In order of step and rank: each pair's transfers are a slice.
-        visit = row.astype(np.int64) * len(marks.ranks) + np.searchsorted(marks.ranks, dfg.rank[transfers])
+        visit = row.astype(np.int64) * len(marks.ranks) + np.searchsorted(marks.ranks, dfg.rank[collectives])
         order = np.argsort(visit, kind="stable")
-        borders = np.flatnonzero(np.diff(visit[order])) + 1
-        for mine in np.split(order, borders) if len(order) else ():
-            took = union_ns(self.start_ns[transfers[mine]], self.end_ns[transfers[mine]])
+        boundaries = np.flatnonzero(np.diff(visit[order])) + 1
+        for mine in np.split(order, boundaries) if len(order) else ():
+            took = union_ns(self.start_ns[collectives[mine]], self.end_ns[collectives[mine]])
             longest[row[mine[0]]] = max(longest[row[mine[0]]], took)
         return longest
 

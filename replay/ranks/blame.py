@@ -26,7 +26,7 @@ MIN_STEPS_FOR_TEST = 5
 MAX_SUSPECTS = 16
 """Ranks whose delay is replayed: those with most work beyond their counterparts'. A job of any size then needs as many."""
 
-MIN_PLACE_SHARE_OF_STEP = 0.01
+MIN_CATEGORY_SHARE_OF_STEP = 0.01
 """Share of a step that a place must take longer than usual, for its rank to be called slow because of it."""
 
 MIN_DEVIATIONS = 3.0
@@ -266,17 +266,17 @@ class Blame:
         `suspects` are looked at, and of their work only these classes; `among` is the number of ranks that chance had to
         pick them from.
         """
-        extra, of_rank = self._extra_by_place(suspects, only)
+        extra, of_rank = self._extra_by_category(suspects, only)
         # Chance may pick from all places of a rank, too, whether they are noticed or not.
-        places = np.bincount(of_rank, minlength=1)
-        noticed = trimmed_mean(extra) > MIN_PLACE_SHARE_OF_STEP * self.step_ns
+        categories = np.bincount(of_rank, minlength=1)
+        noticed = trimmed_mean(extra) > MIN_CATEGORY_SHARE_OF_STEP * self.step_ns
         extra, of_rank = extra[:, noticed], of_rank[noticed]
-        certain = trimmed_test(extra) < MAX_CHANCE * 2 / among / places[of_rank]
+        certain = trimmed_test(extra) < MAX_CHANCE * 2 / among / categories[of_rank]
         found = np.zeros(len(self.dfg.marks.ranks), bool)
         found[of_rank[certain]] = True
         return found
 
-    def _extra_by_place(self, suspects: np.ndarray, only: tuple[Cls, ...]) -> tuple[np.ndarray, np.ndarray]:
+    def _extra_by_category(self, suspects: np.ndarray, only: tuple[Cls, ...]) -> tuple[np.ndarray, np.ndarray]:
         """(what each place takes beyond the usual in each of `steps`, ns, float64[steps, P]; column of its rank, int[P])."""
         dfg = self.dfg
         of_suspects = np.isin(dfg.rank, np.array(dfg.marks.ranks)[suspects])
@@ -285,13 +285,13 @@ class Blame:
         kinds = len(dfg.names) + len(Cls) + 1
         kind = (dfg.name[nodes], len(dfg.names) + dfg.cls[nodes].astype(np.int64), np.full(len(nodes), kinds - 1))
         lane = dfg.lane[nodes].astype(np.int64) * kinds
-        places, place = np.unique(np.concatenate([lane + one for one in kind]), return_inverse=True)
+        categories, category = np.unique(np.concatenate([lane + one for one in kind]), return_inverse=True)
         row = np.searchsorted(self.steps, dfg.step[nodes])
-        extra = np.zeros((len(self.steps), len(places)))
-        np.add.at(extra, (np.tile(row, len(kind)), place), np.tile(self.excess_ns[nodes], len(kind)))
+        extra = np.zeros((len(self.steps), len(categories)))
+        np.add.at(extra, (np.tile(row, len(kind)), category), np.tile(self.excess_ns[nodes], len(kind)))
         # Where a lane has nodes of one name alone, its places are one and the same.
         extra, first = np.unique(extra, axis=1, return_index=True)
-        ranks = [dfg.lanes[lane].rank for lane in (places[first] // kinds).tolist()]
+        ranks = [dfg.lanes[lane].rank for lane in (categories[first] // kinds).tolist()]
         return extra, np.searchsorted(dfg.marks.ranks, ranks)
 
     def has_more(self, besides: tuple[Cls, ...] = ()) -> np.ndarray:

@@ -131,7 +131,7 @@ def _over_ranks(
     _, first, group, count = np.unique(name[order], return_index=True, return_inverse=True, return_counts=True)
     zeros = np.maximum(np.maximum.reduceat(least[first_of][order], first) - count, 0)[group]
     ranked, begin, total = value[order], first[group], count[group] + zeros
-    place = zeros + np.arange(len(order)) - begin
+    own_position = zeros + np.arange(len(order)) - begin
 
     def at(position: np.ndarray) -> np.ndarray:
         """What stands at this position of each pair's group, the zeros first."""
@@ -140,7 +140,7 @@ def _over_ranks(
         return values
 
     # Without the pair itself, what follows it moves up by one.
-    low, high = ((k + (k >= place)) for k in ((total - 2) // 2, (total - 1) // 2))
+    low, high = ((k + (k >= own_position)) for k in ((total - 2) // 2, (total - 1) // 2))
     others = (at(low) + at(high)) / 2
     medians = (at((total - 1) // 2) + at(total // 2)) / 2
     means = np.bincount(group, weights=ranked)[group] / total
@@ -163,10 +163,10 @@ def roles_of(dfg: Dfg) -> np.ndarray:
         return roles
     computed = [set(np.unique(dfg.key[dfg.of(Cls.COMPUTE) & (dfg.rank == rank)]).tolist()) for rank in dfg.marks.ranks]
     known: list[set[int]] = []
-    for place, keys in enumerate(computed):
+    for column, keys in enumerate(computed):
         alike = (n for n, other in enumerate(known) if len(keys & other) >= MIN_SHARED_WORK_SHARE * len(keys | other))
-        roles[place] = next(alike, len(known))
-        if roles[place] == len(known):
+        roles[column] = next(alike, len(known))
+        if roles[column] == len(known):
             known.append(keys)
     return roles
 

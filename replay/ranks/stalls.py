@@ -22,7 +22,7 @@ MIN_STALLED_SHARE = 0.1
 MIN_STALLS_PER_STEP = 5
 """Least number of stalls of a mean step of each rank."""
 
-MIN_STALL_PLACES = 3
+MIN_STALL_NAMES = 3
 """Least number of names of the operations and gaps in which each rank stalls: at one place it would be the job itself."""
 
 
@@ -40,7 +40,7 @@ def starved_ns(blame: Blame) -> np.ndarray | None:
     least_ns = MIN_STALLED_SHARE * blame.step_ns * len(steps)
     for rank in ranks:
         here = np.flatnonzero(is_stall & (dfg.rank == rank) & np.isin(dfg.step, steps))
-        few = len(here) < MIN_STALLS_PER_STEP * len(steps) or len(np.unique(dfg.name[here])) < MIN_STALL_PLACES
+        few = len(here) < MIN_STALLS_PER_STEP * len(steps) or len(np.unique(dfg.name[here])) < MIN_STALL_NAMES
         if few or stalls[here].sum() < least_ns:
             return None
     return stalls

@@ -58,9 +58,9 @@ def _sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
 def _slowest(dfg: Dfg, cpu: np.ndarray) -> np.ndarray:
     """How many times as fast the CPU of each node is, float64[N]; of a transfer between CPUs that of its slowest rank."""
     # The least over the transfers of each collective, read back by each of these.
-    transfers = np.flatnonzero(dfg.on(LaneKind.COMM) & (dfg.collective >= 0))
+    collectives = np.flatnonzero(dfg.on(LaneKind.COMM) & (dfg.collective >= 0))
     of_number = np.full(int(dfg.collective.max(initial=-1)) + 1, np.inf)
-    np.minimum.at(of_number, dfg.collective[transfers], cpu[transfers])
+    np.minimum.at(of_number, dfg.collective[collectives], cpu[collectives])
     slowest = cpu.copy()
-    slowest[transfers] = of_number[dfg.collective[transfers]]
+    slowest[collectives] = of_number[dfg.collective[collectives]]
     return slowest

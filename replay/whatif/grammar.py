@@ -38,13 +38,13 @@ def literal(text: str) -> str:
 
 def _split(spec: str) -> list[str]:
     """Split at commas outside brackets: those inside belong to the term."""
-    parts, depth, begin = [], 0, 0
+    pieces, depth, begin = [], 0, 0
     for at, character in enumerate(spec):
         depth += (character == "[") - (character == "]")
         if character == "," and depth == 0:
-            parts.append(spec[begin:at])
+            pieces.append(spec[begin:at])
             begin = at + 1
-    return [part for part in [*parts, spec[begin:]] if part.strip()]
+    return [piece for piece in [*pieces, spec[begin:]] if piece.strip()]
 
 
 def _term(text: str) -> Term:
@@ -77,8 +77,8 @@ def _term(text: str) -> Term:
 def _ranks(text: str) -> tuple[Rank, ...]:
     """The ranks of `0-3+6`, ascending."""
     found: set[Rank] = set()
-    for part in text.split("+"):
-        first, _, last = part.partition("-")
+    for piece in text.split("+"):
+        first, _, last = piece.partition("-")
         found.update(range(int(first), min(int(last or first), MAX_RANKS) + 1))
     if not found:
         raise UsageError(f"{text!r} names no rank", remedy="Ranks are written rank3, rank0-3 or rank0-3+6.")

@@ -173,7 +173,7 @@ class Pricer:
         node takes less. Ranks that would lose by working like their peers stay as they are.
         """
         steps: np.ndarray = self.measured_ns * self._costs.changed_by(ends, scenario.least_ns)
-        if self._is_border_effect(scenario, steps):
+        if self._is_boundary_effect(scenario, steps):
             if abs(steps.mean() - self.step_ns) > _MIN_NOTED_SHARE * self.step_ns:
                 scenario = scenario.noted(
                     "the change affects only work before the steady-state steps, so they keep their duration"
@@ -184,7 +184,7 @@ class Pricer:
             scenario = scenario.noted("steps would not get shorter")
         return Price(steps, self.step_ns - float(steps.mean()), scenario.notes)
 
-    def _is_border_effect(self, scenario: Scenario, steps: np.ndarray) -> bool:
+    def _is_boundary_effect(self, scenario: Scenario, steps: np.ndarray) -> bool:
         """Whether `steps` (ns) got longer though `scenario` lets nothing take longer, or shorter though nothing takes less.
 
         Without some of the edges, or with a bound that is no longer than the steps were, nothing takes longer either.

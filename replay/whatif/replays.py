@@ -52,5 +52,5 @@ class Replays:
     @cached_property
     def _observed(self) -> np.ndarray:
         """Ids of the nodes whose ends a `StepEnds` needs, ascending."""
-        borders = np.union1d(self.recorded.marks.first, self.recorded.marks.last)
-        return np.union1d(borders, np.flatnonzero(self.recorded.on(LaneKind.STREAM)))
+        boundaries = np.union1d(self.recorded.marks.first, self.recorded.marks.last)
+        return np.union1d(boundaries, np.flatnonzero(self.recorded.on(LaneKind.STREAM)))

@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay import rules
-from esprof.replay.building.collectives.nodes import Placed, placed_at
+from esprof.replay.building.collectives.nodes import WorkNodes, work_nodes
 from esprof.replay.building.collectives.rendezvous import RankRendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import numbered
@@ -64,28 +64,28 @@ def gloo_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds)
     rows = rows[calls]
     lane, threads = numbered(events.ints("tid", rows))
     by_lane = np.argsort(lane, kind="stable")
-    in_threads = placed_at(events, rendezvous, rows[by_lane], lane[by_lane], next_ids)
+    on_threads = work_nodes(events, rendezvous, rows[by_lane], lane[by_lane], next_ids)
     link = next_ids.lane + len(threads)
-    placed = _on_one_link(in_threads, rendezvous.end_order[calls[by_lane]], next_ids, link)
-    done = placed.nodes["start_ns"] + placed.nodes["dur_ns"]
-    noted = events.end[rows[by_lane]] - done[placed.last - next_ids.node]
+    work = _on_one_link(on_threads, rendezvous.end_order[calls[by_lane]], next_ids, link)
+    done = work.nodes["start_ns"] + work.nodes["dur_ns"]
+    noted = events.end[rows[by_lane]] - done[work.last - next_ids.node]
     follows = np.flatnonzero(lane[by_lane][1:] == lane[by_lane][:-1])
-    call, communication = _issuing_calls(events, rows[by_lane])
+    call, communication = _launching_calls(events, rows[by_lane])
     row = rows[by_lane][communication]
     returned = np.minimum(events.end[call], events.finish)
     is_long, after = returned - events.start[call] > rules.MIN_WAITING_CALL, returned - events.end[row]
     return GlooWork(
         lanes=(*(Lane(events.rank, LaneKind.COMM, "comm") for _ in threads), *_link(events.rank, len(rows))),
-        nodes=placed.nodes,
+        nodes=work.nodes,
         call=call,
         thread=events.thread[call],
         launched=events.start[call],
         start=events.start[row],
         end=events.end[row],
-        first=placed.first[communication],
-        last=placed.last[communication],
+        first=work.first[communication],
+        last=work.last[communication],
         noted=noted[communication],
-        queue=edges_of(placed.last[follows], placed.first[follows + 1], Edge.LANE, noted[follows]),
+        queue=edges_of(work.last[follows], work.first[follows + 1], Edge.LANE, noted[follows]),
         blocks=is_long & (after >= 0) & (after <= rules.MAX_SYNC_LATE),
     )
 
@@ -94,7 +94,7 @@ def _link(rank: Rank, collectives: int) -> tuple[Lane, ...]:
     return (Lane(rank, LaneKind.COMM, "link"),) if collectives else ()
 
 
-def _on_one_link(placed: Placed, end_order: np.ndarray, next_ids: NextIds, link: int) -> Placed:
+def _on_one_link(work: WorkNodes, end_order: np.ndarray, next_ids: NextIds, link: int) -> WorkNodes:
     """Put all communication on the lane `link`, one collective after the other, by `end_order`.
 
     Two collectives that share a link take as long together as one after the other. So each lasts from the end of the one
@@ -102,8 +102,8 @@ def _on_one_link(placed: Placed, end_order: np.ndarray, next_ids: NextIds, link:
     the same on all ranks: ranks with different orders would deadlock. A collective that was recorded to end after a later
     one had ended before: other processes preempted its thread before it recorded the end.
     """
-    nodes, matched = placed.nodes.copy(), placed.first != placed.last
-    communications = placed.last[matched] - next_ids.node
+    nodes, matched = work.nodes.copy(), work.first != work.last
+    communications = work.last[matched] - next_ids.node
     communications = communications[np.argsort(end_order[matched], kind="stable")]
     start = nodes["start_ns"][communications]
     end = start + nodes["dur_ns"][communications]
@@ -118,10 +118,10 @@ def _on_one_link(placed: Placed, end_order: np.ndarray, next_ids: NextIds, link:
     order = np.append(np.setdiff1d(np.arange(len(nodes)), communications), communications)
     number = np.empty(len(nodes), np.int64)
     number[order] = next_ids.node + np.arange(len(nodes))
-    return Placed(nodes[order], number[placed.first - next_ids.node], number[placed.last - next_ids.node])
+    return WorkNodes(nodes[order], number[work.first - next_ids.node], number[work.last - next_ids.node])
 
 
-def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _launching_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(rows of `c10d::` calls, ascending; place in `rows` of the transfer that each launched).
 
     Kind by kind: a process group queues its work first in, first out.
@@ -161,7 +161,7 @@ def works_of(gloo: GlooWork, threads: int) -> list[Works]:
     return works
 
 
-def issues(gloo: GlooWork, chains: Chains) -> np.ndarray:
+def launches(gloo: GlooWork, chains: Chains) -> np.ndarray:
     """Edges from each call to the transfer that it launched, with the hand-over latency that this rank shows.
 
     The latency is the median time from issue to start of collectives that found one of gloo's threads idle; the others

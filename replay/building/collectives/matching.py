@@ -51,12 +51,12 @@ def calls_of(run: Run, events: Sequence[RankEvents], lost: Mapping[Rank, Collect
     Of a point-to-point transfer it is (sender, receiver, step): its sequence numbers are counted by each rank for itself.
     """
     known: dict[str, int] = {}
-    parts = [_identified(run, rank, mine, known, lost) for rank, mine in enumerate(events)]
-    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    rank_at, between, kind, word, turn, members, present, is_p2p, sends, receives, size, start, end = columns
+    by_rank = [_identified(run, rank, mine, known, lost) for rank, mine in enumerate(events)]
+    columns = (np.concatenate(column) for column in zip(*by_rank, strict=True))
+    rank_at, between, kind, word, position, members, present, is_p2p, sends, receives, size, start, end = columns
     between, _ = numbered(between)
     what, _ = numbered(pairs(between, kind))
-    identity, _ = numbered(pairs(what, numbered(turn)[0]))
+    identity, _ = numbered(pairs(what, numbered(position)[0]))
     alike = np.where(size >= 0, pairs(numbered(pairs(between, word))[0], numbered(size)[0]), -1)
     return CollectiveCalls(rank_at, identity, members, present, is_p2p, sends, receives, size, alike, start, end)
 
@@ -69,7 +69,7 @@ def _identified(
     rows = events.collectives
     group, members, present = _groups(run, events, known, lost)
     is_send, is_receive = _is_word(rows, "send"), _is_word(rows, "recv")
-    has_peer, is_p2p = (is_send | is_receive) & (rows.peer >= 0), is_send | is_receive | events.several_at_once
+    has_peer, is_p2p = (is_send | is_receive) & (rows.peer >= 0), is_send | is_receive | events.is_batched_p2p
     sender, receiver = np.where(is_send, events.rank, rows.peer), np.where(is_send, rows.peer, events.rank)
     by_number, word = (rows.sequence >= 0) & ~is_p2p, _kinds(events, known)
     return (
@@ -98,11 +98,11 @@ def _groups(
     members = [set(members_of(run, name)) for name in rows.groups]
     members = [some if events.rank in some else set() for some in members]
     numbers = [known.setdefault(name or group_name(range(run.world_size)), len(known)) for name in rows.groups]
-    whole, present = np.array([(len(some), len(some & here)) for some in members])[rows.group].T
+    sizes, present = np.array([(len(some), len(some & here)) for some in members])[rows.group].T
     for rank, steps in lost.items():
         is_member = np.array([rank in some for some in members])[rows.group]
         present = present - (is_member & np.isin(events.launched_in(rows.row), list(steps)))
-    return np.array(numbers)[rows.group], whole, present
+    return np.array(numbers)[rows.group], sizes, present
 
 
 def _kinds(events: RankEvents, known: dict[str, int]) -> np.ndarray:
@@ -141,30 +141,34 @@ def match(calls: CollectiveCalls) -> np.ndarray:
     # Backwards, the occurrence of a call is how many calls of its identity its rank makes after it.
     mine = np.flatnonzero(calls.members > 1)[::-1]
     on_rank, distinct = numbered(pairs(calls.identity, calls.rank)[mine])
-    turn, _ = occurrences(on_rank, np.zeros(len(mine), np.int64), len(distinct))
-    for together in _out_of_step(calls, mine, turn):
-        turn[together] = _aligned(calls.rank[mine[together]], calls.bytes[mine[together]])
+    occurrence, _ = occurrences(on_rank, np.zeros(len(mine), np.int64), len(distinct))
+    for together in _out_of_step(calls, mine, occurrence):
+        occurrence[together] = _aligned(calls.rank[mine[together]], calls.bytes[mine[together]])
     # Calls of one identity and turn are one, if each member that is present has made its call.
-    rendezvous, found = numbered(pairs(calls.identity[mine], turn))
+    rendezvous, found = numbered(pairs(calls.identity[mine], occurrence))
     present = np.zeros(len(found), np.int64)
     present[rendezvous] = calls.present[mine]
-    whole = np.bincount(rendezvous, minlength=len(found)) == present
-    matched = whole & _tell(calls, mine, rendezvous) & _of_one_size(rendezvous, calls.bytes[mine], len(found))
+    complete = np.bincount(rendezvous, minlength=len(found)) == present
+    matched = (
+        complete
+        & _has_sender_and_receiver(calls, mine, rendezvous)
+        & _of_one_size(rendezvous, calls.bytes[mine], len(found))
+    )
     number = np.full(len(calls.rank), -1)
     # Those that matched are numbered without gaps.
     number[mine] = np.where(matched, np.cumsum(matched) - 1, -1)[rendezvous]
     return number
 
 
-def _tell(calls: CollectiveCalls, mine: np.ndarray, rendezvous: np.ndarray) -> np.ndarray:
+def _has_sender_and_receiver(calls: CollectiveCalls, mine: np.ndarray, rendezvous: np.ndarray) -> np.ndarray:
     """Whether the calls of each rendezvous tell of one another: one of them has data that another one needs.
 
     `rendezvous` is that of each of the calls `mine`. Receivers wait for nobody who is here where the run lacks their root.
     """
     count = rendezvous.max(initial=-1) + 1
     given, taken = (np.bincount(rendezvous[role[mine]], minlength=count) for role in (calls.sends, calls.receives))
-    tell: np.ndarray = (np.bincount(rendezvous, minlength=count) > 1) & (given > 0) & (taken > 0)
-    return tell
+    has_both: np.ndarray = (np.bincount(rendezvous, minlength=count) > 1) & (given > 0) & (taken > 0)
+    return has_both
 
 
 def _of_one_size(rendezvous: np.ndarray, size: np.ndarray, count: int) -> np.ndarray:
@@ -182,10 +186,10 @@ def is_partial(calls: CollectiveCalls, number: np.ndarray) -> np.ndarray:
     return mask
 
 
-def _out_of_step(calls: CollectiveCalls, mine: np.ndarray, turn: np.ndarray) -> Iterator[np.ndarray]:
+def _out_of_step(calls: CollectiveCalls, mine: np.ndarray, occurrence: np.ndarray) -> Iterator[np.ndarray]:
     """Places in `mine` of the calls of each identity under which calls of one turn differ in size."""
     identity = calls.identity[mine]
-    rendezvous, found = numbered(pairs(identity, turn))
+    rendezvous, found = numbered(pairs(identity, occurrence))
     differ = ~_of_one_size(rendezvous, calls.bytes[mine], len(found))
     for one in np.unique(identity[differ[rendezvous]]).tolist():
         yield np.flatnonzero(identity == one)
@@ -200,14 +204,14 @@ def _aligned(rank: np.ndarray, size: np.ndarray) -> np.ndarray:
     rows = {one: np.flatnonzero(rank == one) for one in np.unique(rank).tolist()}
     by_size = [own[np.argsort(size[own], kind="stable")] for own in rows.values()]
     if all(np.array_equal(size[own], size[by_size[0]]) for own in by_size):
-        turn = np.empty(len(rank), np.int64)
+        occurrence = np.empty(len(rank), np.int64)
         # A line for each rank, its calls by size: those of one column are one.
-        turn[np.stack(by_size)] = np.arange(len(by_size[0]))
-        return turn
-    turn = len(rank) + np.arange(len(rank))  # Turns of their own, beyond all that can be shared.
+        occurrence[np.stack(by_size)] = np.arange(len(by_size[0]))
+        return occurrence
+    occurrence = len(rank) + np.arange(len(rank))  # Turns of their own, beyond all that can be shared.
     reference = min(rows.values(), key=len)
     for own in rows.values():
         matcher = SequenceMatcher(None, size[reference].tolist(), size[own].tolist(), autojunk=False)
         for there, here, length in matcher.get_matching_blocks():
-            turn[own[here : here + length]] = np.arange(there, there + length)
-    return turn
+            occurrence[own[here : here + length]] = np.arange(there, there + length)
+    return occurrence

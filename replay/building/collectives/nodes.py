@@ -14,7 +14,7 @@ from esprof.replay.runtime_names import copies_across_bus
 
 
 @dataclass(frozen=True)
-class Placed:
+class WorkNodes:
     """Rows as nodes (`NODE`): a matched collective has two, an arrival and a transfer, all other work has one."""
 
     nodes: np.ndarray
@@ -24,9 +24,9 @@ class Placed:
     """Number of the last node of each row; of a matched collective its transfer."""
 
 
-def placed_at(
+def work_nodes(
     events: RankEvents, rendezvous: RankRendezvous, rows: np.ndarray, lane: np.ndarray, next_ids: NextIds
-) -> Placed:
+) -> WorkNodes:
     """Nodes of `rows`, which stand lane by lane in order of execution; lanes and nodes are numbered from `next_ids` on.
 
     A matched collective is an arrival of no duration and a transfer, between which the join of all ranks will stand; what
@@ -59,9 +59,9 @@ def placed_at(
         step=events.launched_in(rows)[of],
         event=np.where(is_arrival, -1, rows[of]),
         collective=number[of],
-        meets=np.where(
+        has_join_edge=np.where(
             is_arrival, entries(rendezvous.awaited, call, False)[of], entries(rendezvous.waits, call, False)[of]
         ),
         cls=np.where(is_arrival, Cls.WAIT, cls[of]),
     )
-    return Placed(nodes, next_ids.node + last - matched, next_ids.node + last)
+    return WorkNodes(nodes, next_ids.node + last - matched, next_ids.node + last)

@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.core.types import Ns
 from esprof.replay import rules
-from esprof.replay.building.collectives.nodes import placed_at
+from esprof.replay.building.collectives.nodes import work_nodes
 from esprof.replay.building.collectives.rendezvous import RankRendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import Sequences, entries, numbered
@@ -221,14 +221,14 @@ def gpu_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds, 
     rows = events.gpu
     lane, streams = numbered(events.ints("stream", rows))
     by_lane = np.argsort(lane, kind="stable")
-    placed = placed_at(events, rendezvous, rows[by_lane], lane[by_lane], next_ids)
+    work = work_nodes(events, rendezvous, rows[by_lane], lane[by_lane], next_ids)
     before, first, last = (np.full(len(rows), -1) for _ in range(3))
     # Where two neighbours in order of lanes are on one lane, the one is the piece before the other.
     same = np.flatnonzero(lane[by_lane[1:]] == lane[by_lane[:-1]])
     before[by_lane[same + 1]] = by_lane[same]
-    first[by_lane], last[by_lane] = placed.first, placed.last
+    first[by_lane], last[by_lane] = work.first, work.last
     lanes = tuple(Lane(events.rank, LaneKind.STREAM, f"stream {stream}") for stream in streams.tolist())
-    return GpuWork(events, lanes, streams, placed.nodes, rows, lane, before, first, last, events.launch, has_queue)
+    return GpuWork(events, lanes, streams, work.nodes, rows, lane, before, first, last, events.launch, has_queue)
 
 
 def stream_order(gpu: GpuWork) -> np.ndarray:

@@ -79,10 +79,10 @@ def _recorded_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndar
 def _behind_own_launch(gpu: GpuWork, rows: np.ndarray) -> np.ndarray:
     """Mask of the calls that stand inside a collective's CPU call, behind the launch of that collective."""
     events = gpu.events
-    around = events.inside_comms(rows)
+    enclosing = events.inside_comms(rows)
     launched = gpu.by_thread.last(events.thread[rows], events.start[rows])
     since = entries(gpu.launched, launched, 0)
-    behind: np.ndarray = (around >= 0) & (launched >= 0) & (since >= events.start[around])
+    behind: np.ndarray = (enclosing >= 0) & (launched >= 0) & (since >= events.start[enclosing])
     return behind
 
 

@@ -28,7 +28,7 @@ def operations(gpu: GpuWork) -> ThreadRows:
     )
 
 
-def mark_issues(rows: ThreadRows, gloo: GlooWork) -> None:
+def mark_collective_calls(rows: ThreadRows, gloo: GlooWork) -> None:
     """Mark the calls that issue a collective; one that waited for its collective keeps `MAX_BLOCKING_OWN` as its own."""
     rows.is_call[gloo.call] = True
     rows.own[gloo.call[gloo.blocks]] = rules.MAX_BLOCKING_OWN

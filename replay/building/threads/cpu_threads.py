@@ -47,7 +47,7 @@ class Chains:
     """Node of each row of the event table that is a call that stands by itself; -1 for all other rows."""
     boundaries: np.ndarray
     """Moments at which steps begin or end, ns, ascending."""
-    border_node: np.ndarray
+    boundary_node: np.ndarray
     """Node of each of `boundaries` on the main thread; -1 where the border fell inside a call."""
 
     @cached_property
@@ -89,16 +89,16 @@ def chains(events: RankEvents, rows: ThreadRows, works: Sequence[Works], next_id
     )
     boundaries = np.unique([events.step_start, events.step_end])
     node_of, node_at = np.full(len(events.start), -1), np.full(len(boundaries), -1)
-    parts: list[np.ndarray] = []
+    chunks: list[np.ndarray] = []
     for number, thread in enumerate(_threads(events, boundaries, works)):
         items = _outline(thread, rows)
         most = MAX_NODES_PER_ITEM * (len(items.row) + 1) + MAX_NODES_PER_PAUSE * len(thread.pause_begin)
         nodes = np.zeros(most, NODE)
-        base = next_ids.node + sum(map(len, parts))
+        base = next_ids.node + sum(map(len, chunks))
         count = lay_out(items, thread, rows, works[number], backward, base, nodes, node_of, node_at)
-        parts.append(nodes[:count])
+        chunks.append(nodes[:count])
     # The number of each thread, once for each of its nodes.
-    nodes, thread_of = joined(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    nodes, thread_of = joined(chunks), np.repeat(np.arange(len(chunks)), [len(chunk) for chunk in chunks])
     nodes["lane"], nodes["collective"], nodes["bytes"] = next_ids.lane + thread_of, -1, -1
     nodes["step"] = events.step_at(nodes["start_ns"])
     lanes = tuple(Lane(events.rank, LaneKind.CPU, role) for role in roles)
@@ -106,7 +106,7 @@ def chains(events: RankEvents, rows: ThreadRows, works: Sequence[Works], next_id
 
 
 def _is_backward(name: str) -> bool:
-    return name.startswith(_ENGINE) or any(part in name for part in _BACKWARD)
+    return name.startswith(_ENGINE) or any(text in name for text in _BACKWARD)
 
 
 def _threads(events: RankEvents, boundaries: np.ndarray, works: Sequence[Works]) -> list[ChainThread]:
@@ -160,7 +160,7 @@ def step_marks(events: RankEvents, chains: Chains) -> tuple[np.ndarray, np.ndarr
     Where a border fell inside a call, it is the last node before the border, or the first of the main thread.
     """
     main = events.threads.main
-    known = chains.border_node
+    known = chains.boundary_node
     before = chains.ending_by(main, chains.boundaries)
     node = np.where(
         known >= 0, known, np.where(before >= 0, before, chains.base + np.searchsorted(chains.thread, main))

@@ -119,7 +119,7 @@ def outline(thread: ChainThread, rows: ThreadRows, out: Outline) -> int:
     """
     # `covered` is the latest end of an operation so far, `top_end` that of the last item that is not inside another, and
     # `inner_end` that of the last item within it.
-    op = call = border = count = 0
+    op = call = boundary = count = 0
     covered = top_end = inner_end = 0
     in_operation = False
     while True:
@@ -127,14 +127,14 @@ def outline(thread: ChainThread, rows: ThreadRows, out: Outline) -> int:
         call = _next_call(thread, rows, call)
         op_start = max(rows.start[thread.row[op]], covered) if op < len(thread.row) else _NEVER_NS
         call_start = rows.start[thread.row[call]] if call < len(thread.row) else _NEVER_NS
-        border_start = thread.boundaries[border] if border < len(thread.boundaries) else _NEVER_NS
-        start = min(op_start, call_start, border_start)
+        boundary_start = thread.boundaries[boundary] if boundary < len(thread.boundaries) else _NEVER_NS
+        start = min(op_start, call_start, boundary_start)
         if start == _NEVER_NS:
             return count
-        if border_start == start:  # before what begins with it
-            row, end, is_operation = -1 - border, start, False
-            border += 1
-        elif op_start == start and (call_start > start or _is_around_call(rows, thread.row[op], thread.row[call])):
+        if boundary_start == start:  # before what begins with it
+            row, end, is_operation = -1 - boundary, start, False
+            boundary += 1
+        elif op_start == start and (call_start > start or _encloses_call(rows, thread.row[op], thread.row[call])):
             row, is_operation = thread.row[op], True
             end = covered = max(covered, min(rows.end[row], thread.finish))
             op += 1
@@ -175,7 +175,7 @@ def _next_call(thread: ChainThread, rows: ThreadRows, at: int) -> int:
 
 
 @compiled_in_place
-def _is_around_call(rows: ThreadRows, operation: int, call: int) -> bool:
+def _encloses_call(rows: ThreadRows, operation: int, call: int) -> bool:
     """Whether, of an operation and a call that start together, the operation is around the call."""
     return rows.end[operation] > rows.end[call] or (rows.end[operation] == rows.end[call] and operation < call)
 

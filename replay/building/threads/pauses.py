@@ -23,14 +23,14 @@ def pauses(events: RankEvents, row: np.ndarray, works: Works) -> tuple[np.ndarra
     """
     if not len(works.end) or not events.may_wait_inside:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    begin, end, place = _silences(events, row)
+    begin, end, site = _silences(events, row)
     under_way = np.searchsorted(np.sort(works.launched), begin, side="right")
     asked = under_way > np.searchsorted(works.end, begin, side="right")
     begin, end = begin[asked], end[asked]
-    place, places = numbered(place[asked])
-    silences = np.bincount(place, minlength=len(places))
-    with_collective = np.bincount(place[_end_with_one(begin, end, works)], minlength=len(places))
-    waits = (2 * with_collective > silences)[place]
+    site, sites = numbered(site[asked])
+    silences = np.bincount(site, minlength=len(sites))
+    with_collective = np.bincount(site[_end_with_one(begin, end, works)], minlength=len(sites))
+    waits = (2 * with_collective > silences)[site]
     return begin[waits], end[waits]
 
 
@@ -45,8 +45,8 @@ def _silences(events: RankEvents, row: np.ndarray) -> tuple[np.ndarray, np.ndarr
     # Silence right behind the beginning of an operation, or right before its end, is that operation's own.
     of_operator = (computes & ~closes)[:-1] | (computes & closes)[1:]
     at = np.flatnonzero(inside & ~of_operator & (np.diff(moment) > 0))
-    border = name.astype(np.int64) << 1 | closes
-    return moment[at], moment[at + 1], border[at] << _NAME_BITS | border[at + 1]
+    boundary = name.astype(np.int64) << 1 | closes
+    return moment[at], moment[at + 1], boundary[at] << _NAME_BITS | boundary[at + 1]
 
 
 def _end_with_one(begin: np.ndarray, end: np.ndarray, works: Works) -> np.ndarray:

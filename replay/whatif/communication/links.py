@@ -129,13 +129,13 @@ def _as_probed(
         by_number.setdefault(int(dfg.collective[node]), []).append(node)
     known: dict[tuple[str, tuple[int, ...]], Link | None] = {}
     own = dict(zip(nodes.tolist(), slowness.tolist(), strict=True))
-    for parts in by_number.values():
-        kind = dfg.label(parts[0]), tuple(sorted(dfg.rank[parts].tolist()))
+    for members in by_number.values():
+        kind = dfg.label(members[0]), tuple(sorted(dfg.rank[members].tolist()))
         if kind not in known:
             known[kind] = probed.link(*kind)
         link = known[kind]
         if link is not None:
-            for node in parts:
+            for node in members:
                 share[node] = min(1.0, link.ns_per_byte / own[node])
                 least[node] = min(share[node], link.cpu_ns_per_byte / own[node])
 
@@ -144,9 +144,9 @@ def _ns_per_byte(dfg: Dfg, recorded: Dfg, nodes: np.ndarray) -> np.ndarray:
     """Time a byte of these transfers: of those that were recorded, in the stretch of which they were a part."""
     slowness: np.ndarray = np.maximum(dfg.dur_ns[nodes], 1) / np.maximum(dfg.bytes[nodes], 1)
     if (found := stretches(recorded)) is not None:
-        place = np.minimum(np.searchsorted(found.collective, dfg.collective[nodes]), len(found.collective) - 1)
-        is_old = found.collective[place] == dfg.collective[nodes]
-        slowness[is_old] = found.ns_per_byte[found.stretch[place]][is_old]
+        row = np.minimum(np.searchsorted(found.collective, dfg.collective[nodes]), len(found.collective) - 1)
+        is_old = found.collective[row] == dfg.collective[nodes]
+        slowness[is_old] = found.ns_per_byte[found.stretch[row]][is_old]
     return slowness
 
 

@@ -100,13 +100,15 @@ def _lost(run: Run, rank: Rank) -> tuple[np.ndarray, np.ndarray] | None:
     ]
     if not {"", "all_reduce"} <= passes.keys() or not collectives:
         return None
-    alone, beside = ({point.size: point.samples_ns for point in passes[which].points} for which in ("", "all_reduce"))
+    alone, concurrent = (
+        {point.size: point.samples_ns for point in passes[which].points} for which in ("", "all_reduce")
+    )
     took = {point.size: float(np.median(point.samples_ns)) for point in collectives[0].points}
-    sizes = sorted(alone.keys() & beside.keys() & took.keys())
+    sizes = sorted(alone.keys() & concurrent.keys() & took.keys())
     if not sizes:
         return None
     # Means: under a CPU quota most passes run undelayed, and a few are delayed for long.
-    left = [float(np.mean(alone[size]) / np.mean(beside[size])) for size in sizes]
+    left = [float(np.mean(alone[size]) / np.mean(concurrent[size])) for size in sizes]
     per_byte = [max(0.0, took[size] * (1 - share)) / size for size, share in zip(sizes, left, strict=True)]
     return np.array(sizes, np.int64), np.array(per_byte)
 

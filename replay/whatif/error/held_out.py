@@ -37,8 +37,8 @@ def predict(dfg: Dfg, steady_at: np.ndarray, measured_ns: np.ndarray) -> Predict
     dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
     # One number for rank and key; nodes of a collective have numbers of their own, beyond all of these.
     exact = dfg.rank.astype(np.int64) * (int(dfg.key.max()) + 2) + dfg.key + 1
-    part = dfg.collective >= 0
-    exact[part] = int(exact.max()) + 1 + _collective_identity(dfg)[part]
+    in_collective = dfg.collective >= 0
+    exact[in_collective] = int(exact.max()) + 1 + _collective_identity(dfg)[in_collective]
     by_name = dfg.rank.astype(np.int64) * len(dfg.names) + dfg.name
     found = np.zeros(dfg.nodes, bool)
     for identity in (exact, by_name):

@@ -54,7 +54,7 @@ class BackwardPass:
     """Nodes of the transfer of each bucket, in the order in which the buckets are filled."""
     curve: Curve | None = None
     """What an all-reduce takes by size, where that was measured; then `moved_ns` and `latency_ns` do not count."""
-    issues: tuple["Issue", ...] = ()
+    launch_costs: tuple["LaunchCost", ...] = ()
     """What issuing all-reduces takes of the CPU's time at each piece; empty where that is left as it was."""
 
     def communication_ns(self, first: int, behind: int) -> Ns:
@@ -67,7 +67,7 @@ class BackwardPass:
             raise NotBuckets(f"a bucket of {beyond}") from beyond
 
 
-class Issue(NamedTuple):
+class LaunchCost(NamedTuple):
     """What it takes a CPU thread to issue an all-reduce when a piece completes a bucket."""
 
     nodes: tuple[int, ...]

@@ -27,7 +27,7 @@ class Rebucketed(NamedTuple):
     """A graph with other buckets."""
 
     dfg: Dfg
-    are_whole: bool
+    are_merged: bool
     """Whether the new buckets are recorded ones put together, where DDP may close them a few gradients sooner."""
 
 
@@ -37,23 +37,23 @@ def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Rebucketed:
         raise NotBuckets("ranks are missing, so their arrival at other buckets is unknown")
     find = nccl_buckets.backward_passes if dfg.has_gpu() else gloo_buckets.backward_passes
     # Backward passes of different ranks belong together if they share their all-reduces.
-    meeting: dict[tuple[int, ...], list[BackwardPass]] = defaultdict(list)
+    by_collectives: dict[tuple[int, ...], list[BackwardPass]] = defaultdict(list)
     for one in find(run, dfg):
-        meeting[tuple(sorted(dfg.collective[list(one.arrivals)].tolist()))].append(one)
+        by_collectives[tuple(sorted(dfg.collective[list(one.arrivals)].tolist()))].append(one)
     counts, dur = {}, dfg.dur_ns.copy()
-    for old, together in meeting.items():
+    for old, together in by_collectives.items():
         if len({one.sizes for one in together}) > 1:
             raise NotBuckets("gradients differ between ranks in size or order")
         counts[old] = _filled(together[0], bucket_mb * MIB)
         for one in together:
-            _issue(dur, one, counts[old])
+            _add_launch_costs(dur, one, counts[old])
     overlay = Overlay(replace(dfg, dur_ns=dur))
-    for old, together in meeting.items():
-        overlay.dropped |= _parts(dfg, old, together)
-    for old, together in meeting.items():
+    for old, together in by_collectives.items():
+        overlay.dropped |= _collective_nodes(dfg, old, together)
+    for old, together in by_collectives.items():
         _exchange(overlay, together, counts[old])
-    are_whole = not all(one.are_gradients for together in meeting.values() for one in together)
-    return Rebucketed(overlay.compile(), are_whole)
+    are_merged = not all(one.are_gradients for together in by_collectives.values() for one in together)
+    return Rebucketed(overlay.compile(), are_merged)
 
 
 def fill(sizes: tuple[Bytes, ...], cap: float) -> list[int]:
@@ -82,23 +82,23 @@ def _filled(one: BackwardPass, cap: float) -> list[int]:
     return fill(one.sizes, cap)
 
 
-def _issue(dur_ns: np.ndarray, one: BackwardPass, counts: list[int]) -> None:
+def _add_launch_costs(dur_ns: np.ndarray, one: BackwardPass, counts: list[int]) -> None:
     """Give a pass with buckets of so many pieces the CPU's time for issuing its all-reduces, in `dur_ns` (of all nodes)."""
     completes = set(accumulate(counts))
-    for number, issue in enumerate(one.issues, start=1):
-        more = issue.took_ns * ((number in completes) - issue.recorded)
-        for node in reversed(issue.nodes):
+    for number, cost in enumerate(one.launch_costs, start=1):
+        more = cost.took_ns * ((number in completes) - cost.recorded)
+        for node in reversed(cost.nodes):
             changed = max(0, int(dur_ns[node]) + more)
             more -= changed - int(dur_ns[node])
             dur_ns[node] = changed
 
 
-def _parts(dfg: Dfg, old: tuple[int, ...], together: list[BackwardPass]) -> np.ndarray:
+def _collective_nodes(dfg: Dfg, old: tuple[int, ...], together: list[BackwardPass]) -> np.ndarray:
     """Mask of the nodes of these collectives, bool[N]. Raises NotBuckets where other passes take part in them, too."""
-    parts: np.ndarray = np.isin(dfg.collective, old)
-    if np.count_nonzero(parts & dfg.of(Cls.COMMUNICATION)) != sum(len(one.all_reduces) for one in together):
+    nodes: np.ndarray = np.isin(dfg.collective, old)
+    if np.count_nonzero(nodes & dfg.of(Cls.COMMUNICATION)) != sum(len(one.all_reduces) for one in together):
         raise NotBuckets("ranks do not share the same all-reduces")
-    return parts
+    return nodes
 
 
 def _exchange(overlay: Overlay, together: list[BackwardPass], counts: list[int]) -> None:

@@ -160,16 +160,16 @@ class ExchangeCosts:
     def _cost(self, kinds: tuple[Kind, Kind, Kind], codec: str, nbytes: Bytes) -> Cost:
         """By the kinds of measurements that hold all of it, what is before the transfers, and what is between and after
         them."""
-        whole = self._sweep(kinds[0], codec, self.ranks)
+        exchange = self._sweep(kinds[0], codec, self.ranks)
         try:
-            took = whole.curve().at(nbytes)
+            took = exchange.curve().at(nbytes)
             started, coding = (
                 tuple(min(took, self._sweep(kind, codec, (rank,)).curve().at(nbytes)) for rank in self.ranks)
                 for kind in kinds[1:]
             )
         except BeyondCurveError as beyond:
             raise NotBuckets(f"a bucket for {codec} of {beyond}") from beyond
-        nearest = min(whole.points, key=lambda point: abs(point.size - nbytes))
+        nearest = min(exchange.points, key=lambda point: abs(point.size - nbytes))
         rest = took - max(started)
         cpu = max(0.0, (nearest.cpu_ns or 0) * nbytes / nearest.size - max(started))
         sent = nearest.sent if nearest.size == nbytes else None

@@ -53,7 +53,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
             )
 
 
-def issued_by_gradients(dfg: Dfg) -> list[int]:
+def launched_by_gradients(dfg: Dfg) -> list[int]:
     """The arrivals on communication threads whose collective was launched by what a backward pass does with a gradient."""
     label = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
     return _launched_by(dfg, (dfg.name == label) & (dfg.event >= 0))

@@ -14,7 +14,7 @@ import numpy as np
 from esprof.core.types import Bytes, Rank
 from esprof.replay.dfg import Dfg, Edge
 from esprof.replay.whatif.communication.links import latencies_ns
-from esprof.replay.whatif.gradients.backward import BackwardPass, Issue, NotBuckets, Tie, gradient_elements
+from esprof.replay.whatif.gradients.backward import BackwardPass, LaunchCost, NotBuckets, Tie, gradient_elements
 from esprof.replay.whatif.gradients.nccl_passes import Pass, Passes
 from esprof.run.run import Run
 
@@ -35,9 +35,9 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
         for step in dfg.marks.steps:
             one = passes.find(rank, step)
             sent = _SentGradients(dfg, one, latency[dfg.collective[one.all_reduces]])
-            issues = sent.issues(passes.handling(one))
+            launch_costs = sent.launch_costs(passes.handling(one))
             if elements is None:
-                pieces, issues = sent.buckets(), [issues[number] for number in one.closing.tolist()]
+                pieces, launch_costs = sent.buckets(), [launch_costs[number] for number in one.closing.tolist()]
             else:
                 pieces = sent.gradients(elements.get(step, []))
             readers = tuple(_tie(dfg, dfg.pred_target, edge) for edge in passes.readers(one).tolist())
@@ -52,7 +52,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
                 latency_ns=float(np.median(sent.latency_ns)),
                 arrivals=tuple(one.arrivals.tolist()),
                 all_reduces=tuple(one.all_reduces.tolist()),
-                issues=tuple(issues),
+                launch_costs=tuple(launch_costs),
             )
 
 
@@ -111,13 +111,13 @@ class _SentGradients:
         moved = sizes * (self._moved_ns / self._sizes)[bucket]
         return _Pieces(tuple(sizes.tolist()), tuple(self.ready), tuple(moved.tolist()))
 
-    def issues(self, handling: list[tuple[int, ...]]) -> list[Issue]:
+    def launch_costs(self, handling: list[tuple[int, ...]]) -> list[LaunchCost]:
         """What issuing an all-reduce takes at each gradient, given the nodes of its `handling`: by how much longer the
         handling of those that launched one took than that of the others, by their medians."""
         took = np.array([self.dfg.dur_ns[list(nodes)].sum() for nodes in handling])
         recorded = np.isin(np.arange(len(handling)), self.one.closing)
         more = 0 if recorded.all() else max(0, round(float(np.median(took[recorded]) - np.median(took[~recorded]))))
-        return [Issue(nodes, bool(own), more) for nodes, own in zip(handling, recorded, strict=True)]
+        return [LaunchCost(nodes, bool(own), more) for nodes, own in zip(handling, recorded, strict=True)]
 
     @property
     def _sizes(self) -> np.ndarray:

@@ -51,8 +51,8 @@ class Passes:
         source, target = self._launched(thread, step)
         gradient = np.searchsorted(begin, source, side="right") - 1
         all_reduces = self._is_nccl[target]
-        issues = np.flatnonzero(all_reduces & (gradient >= 0) & (source <= end[gradient]))
-        arrivals, closing = target[issues], gradient[issues]
+        launches = np.flatnonzero(all_reduces & (gradient >= 0) & (source <= end[gradient]))
+        arrivals, closing = target[launches], gradient[launches]
         self._check(arrivals)
         own = self._between_hand_overs(thread, step, begin, closing)
         skipped = int(np.argmax(own))
@@ -150,8 +150,8 @@ class Passes:
     def _is_nccl(self) -> np.ndarray:
         """bool[N], mask of what NCCL runs on streams, matched or not."""
         dfg = self.dfg
-        tells = np.array(["nccl" in name and collective_word(name) is not None for name in dfg.names])
-        mask: np.ndarray = tells[dfg.name] & dfg.on(LaneKind.STREAM)
+        is_collective = np.array(["nccl" in name and collective_word(name) is not None for name in dfg.names])
+        mask: np.ndarray = is_collective[dfg.name] & dfg.on(LaneKind.STREAM)
         return mask
 
     @cached_property

@@ -109,7 +109,7 @@ def _check(run: Run, dfg: Dfg, scattered: np.ndarray) -> None:
     for collective in np.unique(dfg.collective[scattered]).tolist():
         if set(dfg.rank[scattered[dfg.collective[scattered] == collective]].tolist()) != set(dfg.marks.ranks):
             raise NotBuckets("its reduce-scatters do not include all ranks")
-    arrivals = gloo_buckets.issued_by_gradients(dfg)
+    arrivals = gloo_buckets.launched_by_gradients(dfg)
     if set(dfg.collective[arrivals].tolist()) - set(dfg.collective[scattered].tolist()):
         raise NotBuckets("its gradients use both reduce-scatters and all-reduces")
 

@@ -57,19 +57,19 @@ def replace(dfg: Dfg, nodes: np.ndarray, dur_ns: np.ndarray) -> Dfg:
     return with_columns(dfg, dur_ns=dur)
 
 
-def on_separate_lanes(dfg: Dfg, part: np.ndarray) -> Dfg:
-    """Move nodes to lanes of their own: of each lane those whose `part`, int[N], is the same, and not 0.
+def on_separate_lanes(dfg: Dfg, group: np.ndarray) -> Dfg:
+    """Move nodes to lanes of their own: of each lane those whose `group`, int[N], is the same, and not 0.
 
     On the old lane and on the new ones all keep their order, and neighbours close up.
     """
-    moved = part > 0
+    moved = group > 0
     mixed = np.isin(dfg.lane, dfg.lane[moved])
-    pairs, of_node = np.unique(np.stack([dfg.lane[moved], part[moved]]), axis=1, return_inverse=True)
+    pairs, of_node = np.unique(np.stack([dfg.lane[moved], group[moved]]), axis=1, return_inverse=True)
     overlay = Overlay(with_columns(dfg, lanes=(*dfg.lanes, *(dfg.lanes[lane] for lane in pairs[0].tolist()))))
     among = (dfg.pred_kind == Edge.LANE) & mixed[dfg.pred_target]
-    overlay.cut |= among & (part[dfg.pred_target] != part[dfg.pred_idx])
-    for one in np.unique(part[mixed]).tolist():
-        for source, target, lag, kind in _bridges(dfg, mixed & (part != one), among):
+    overlay.cut |= among & (group[dfg.pred_target] != group[dfg.pred_idx])
+    for one in np.unique(group[mixed]).tolist():
+        for source, target, lag, kind in _bridges(dfg, mixed & (group != one), among):
             overlay.link(source, target, kind, lag)
     overlay.lane[moved] = len(dfg.lanes) + of_node
     return overlay.compile()

@@ -225,9 +225,9 @@ def carries_gradients(dfg: Dfg) -> np.ndarray:
     return large
 
 
-def named(dfg: Dfg, part: str) -> np.ndarray:
-    """bool[N], mask of the nodes whose name has this part."""
-    mask: np.ndarray = np.array([part in name for name in dfg.names])[dfg.name]
+def named(dfg: Dfg, text: str) -> np.ndarray:
+    """bool[N], mask of the nodes whose name contains `text`."""
+    mask: np.ndarray = np.array([text in name for name in dfg.names])[dfg.name]
     return mask
 
 

@@ -41,17 +41,17 @@ def _share_of_rows(table: Table, name: re.Pattern[str]) -> np.ndarray:
 def _within(tid: np.ndarray, start: np.ndarray, end: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """For each operation the time that it and those inside it spend in wanted ones themselves, ns. Operations nest."""
     inside = np.zeros(len(tid))
-    around, depth = np.empty(len(tid), np.int64), 0
+    enclosing, depth = np.empty(len(tid), np.int64), 0
     for n in range(len(tid)):
-        while depth and (tid[around[depth - 1]] != tid[n] or end[around[depth - 1]] <= start[n]):
+        while depth and (tid[enclosing[depth - 1]] != tid[n] or end[enclosing[depth - 1]] <= start[n]):
             depth -= 1
         took = end[n] - start[n]
         # What an operation takes is not spent by the one that calls it.
         own = took if wanted[n] else 0
-        taken = took if depth and wanted[around[depth - 1]] else 0
+        taken = took if depth and wanted[enclosing[depth - 1]] else 0
         for level in range(depth):
-            inside[around[level]] += own - taken
+            inside[enclosing[level]] += own - taken
         inside[n] += own
-        around[depth] = n
+        enclosing[depth] = n
         depth += 1
     return inside

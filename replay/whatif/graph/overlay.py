@@ -86,29 +86,29 @@ class Overlay:
         dfg, added = self.dfg, np.array(self._nodes, _NODE)
         staying = np.flatnonzero(~self.dropped)
         # The new id of each node, -1 for one that is taken out; the new nodes follow those that stay.
-        place = np.full(dfg.nodes + len(self._nodes), -1, np.int64)
-        place[staying] = np.arange(len(staying))
-        place[dfg.nodes :] = len(staying) + np.arange(len(self._nodes))
+        new_id = np.full(dfg.nodes + len(self._nodes), -1, np.int64)
+        new_id[staying] = np.arange(len(staying))
+        new_id[dfg.nodes :] = len(staying) + np.arange(len(self._nodes))
         columns: dict[str, Any] = {
             name: _joined(getattr(dfg, name)[staying], added[name]) for name in _NODE.fields or ()
         }
         columns["lane"] = _joined(self.lane[staying], added["lane"])
         for name, absent in (("residual_ns", 0), ("contended", 0), ("event", -1), ("key", -1)):
             columns[name] = _joined(getattr(dfg, name)[staying], np.full(len(self._nodes), absent))
-        marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, place[dfg.marks.first], place[dfg.marks.last])
-        loose = replace(dfg, **columns, **self._predecessors(place), names=tuple(self._names), marks=marks)
+        marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, new_id[dfg.marks.first], new_id[dfg.marks.last])
+        loose = replace(dfg, **columns, **self._predecessors(new_id), names=tuple(self._names), marks=marks)
         return freeze(loose, schedule(loose).order)
 
-    def _predecessors(self, place: np.ndarray) -> dict[str, Any]:
-        """Edges in CSR form by the new ids (`place`): of several between two nodes the one with the longest lag."""
-        dfg, nodes, longest = self.dfg, int(place.max(initial=-1)) + 1, np.iinfo(self.dfg.pred_lag.dtype).max
+    def _predecessors(self, new_id: np.ndarray) -> dict[str, Any]:
+        """Edges in CSR form by the new ids (`new_id`): of several between two nodes the one with the longest lag."""
+        dfg, nodes, longest = self.dfg, int(new_id.max(initial=-1)) + 1, np.iinfo(self.dfg.pred_lag.dtype).max
         added = np.array(self._edges, _EDGE)
-        old = ~self.cut & (place[dfg.pred_target] >= 0) & (place[dfg.pred_idx] >= 0)
+        old = ~self.cut & (new_id[dfg.pred_target] >= 0) & (new_id[dfg.pred_idx] >= 0)
         recorded = {"source": dfg.pred_idx, "target": dfg.pred_target, "lag": dfg.pred_lag, "kind": dfg.pred_kind}
         source, target, lag, kind = (
             np.concatenate([column[old].astype(np.int64), added[name]]) for name, column in recorded.items()
         )
-        source, target = place[source], place[target]
+        source, target = new_id[source], new_id[target]
         # By target, then source, the longest lag first: of each pair of nodes the first edge stays, and no node waits for
         # itself.
         order = np.lexsort((-lag, source, target))

@@ -11,17 +11,17 @@ def kinds_in_queues(dfg: Dfg) -> np.ndarray:
     """For each node a number of the kind of its matched collective, int64[N], from 1 on, if it is one of several kinds on
     its stream; 0 for those of the first kind there, and for all other nodes."""
     found = np.zeros(dfg.nodes, np.int64)
-    transfers = np.flatnonzero(dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
+    collectives = np.flatnonzero(dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
     words = {name: collective_word(name) or name for name in dfg.names}
     number = {word: at for at, word in enumerate(dict.fromkeys(words.values()))}
     of_name = np.array([number[words[name]] for name in dfg.names])
     # Of a collective on a stream: its arrival, and its transfer.
     of_collective = np.full(int(dfg.collective.max(initial=-1)) + 2, -1)
-    of_collective[dfg.collective[transfers]] = of_name[dfg.name[transfers]]
+    of_collective[dfg.collective[collectives]] = of_name[dfg.name[collectives]]
     kind = of_collective[dfg.collective]
-    parts = np.flatnonzero(dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION, Cls.WAIT) & (kind >= 0))
-    for lane in np.unique(dfg.lane[transfers]).tolist():
-        mine = parts[dfg.lane[parts] == lane]
+    members = np.flatnonzero(dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION, Cls.WAIT) & (kind >= 0))
+    for lane in np.unique(dfg.lane[collectives]).tolist():
+        mine = members[dfg.lane[members] == lane]
         found[mine] = np.unique(kind[mine], return_inverse=True)[1]
     return found
 

@@ -18,10 +18,10 @@ def _assigned(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     est_load = EstLoad.of(now.run, now.dfg, now.steps)
     assumed = [rank for rank, cost in est_load.costs.items() if not cost.is_measured]
     (path,) = paths
-    part = read_plan(Path(path)).parts.assignment
-    if part is None:
+    section = read_plan(Path(path)).parts.assignment
+    if section is None:
         raise Declined(f"the plan {path} assigns no ESTs")
-    assignment = Assignment(part.body.ests)
+    assignment = Assignment(section.body.ests)
     moved = est_load.moved(assignment)
     if any(len(assignment.ests[est_load.dfg.marks.ranks.index(rank)]) > 1 for rank in assumed):
         now = now.noted("the cost of a second EST on ranks that ran one is estimated from the other ranks")

@@ -22,7 +22,7 @@ def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         raise Declined("a scenario can have only one bucket size")
     (size,) = sizes
     try:
-        changed, are_whole = rebucket(now.run, now.dfg, size)
+        changed, are_merged = rebucket(now.run, now.dfg, size)
     except NotBuckets as reason:
         raise Declined(f"gradient buckets were not identified: {reason}") from reason
     more, is_measured = _collectives(changed) / _collectives(now.dfg), ProbedCollectives.of(now.run) is not None
@@ -31,7 +31,7 @@ def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
             f"{more:.0f} times as many all-reduces, whose fixed cost is unknown (measure it with esprof probe)"
         )
     now = replace(now, dfg=changed)
-    if are_whole:
+    if are_merged:
         now = now.noted("only whole buckets are merged: the sizes of gradients were not recorded (--shapes)")
     if more > MORE and not is_measured and not changed.has_gpu():
         now = now.noted("the fixed cost of each all-reduce is not counted")

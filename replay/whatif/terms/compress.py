@@ -31,10 +31,10 @@ def _compressed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
 
 
 def _body(path: Path) -> CompressionBody:
-    part = read_plan(path).parts.compression
-    if part is None:
+    section = read_plan(path).parts.compression
+    if section is None:
         raise Declined(f"the plan {path} compresses no gradients")
-    return part.body
+    return section.body
 
 
 def _shards(shards: Shards, how: str | CompressionBody) -> tuple[Dfg, np.ndarray]:

@@ -19,7 +19,7 @@ from esprof.replay.rules import Rules
 
 
 @dataclass(frozen=True)
-class RankPart:
+class RankGraph:
     """What one rank contributes. Lanes and nodes are numbered within the part, times are on the rank's own clock."""
 
     rank: Rank
@@ -85,7 +85,7 @@ class _Work:
     unknown: loader.UnknownBatches
 
 
-def rank_part(events: RankEvents, rendezvous: RankRendezvous, rules: Rules) -> RankPart:
+def rank_graph(events: RankEvents, rendezvous: RankRendezvous, rules: Rules) -> RankGraph:
     """The nodes and edges of one rank. Independent of all others: may run in another thread or process."""
     draft = _Draft()
     work = _work(draft, events, rendezvous, rules)
@@ -100,7 +100,7 @@ def rank_part(events: RankEvents, rendezvous: RankRendezvous, rules: Rules) -> R
         edges = joined([edges, streams.late_kernels(work.on_gpu, nodes, edges)])
     first, last = cpu_threads.step_marks(events, work.chains)
     counts = _coverage(work) + BuildCounts(waits_rejected=waits.rejected)
-    return RankPart(events.rank, draft.lanes, nodes, edges, events.texts, first, last, counts)
+    return RankGraph(events.rank, draft.lanes, nodes, edges, events.texts, first, last, counts)
 
 
 def _work(draft: _Draft, events: RankEvents, rendezvous: RankRendezvous, rules: Rules) -> _Work:
@@ -111,7 +111,7 @@ def _work(draft: _Draft, events: RankEvents, rendezvous: RankRendezvous, rules: 
     runtime = runtime_waits.runtime_calls(on_gpu)
     causes, hidden = runtime_waits.causes(on_gpu, runtime), runtime_waits.hidden_causes(on_gpu, runtime)
     rows = calls.operations(on_gpu)
-    calls.mark_issues(rows, on_gloo)
+    calls.mark_collective_calls(rows, on_gloo)
     calls.mark_loads(rows, loading)
     launches = calls.mark_runtime_calls(rows, on_gpu, runtime, causes, hidden)
     launched = gloo.works_of(on_gloo, len(events.threads.roles))
@@ -136,7 +136,7 @@ def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray, rules: Rules) -> np
             runtime_waits.hidden_edges(work.on_gpu, work.hidden, chains),
             runtime_waits.queue_edges(work.on_gpu, work.launches, chains),
             work.on_gloo.queue,
-            gloo.issues(work.on_gloo, chains),
+            gloo.launches(work.on_gloo, chains),
             gloo.returns(work.on_gloo, chains),
             gloo.awaited(work.on_gloo, work.launched, chains),
             loader.arrivals(work.loading, chains),
