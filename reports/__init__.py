@@ -1,4 +1,4 @@
-"""Renderers and the verbs of the command line. A renderer computes nothing."""
+"""Renderers, and the commands of the command line. Renderers only format results."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ FORMATS = ("text", "html", "json")
 
 def render(report: "Report", format: str = "text") -> str:
     """`report` as text for a terminal, as the self-contained page, or as JSON. Raises UsageError for another format."""
-    # Each renderer loads when it is asked for: every verb of the command line imports this package.
+    # Renderers are imported lazily: every command imports this package, and must start fast.
     if format == "text":
         from esprof.reports.terminal.diagnosis import draw_diagnosis
         from esprof.reports.terminal.replay import draw_replay

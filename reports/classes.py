@@ -40,7 +40,7 @@ CLASSES = {
     "allocator": TimeClass("allocator", "#8a5a2f", _LIGHT, "allocating or freeing device memory"),
     "contention": TimeClass("contention", "#5b3f9b", _LIGHT, "a kernel waits for a busy device"),
 }
-"""By the names of `analyzers.finding.PARTS` and of the critical path; the parts share the style of their classes."""
+"""Keys: the names in `analyzers.finding.PARTS`, and the classes of the critical path."""
 
 ORIGINS = {
     "job": TimeClass("the job's own code", "#e58a5f", _DARK, "code in the working directory of the job"),
@@ -49,11 +49,11 @@ ORIGINS = {
         "Python and packages", "#bfc6ce", _DARK, "built-in functions, the standard library, other packages"
     ),
 }
-"""Whose code a function is, by the names of `analyzers.frames.Origin`."""
+"""Origin of the code of a function. Keys: `analyzers.frames.Origin`."""
 
 _RESIDUAL = TimeClass("unexplained", "#525c69", _LIGHT, "no recorded cause")
 
 
 def time_class(name: str) -> TimeClass:
-    """The style of the class `name`; \"unexplained\" for other names."""
+    """The style of the class `name`; `unexplained` for an unknown name."""
     return CLASSES.get(name, _RESIDUAL)

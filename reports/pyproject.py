@@ -1,4 +1,4 @@
-"""What a project says to esprof in its pyproject.toml: `[tool.esprof]`."""
+"""Settings of a project: the table `[tool.esprof]` of its pyproject.toml."""
 
 import tomllib
 from datetime import date
@@ -10,14 +10,14 @@ from esprof.core.errors import UsageError
 
 _FILE = "pyproject.toml"
 _KEYS = ("ignore",)
-_UNREAD = "Mend the file, or leave it unread with --no-ignore."
+_UNREAD = "Correct the file, or skip it with --no-ignore."
 
 
 def read_ignores() -> Ignores:
-    """The findings that are ignored here today.
+    """The ignore rules that are valid today.
 
-    They stand in the nearest pyproject.toml, from the current directory upwards, that has a table [tool.esprof]. Raises
-    UsageError where a file on the way cannot be read, or says what makes no sense.
+    They are read from the nearest pyproject.toml with a table [tool.esprof], from the current directory upwards. Raises
+    UsageError if a file on this path is unreadable or invalid.
     """
     here = Path.cwd()
     for folder in (here, *here.parents):
@@ -28,14 +28,14 @@ def read_ignores() -> Ignores:
 
 
 def _table(path: Path) -> dict[str, Any] | None:
-    """The table [tool.esprof] of a file; None where there is no such file, or no such table in it."""
+    """The table [tool.esprof] of a file; None if the file or the table is missing."""
     if not path.is_file():
         return None
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror or error}", path=path, remedy=_UNREAD) from error
-    except ValueError as error:  # Neither TOML nor UTF-8: both errors are of this kind.
+    except ValueError as error:  # TOMLDecodeError or UnicodeDecodeError.
         raise UsageError(f"is not TOML: {error}", path=path, remedy=_UNREAD) from error
     tool = content.get("tool")
     table = tool.get("esprof") if isinstance(tool, dict) else None
@@ -44,6 +44,6 @@ def _table(path: Path) -> dict[str, Any] | None:
     unknown = [key for key in table if key not in _KEYS] if isinstance(table, dict) else ["tool.esprof"]
     if unknown:
         raise UsageError(
-            f"[tool.esprof] has nothing called {unknown[0]!r}", path=path, remedy=f"Known: {', '.join(_KEYS)}."
+            f"[tool.esprof] has an unknown key {unknown[0]!r}", path=path, remedy=f"Known: {', '.join(_KEYS)}."
         )
     return dict(table)

@@ -1,4 +1,4 @@
-"""The charts of a report as plotly figures: a module for what each one draws, with a pure function `draw` in it."""
+"""The charts of a report as plotly figures. Each module has a pure function `draw`."""
 
 from collections.abc import Iterable
 

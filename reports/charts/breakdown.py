@@ -1,4 +1,4 @@
-"""Where the mean step of each rank goes."""
+"""Mean step of each rank, by class of time."""
 
 from typing import Any
 
@@ -11,29 +11,29 @@ _STACKED = {"barmode": "stack", "uniformtext": {"minsize": 10, "mode": "hide"}}
 
 
 def draw(diagnosis: Diagnosis) -> Figure:
-    """A stacked bar a rank: where its mean step goes."""
+    """A stacked bar for each rank: its mean step, by class of time."""
     ranks = diagnosis.breakdown
     names = [f"rank {rank.rank}" for rank in ranks]
     data = [_stack(time_class(part), names, [getattr(rank, part) for rank in ranks]) for part in PARTS]
     longest = max((rank.step_us for rank in ranks), default=0.0)
     layout = laid_out(height=height_px(len(ranks), 36), xaxis=milliseconds_axis(in_ms(longest)), yaxis=rows_axis(names))
     legend = tuple(time_class(part) for part in PARTS)
-    return Figure("breakdown-chart", "Where the mean step of each rank goes", legend, data, layout | _STACKED)
+    return Figure("breakdown-chart", "Mean step of each rank by class of time", legend, data, layout | _STACKED)
 
 
-def _stack(look: TimeClass, names: list[str], parts_us: list[float]) -> dict[str, Any]:
+def _stack(style: TimeClass, names: list[str], durations_us: list[float]) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
-        "name": look.label,
-        "x": [in_ms(us) for us in parts_us],
+        "name": style.label,
+        "x": [in_ms(us) for us in durations_us],
         "y": list(range(len(names))),
-        "marker": {"color": look.colour},
-        "text": [duration(us) for us in parts_us],
+        "marker": {"color": style.colour},
+        "text": [duration(us) for us in durations_us],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
-        "insidetextfont": {"color": look.ink},
+        "insidetextfont": {"color": style.ink},
         "customdata": names,
-        "hovertemplate": f"%{{customdata}} · {look.label}: %{{text}}<extra></extra>",
+        "hovertemplate": f"%{{customdata}} · {style.label}: %{{text}}<extra></extra>",
     }

@@ -1,7 +1,7 @@
-"""What a chart is, and what the charts share: axes, margins, numbers and names.
+"""The type of a chart, and shared axes, margins and formatting.
 
-Text colours, grids and rules are set by the page's style sheet, so that one figure serves a light page, a dark one and
-paper. Plotly reads `<b>`, `<a href>` and kin in any text that it draws: every name passes `label` first.
+The page's style sheet sets the colours of text and grid, so that one figure suits a light page, a dark page and paper.
+Plotly interprets `<b>`, `<a href>` and similar tags in all texts, so every name must pass through `label`.
 """
 
 from html import escape
@@ -15,11 +15,11 @@ from esprof.reports.classes import TimeClass
 _FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 MARGIN = {"l": 8, "r": 20, "t": 34, "b": 8}
 ON_SECOND_AXIS = {"type": "scatter", "x": [], "y": [], "yaxis": "y2", "hoverinfo": "none"}
-"""Plotly draws an axis only where a trace uses it."""
+"""An empty trace: Plotly draws an axis only if a trace uses it."""
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One chart: `id` of the element it is drawn in, what it shows in words, its classes of time, its plotly JSON."""
+    """One chart: `id` of its HTML element, its alternative text, its legend, and its plotly JSON."""
 
     id: str
     alt: str
@@ -44,7 +44,7 @@ def laid_out(height: int, **more: Any) -> dict[str, Any]:
 
 
 def milliseconds_axis(end: float) -> dict[str, Any]:
-    """Time above the bars, where a chart that is taller than the screen still shows it."""
+    """A time axis at the top, so that it is visible even if the chart is taller than the screen."""
     return {
         "side": "top",
         "range": [0, end or 1],
@@ -58,7 +58,7 @@ def milliseconds_axis(end: float) -> dict[str, Any]:
 
 
 def rows_axis(labels: list[str]) -> dict[str, Any]:
-    """An axis of numbered rows from the top: two rows of one name stay two."""
+    """An axis of rows, numbered from the top. Rows with equal labels stay separate."""
     return {
         "tickvals": list(range(len(labels))),
         "ticktext": labels,
@@ -73,17 +73,18 @@ def rows_axis(labels: list[str]) -> dict[str, Any]:
     }
 
 
-def column_beside(texts: list[str]) -> dict[str, Any]:
-    """The figures in words, in a column of their own to the right: no bar, interval or rule can cover them."""
+def text_column(texts: list[str]) -> dict[str, Any]:
+    """A column of texts to the right of the bars, where nothing can cover them."""
     return rows_axis(texts) | {"overlaying": "y", "side": "right"}
 
 
 def across(y: float) -> dict[str, Any]:
+    """A dashed horizontal line."""
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": {"dash": "dash", "width": 1}}
 
 
 def height_px(rows: int, row_px: int) -> int:
-    """Of a chart in pixels: rows get thinner when there are many."""
+    """Height of a chart with `rows` rows, in pixels. Rows after the 24th are thinner."""
     return 64 + sum(row_px if row < 24 else 14 for row in range(max(rows, 1)))
 
 
@@ -92,4 +93,5 @@ def in_ms(us: float | None) -> float:
 
 
 def label(name: str, limit: int) -> str:
+    """`name` as text that Plotly does not interpret, cut to `limit` characters."""
     return escape(printable(name, limit))

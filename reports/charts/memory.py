@@ -1,4 +1,4 @@
-"""What each rank held in memory over the job."""
+"""Memory of each rank over time."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from esprof.reports.units import size
 
 
 def draw(use: MemoryUse) -> Figure:
-    """A line for each rank shown: what it held over time; dotted, what CUDA's allocator had reserved for it."""
-    colours = [look.colour for look in dict.fromkeys(CLASSES.values())]
+    """A line for each rank: its memory in use over time. Dotted: the memory reserved by the CUDA allocator."""
+    colours = [style.colour for style in dict.fromkeys(CLASSES.values())]
     data = []
     for curve, colour in zip(use.curves, colours, strict=False):
         data.append(_held(curve, f"rank {curve.rank}", curve.used, {"color": colour, "width": 1.5}))

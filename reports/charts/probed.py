@@ -1,4 +1,4 @@
-"""The charts of what was measured by `esprof probe`: time over size, both in powers of ten, with the line beside."""
+"""Charts of the benchmarks of `esprof probe`: time by size on logarithmic axes, with the fitted line."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle
@@ -10,19 +10,19 @@ from esprof.reports.terminal.probed import slowest_of_alike, title
 from esprof.reports.units import duration, interval, size
 
 _CHARTS = (
-    ("links-chart", "What collectives take by size", ("collective",)),
-    ("codecs-chart", "What codecs take by bytes of the gradient", ("encode", "decode")),
-    ("exchanges-chart", "What compressed exchanges take by bytes of the gradient", ("exchange", "shards")),
-    ("storage-chart", "What memory and storage take by size", ("copy", "read", "load", "save")),
+    ("links-chart", "Time of collectives by size", ("collective",)),
+    ("codecs-chart", "Time of codecs by bytes of the gradient", ("encode", "decode")),
+    ("exchanges-chart", "Time of compressed exchanges by bytes of the gradient", ("exchange", "shards")),
+    ("storage-chart", "Time of memory and storage operations by size", ("copy", "read", "load", "save")),
 )
 _COLOURS = ("#2b7bba", "#d55e2b", "#1b9e77", "#f2c230", "#c06a9f", "#63bdea", "#8a5a2f", "#bfc6ce")
-"""Those of the classes of time that stand out on a white and on a dark page."""
+"""The colours of time classes that are visible on a light and on a dark page."""
 _TICKS = [1 << power for power in range(0, 40, 5)]
 _TIMES_US = [10.0**power for power in range(-1, 8)]
 
 
 def draw_all(probed: Probed | None) -> Iterator[Figure]:
-    """A chart for each family of curves over bytes; none where nothing was measured."""
+    """A chart for each group of curves with several sizes; none if nothing was measured."""
     for chart_id, alt, kinds in _CHARTS:
         found = [curve for curve in probed.curves if curve.kind in kinds and len(curve.points) > 1] if probed else []
         if found:
@@ -74,7 +74,7 @@ def _measured(curve: CurveSummary, colour: str) -> dict[str, Any]:
 
 
 def _line(curve: CurveSummary, colour: str) -> dict[str, Any]:
-    """The α–β line through the same sizes."""
+    """The fitted α–β line at the same sizes."""
     name = label(title(curve), 40)
     per_byte = curve.line.us_per_mib / (1 << 20)
     return {

@@ -1,4 +1,4 @@
-"""What each step of the run took."""
+"""Duration of each step of the run."""
 
 from html import escape
 from textwrap import wrap
@@ -12,7 +12,7 @@ from esprof.reports.units import duration
 from esprof.run.run import Window
 
 _MAX_TITLE_CHARACTERS = 4_000
-"""Characters of a finding's title: as many as the page shows elsewhere."""
+"""Maximum length of a finding's title, as elsewhere on the page."""
 _STEP_ROLES = {
     "plain": TimeClass("without the profiler", "#2b7bba", "#ffffff", "steps that ran without the profiler"),
     "timed": TimeClass("in a window", "#1b9e77", "#14181f", "steps that the profiler recorded"),
@@ -21,20 +21,20 @@ _STEP_ROLES = {
         "first step, warm-up, export",
         "#8d99a6",
         "#14181f",
-        "the job's first step, the profiler's warm-up and its writing",
+        "the job's first step, and steps during the profiler's warm-up and export",
     ),
 }
 _FINDING_COLOURS = ("#d55e2b", "#c06a9f", "#f2c230", "#5b3f9b", "#63bdea", "#1d3557")
-"""Colours of the findings that name steps, in turn."""
+"""Colours of the findings that name steps, in order."""
 
 
 def draw(times: StepTimes) -> Figure:
-    """A point for each step drawn, by step: what it took, what it was, and which finding names it."""
+    """A point for each step: its duration, coloured by its role; a ring marks steps that a finding names."""
     top = in_ms(times.top_us)
-    looks = {role: _STEP_ROLES[role] for role in times.series}
+    styles = {role: _STEP_ROLES[role] for role in times.series}
     data = [
-        _points(look.label, times.series[role], top, {"color": look.colour, "size": 4, "line": {"width": 0}})
-        for role, look in looks.items()
+        _points(style.label, times.series[role], top, {"color": style.colour, "size": 4, "line": {"width": 0}})
+        for role, style in styles.items()
     ]
     marked = []
     for mark, colour in zip(times.marks, _FINDING_COLOURS, strict=False):
@@ -73,12 +73,12 @@ def draw(times: StepTimes) -> Figure:
         dragmode="zoom",
         hovermode="closest",
     )
-    legend = (*looks.values(), *marked)
-    return Figure("steps-chart", "What each step of the run took", legend, data, layout)
+    legend = (*styles.values(), *marked)
+    return Figure("steps-chart", "Duration of each step of the run", legend, data, layout)
 
 
 def _points(name: str, steps: Series, top: float, marker: dict[str, Any], suffix: str = "") -> dict[str, Any]:
-    """What takes longer than the axis reaches lies on its upper edge, as a triangle."""
+    """Points of steps. Those above the axis range lie on its upper edge, as triangles."""
     took = [in_ms(us) for us in steps.us]
     is_above = [ms > top for ms in took]
     if any(is_above):
@@ -120,6 +120,6 @@ def _upright(x: float) -> dict[str, Any]:
 
 
 def _at_the_end(y: float, text: str, is_upper: bool) -> dict[str, Any]:
-    """`text` to the right of the line at `y`, on the side away from the other line."""
+    """An annotation to the right of the line at `y`, above or below it, so that two labels do not overlap."""
     anchor = "bottom" if is_upper else "top"
     return {"x": 1, "xref": "paper", "xanchor": "left", "y": y, "yanchor": anchor, "text": text, "showarrow": False}

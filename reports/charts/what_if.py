@@ -1,4 +1,4 @@
-"""What a step would take in each what-if."""
+"""Predicted step time of each what-if."""
 
 from typing import Any
 
@@ -7,19 +7,19 @@ from esprof.reports.charts.figure import (
     MARGIN,
     ON_SECOND_AXIS,
     Figure,
-    column_beside,
     height_px,
     in_ms,
     label,
     laid_out,
     milliseconds_axis,
     rows_axis,
+    text_column,
 )
 from esprof.reports.units import duration, times
 
 
 def draw(answer: ReplayAnswer) -> Figure:
-    """A bar for each answered scenario, with its interval, against the step as it was measured."""
+    """A bar for each predicted scenario, with its interval, and a line at the measured step."""
     answered = [scenario for scenario in answer.what_if if scenario.predicted_us is not None]
     now = in_ms(answer.step_us)
     reach = max([now, *(in_ms(_end(scenario)) for scenario in answered)])
@@ -29,7 +29,7 @@ def draw(answer: ReplayAnswer) -> Figure:
         margin=MARGIN | {"b": 30},
         xaxis=milliseconds_axis(reach * 1.03),
         yaxis=rows_axis([label(scenario.spec, 36) for scenario in answered]),
-        yaxis2=column_beside(figures),
+        yaxis2=text_column(figures),
         shapes=[{"type": "line", "x0": now, "x1": now, "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot"}}],
         annotations=[_below(now, f"measured {duration(answer.step_us)}")],
     )

@@ -220,12 +220,12 @@ def status(message: str) -> Iterator[None]:
 
 
 @contextmanager
-def beside(output: Path) -> Iterator[Path]:
-    """A folder on the same file system as `output`, removed in the end."""
-    above = output.absolute().parent
+def staging_folder(output: Path) -> Iterator[Path]:
+    """A temporary folder on the file system of `output`, so that results can be moved there; removed at the end."""
+    parent = output.absolute().parent
     try:
-        above.mkdir(parents=True, exist_ok=True)
-        folder = tempfile.mkdtemp(prefix=f".{output.name[:100]}.", suffix=".tmp", dir=above)
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=f".{output.name[:100]}.", suffix=".tmp", dir=parent)
     except OSError as error:
         raise unwritable(output, error) from error
     try:

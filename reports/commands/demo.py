@@ -22,34 +22,34 @@ from esprof.run.run import Run
 JOB = Path(recorder.__file__).parent / "demo_job.py"
 WORKERS = 2
 FAULT_SHARE = 0.4
-"""What the fault takes, as a share of a step without it: more than any other cost of the job, less than the work itself."""
+"""Duration of the fault, relative to a step without it: more than any other cost of the job, less than its work."""
 FAULTS = {"none": (0.0, 0.0), "slow-loader": (FAULT_SHARE, 0.0), "slow-rank": (0.0, FAULT_SHARE)}
-"""What the rank's storage takes, and what its device rests."""
+"""Delay of the storage, and idle time of the device, of the rank with the fault; as shares of a step."""
 FAMILY_OF_FAULT = {"slow-loader": "ESP1", "slow-rank": "ESP2"}
 WINDOW = Settings(steps=16)
-"""A little longer than usual, so that a moment in which others had the processors weighs less."""
+"""A longer window than usual, so that brief load by other processes matters less."""
 MAX_QUIET_COST_PCT = 5
-"""Without a fault nothing costs more than this, in per cent of a step."""
+"""Largest saving of a finding without a fault, in per cent of a step."""
 MAX_WAIT_SHARE = 0.1
-"""The share of their time that workers wait for a processor where others use it, too; on an idle machine it is 0.02."""
+"""Share of time waiting for a CPU from which the machine counts as busy; it is 0.02 on an idle machine."""
 MAX_CPU_EXCESS = 0.05
-"""By how much more processor time the same work may take one worker than another, where nothing else slows its core."""
+"""Largest relative difference in CPU time of the workers on an idle machine; their work is the same."""
 
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What the job found out about this machine."""
+    """Measurements of this machine by the job."""
 
     step_s: float
-    """A step without the fault."""
+    """Duration of a step without the fault."""
     waited: list[float]
-    """Of each rank: the share of its time that it stood ready to run while others had the processors."""
+    """By rank: the share of its time that it was ready to run but waited for a CPU."""
     cpu_s: list[float]
-    """Of each rank: what the training took of a processor, in seconds."""
+    """By rank: CPU time of the training, in seconds."""
 
     @property
     def others(self) -> list[str]:
-        """What shows that others use this machine, too; nothing on an idle one."""
+        """Signs that other processes use this machine; empty on an idle one."""
         found, uneven = [], max(self.cpu_s) / min(self.cpu_s) - 1
         if max(self.waited) >= MAX_WAIT_SHARE:
             found.append(f"the workers waited for a CPU {100 * max(self.waited):.0f} % of the time")
@@ -79,8 +79,8 @@ class MachineFacts:
 def command(fault: str, rank: int, output: Path, force: bool, as_json: bool) -> int:
     """Record and diagnose a small training job with a planted fault.
 
-    The job trains a small GPT in two processes on this machine, without a GPU. The fault adds 40 % to a step. Neither the
-    recorder nor the diagnosis knows of it.
+    The job trains a small GPT in two processes on this machine, without a GPU. The fault adds 40 % to a step. The recorder
+    and the diagnosis do not know about it.
 
     With --json, the diagnosis goes to stdout and the job's own output to stderr.
 
@@ -115,7 +115,7 @@ def command(fault: str, rank: int, output: Path, force: bool, as_json: bool) -> 
 
 
 def config(fault: str, rank: int) -> dict[str, Any]:
-    """The job's config: per rank, what its storage takes and what its device rests, as shares of a step."""
+    """The job's config: the storage delay and the idle time of the device of each rank, as shares of a step."""
     storage, rest = FAULTS[fault]
     return {
         "slow_storage": [storage if worker == rank else 0.0 for worker in range(WORKERS)],
@@ -124,8 +124,8 @@ def config(fault: str, rank: int) -> dict[str, Any]:
 
 
 def unclear(diagnosis: Diagnosis, fault: str, rank: int, measured: MachineFacts) -> str | None:
-    """Why this run does not show what was planted, and nothing else before it; None where it does."""
-    # That the job has not all of the machine is no fault of the job.
+    """Why the planted fault is not the first finding; None if it is."""
+    # Contention with other processes is a property of the machine, not of the job.
     findings = [finding for finding in diagnosis.findings if finding.id != CPU_CONTENTION]
     if fault == "none":
         if all(finding.saving_pct <= MAX_QUIET_COST_PCT for finding in findings):
@@ -142,7 +142,7 @@ def unclear(diagnosis: Diagnosis, fault: str, rank: int, measured: MachineFacts)
 
 
 def _record(job_config: dict[str, Any], output: Path, **options: Any) -> tuple[Recording, MachineFacts | None]:
-    """The job's recording, and what it found out about this machine; `options` are those of `record`."""
+    """The recording of the job, and its measurements of this machine. `options` are those of `record`."""
     with tempfile.TemporaryDirectory(prefix="gpt-") as folder, changed({"OMP_NUM_THREADS": "1"}):
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(job_config))

@@ -136,9 +136,9 @@ def launch_command(
     return supervisor.run(procs)
 
 
-def _rendezvous(hosts: str, place: str | None, job: str) -> HostsMeeting:
+def _rendezvous(hosts: str, address: str | None, job: str) -> HostsMeeting:
     counts = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", hosts)
-    where = re.fullmatch(r"([^:]+):(\d{1,5})", place or "")
+    where = re.fullmatch(r"([^:]+):(\d{1,5})", address or "")
     if counts is None:
         raise UsageError(f"{hosts} is not a number of hosts such as 4 or 1:4")
     if where is None:

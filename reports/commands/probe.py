@@ -12,7 +12,7 @@ import msgspec
 from esprof.analyzers.views.probed import probed
 from esprof.core.errors import InputError, UsageError
 from esprof.core.output import claim
-from esprof.reports.commands.common import answer, beside, job_arguments, json_option, refuse_stdout
+from esprof.reports.commands.common import answer, job_arguments, json_option, refuse_stdout, staging_folder
 from esprof.reports.commands.record import record, say, say_recorded
 from esprof.reports.terminal.probed import draw_probed
 from esprof.run import files
@@ -149,7 +149,7 @@ def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | 
     """Record and benchmark in a temporary folder, then move the results to `output`. Returns the command's exit code."""
     done = earlier.stages if earlier is not None else ()
     settings = replace(_RECORDED, probe_s=budget_s, probed=done)
-    with beside(output) as folder:
+    with staging_folder(output) as folder:
         made = record(job, folder / "run", settings, force=False, beginning=None if quiet else _beginning(settings))
         if made.run is None and made.exit_code:
             say_recorded(made)
@@ -174,7 +174,7 @@ def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | 
 def _vary(job: Sequence[str], output: Path, variation: Variation, *, quiet: bool) -> int:
     """Run the job's first steps with each setting, and add their times to the probes of `output`."""
     for setting, changed in variation.settings(job):
-        with beside(output) as folder:
+        with staging_folder(output) as folder:
             made = record(
                 changed, folder / "run", _RECORDED, force=False, beginning=None if quiet else f"with {setting}"
             )
@@ -183,8 +183,8 @@ def _vary(job: Sequence[str], output: Path, variation: Variation, *, quiet: bool
                 return made.exit_code or 1
             probes = read_probes(output)
             assert probes is not None, "written by _probe"
-            kept = tuple(step for step in probes.steps if step.setting != setting)
-            write_probes(output, msgspec.structs.replace(probes, steps=(*kept, *own_steps(made.run, setting))))
+            others = tuple(step for step in probes.steps if step.setting != setting)
+            write_probes(output, msgspec.structs.replace(probes, steps=(*others, *own_steps(made.run, setting))))
     return 0
 
 
@@ -192,19 +192,19 @@ def _with_earlier(probes: Probes, earlier: Probes | None, steps: tuple[VariedSte
     probes = msgspec.structs.replace(probes, steps=steps)
     if earlier is None:
         return probes
-    kept = [sweep for sweep in earlier.sweeps if not any(_is_same(sweep, other) for other in probes.sweeps)]
+    unrepeated = [sweep for sweep in earlier.sweeps if not any(_is_same(sweep, other) for other in probes.sweeps)]
     return msgspec.structs.replace(
         probes,
         took_s=earlier.took_s + probes.took_s,
         stages=(*earlier.stages, *probes.stages),
-        sweeps=tuple(put_together([*kept, *probes.sweeps])),
+        sweeps=tuple(put_together([*unrepeated, *probes.sweeps])),
         left_out=tuple(dict.fromkeys([*earlier.left_out, *probes.left_out])),
         steps=(*(step for step in earlier.steps if step.setting), *steps),
     )
 
 
 def _is_same(one: Sweep, other: Sweep) -> bool:
-    """Whether two sweeps are of the same thing."""
+    """Whether two sweeps measured the same benchmark."""
     return msgspec.structs.replace(one, points=()) == msgspec.structs.replace(other, points=())
 
 

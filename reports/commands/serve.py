@@ -71,7 +71,7 @@ def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> 
         shown = socket.getfqdn() if at.is_unspecified else host
         url = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/"
         for lock in locks:
-            lock.tell(url)
+            lock.publish(url)
         gate = Gate(host, token)
         click.echo(url if token is None else f"{url}?token={quote(token, safe='')}")
         click.echo(f"Serving {', '.join(map(str, folders))}; press Ctrl-C to stop", err=True)

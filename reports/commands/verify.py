@@ -20,7 +20,7 @@ from esprof.recorder.launcher.launch import collect, launch, prepare, require_to
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports import units
-from esprof.reports.commands.common import Finite, answer, beside, json_option, open_run, status
+from esprof.reports.commands.common import Finite, answer, json_option, open_run, staging_folder, status
 from esprof.reports.commands.record import say
 from esprof.reports.terminal.verified import draw_verified
 from esprof.run import files
@@ -157,17 +157,17 @@ def command(
     return EXIT_REGRESSION if result.verdict == "missed" else EXIT_OK
 
 
-# What is asked for
+# The requested change
 
 
 def _of_scenario(spec: str) -> _Values:
-    """The knobs that carry out a scenario. Raises UsageError where one of its terms has none."""
+    """The knobs that apply a scenario. Raises UsageError if one of its terms has no knob."""
     values = {}
     for term in parse(spec):
         name = name_of(term)
         knob = KNOBS.get(name)
         if knob is None or not knob.is_term:
-            raise UsageError(f"no knob carries out {term.text}", remedy=_known())
+            raise UsageError(f"no knob applies {term.text}", remedy=_known())
         if term.only or term.device is not None:
             raise UsageError(f"{term.text}: a knob is set on all ranks", remedy=_known())
         values[name] = _spelled(name, term.text.rpartition("=")[2].strip())
@@ -219,7 +219,7 @@ def _promise(run: Run, spec: str, tolerance_pct: float) -> ReplayPromise:
 def _measure(plan: VerifyPlan, recorded: Run, repeats: int, *, quiet: bool) -> tuple[list[Pair], tuple[KnobValue, ...]]:
     """Run the job alternately without and with the change. A change without effect is noticed after the first pair."""
     pairs, knobs = list[Pair](), tuple[KnobValue, ...]()
-    with beside(recorded.path or Path("run")) as folder:
+    with staging_folder(recorded.path or Path("run")) as folder:
         for repeat in range(repeats):
             runs, sides = [], []
             for changed in (False, True):

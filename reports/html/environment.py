@@ -1,4 +1,4 @@
-"""What all pages that are made of templates share: how they are loaded, and what every text in them goes through."""
+"""The jinja2 environment of all pages: loading of templates, and escaping of texts."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,10 @@ from esprof.core.text import printable
 
 
 def templates(folder: Path, longest: int) -> Environment:
-    """The templates of a folder. Every text that they print is escaped, control and direction characters in it become
-    visible, and it is cut after `longest` characters."""
+    """The templates of a folder.
+
+    Every text is escaped and cut after `longest` characters; control and direction characters become visible.
+    """
 
     def finalize(value: Any) -> Any:
         return printable(value, longest) if type(value) is str else value

@@ -1,1 +1,1 @@
-"""Running elastic jobs: what they do now, advice on it, and what a person or `esprof tune` makes of that."""
+"""Running elastic jobs: their state, plans proposed for them, and decisions by users or by `esprof tune`."""

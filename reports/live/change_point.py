@@ -11,7 +11,7 @@ from esprof.run.logs import LiveStep
 _NEWEST_STEPS = 10
 """Steps that must differ from the earlier ones."""
 _MAX_STEPS_BEFORE = 100
-"""Most steps that they are compared with."""
+"""Maximum number of earlier steps that they are compared with."""
 _MIN_STEPS_BEFORE = 20
 _MIN_CHANGE_SHARE = 0.1
 """Smallest relative change that counts."""
@@ -27,7 +27,7 @@ class ChangePointDetector:
     """
 
     def __init__(self) -> None:
-        self._doing: tuple[object, ...] | None = None
+        self._setting: tuple[object, ...] | None = None
         self._last = -1
         self._steps: deque[tuple[float, ...]] = deque(maxlen=_MAX_STEPS_BEFORE + _NEWEST_STEPS)
         self.since: int | None = None
@@ -42,11 +42,11 @@ class ChangePointDetector:
         """Add a step. True if a change point was detected; later steps are then compared with those after it."""
         if step.twice:
             return False
-        doing, continues = (step.version, step.ests), step.step > self._last
+        setting, continues = (step.version, step.ests), step.step > self._last
         self._last = step.step
-        if doing != self._doing or not continues:
+        if setting != self._setting or not continues:
             # After a new plan, other processes or a restart, another step time is expected. The first step is a warm-up.
-            self._doing = doing
+            self._setting = setting
             self.begin(step.step + 1)
             return False
         updated_us = step.updated_us or (0.0,) * len(step.ests)
@@ -56,7 +56,7 @@ class ChangePointDetector:
             return False
         steps = list(self._steps)
         series = zip(zip(*steps[:-_NEWEST_STEPS], strict=True), zip(*steps[-_NEWEST_STEPS:], strict=True), strict=True)
-        alike = [_like_the_last(before, newest) for before, newest in series if _differ(before, newest)]
+        alike = [_count_after_change(before, newest) for before, newest in series if _differ(before, newest)]
         if not alike:
             return False
         newest = min(alike)
@@ -66,12 +66,12 @@ class ChangePointDetector:
 
 
 def _differ(before: Sequence[float], newest: Sequence[float]) -> bool:
-    was, now = median(before), median(newest)
-    return abs(now - was) > _MIN_CHANGE_SHARE * was and two_sided_rank_test(before, newest) < _ALPHA
+    earlier, current = median(before), median(newest)
+    return abs(current - earlier) > _MIN_CHANGE_SHARE * earlier and two_sided_rank_test(before, newest) < _ALPHA
 
 
-def _like_the_last(before: Sequence[float], newest: Sequence[float]) -> int:
-    """How many of the newest steps are after the change point: the first ones may be before it."""
+def _count_after_change(before: Sequence[float], newest: Sequence[float]) -> int:
+    """Number of newest steps after the change point; the first ones may be before it."""
     middle, is_above = (median(before) + median(newest)) / 2, median(newest) > median(before)
     count = sum(1 for _ in takewhile(lambda value: (value > middle) == is_above, reversed(newest)))
     return max(1, count)

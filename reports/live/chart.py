@@ -16,9 +16,9 @@ SIDE = 1_000
 _MIN_STEPS = 2
 _HEIGHT_OVER_LONGEST = 1.15
 _MAX_OVER_HIGHEST_MEDIAN = 1.6
-"""Steps are drawn up to so many times the highest median: one slow step must not flatten all others."""
+"""The axis ends at this multiple of the highest median, so that one slow step does not flatten all others."""
 _MIN_TICK_FROM_TOP_PCT = 5.0
-"""A tick's number stands above its line."""
+"""Smallest distance of a tick from the top; its label is above its line."""
 _LABEL_SHARE_OF_WIDTH = 0.14
 """Share of the width that a label takes."""
 
@@ -31,7 +31,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Level:
-    """The median of the steps that one plan holds for."""
+    """The median of the steps with one plan."""
 
     from_x: int
     to_x: int
@@ -44,29 +44,29 @@ class EventMark:
     at_pct: float
     event: JobEvent
     has_room: bool
-    """Whether its label would not lie on the one before."""
+    """Whether its label does not overlap the previous label."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """`path` and levels are within SIDE x SIDE, the rest in per cent of it; y goes down."""
+    """The geometry of the chart. `path`, levels and `over` are in units of SIDE, the rest in per cent; y points down."""
 
     path: str
     levels: tuple[Level, ...]
     over: tuple[int, ...]
-    """x of the steps that are longer than the drawing is high."""
+    """x of the steps above the range of the axis."""
     longest_us: float
     across: tuple[Tick, ...]
-    """Ticks along the steps: their numbers."""
+    """Ticks of the horizontal axis: step numbers."""
     up: tuple[Tick, ...]
-    """Ticks along the time, us."""
+    """Ticks of the vertical axis, us."""
     marks: tuple[EventMark, ...]
     data: str
-    """JSON of [step, us, x in per cent] for each step: what a pointer reads."""
+    """JSON of [step, us, x in per cent] for each step, for the readout under the pointer."""
 
 
 def chart_of(steps: Sequence[LiveStep], marks: Sequence[JobEvent]) -> Chart | None:
-    """None where there are too few steps for one."""
+    """The chart of these steps and events; None if there are too few steps."""
     shown = [step for step in steps if not step.twice]
     if len(shown) < _MIN_STEPS:
         return None
@@ -103,7 +103,7 @@ def chart_of(steps: Sequence[LiveStep], marks: Sequence[JobEvent]) -> Chart | No
 
 
 def _ticks(low: float, high: float, most: int, least: float) -> list[float]:
-    """Round numbers within the range, some `most` of them, at least so far apart."""
+    """Round numbers in the range, about `most` of them, at least `least` apart."""
     rough = max((high - low) / most, least)
     unit = 10.0 ** floor(log10(rough))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * (1 - 1e-9))

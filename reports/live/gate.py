@@ -1,4 +1,4 @@
-"""Who may ask: pages of other sites may not, and from other machines only who has the token."""
+"""Access control: rejects requests from pages of other sites, and from other machines without the token."""
 
 import hmac
 import ipaddress
@@ -30,20 +30,20 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Gate:
-    """What a request has to bring along."""
+    """The rules for requests."""
 
     host: str
-    """The one that is listened at."""
+    """The address that the server listens on."""
     token: str | None
-    """What a browser shows once, and keeps as a cookie; None where only this machine can ask."""
+    """Sent once by a browser, which then gets a cookie; None if the server listens on this machine only."""
     page_token: str = field(default_factory=token_urlsafe)
-    """What every form of our pages holds: pages of other sites cannot read it."""
+    """Part of every form of our pages, against cross-site request forgery: other sites cannot read it."""
 
     def refusal(self, request: Request) -> Response | None:
-        """The answer to who may not ask; None for who may."""
+        """The response to a rejected request; None if the request is allowed."""
         name = _name(request.headers.get("host", ""))
-        if not self._is_ours(name):
-            # A name of somebody else's that leads here (DNS rebinding) would make their page one of ours.
+        if not self._is_own_name(name):
+            # DNS rebinding: a foreign name that resolves to this address would make a foreign page same-origin.
             return PlainTextResponse("This page is not served under that name. Use its address.\n", 421)
         if self.token is not None and not self._has_token(request, self.token):
             return self._entry(request, self.token)
@@ -55,10 +55,10 @@ class Gate:
         return None
 
     def is_from_page(self, form: Mapping[str, str]) -> bool:
-        """Whether one of our pages has sent this form."""
+        """Whether one of our pages sent this form."""
         return hmac.compare_digest(form.get("from", "").encode(), self.page_token.encode())
 
-    def _is_ours(self, name: str) -> bool:
+    def _is_own_name(self, name: str) -> bool:
         if name in ("localhost", self.host.lower()):
             return True
         try:
@@ -70,22 +70,22 @@ class Gate:
     def _has_token(self, request: Request, token: str) -> bool:
         shown = request.cookies.get(_cookie(request), "")
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        return hmac.compare_digest(shown.encode(), _keep(token).encode()) or hmac.compare_digest(
+        return hmac.compare_digest(shown.encode(), _cookie_value(token).encode()) or hmac.compare_digest(
             bearer.encode(), token.encode()
         )
 
     def _entry(self, request: Request, token: str) -> Response:
-        """Let in who shows the token in the address, and take it from there, so that no history keeps it."""
+        """Accept a token in the address, and redirect to the address without it, so that no browser history stores it."""
         given = parse_qs(request.url.query).get("token", [""])[0]
         if request.method != "GET" or not hmac.compare_digest(given.encode(), token.encode()):
             return PlainTextResponse("A token is needed. Open the address that `esprof serve` has printed.\n", 401)
         answer = RedirectResponse(request.url.path, 303)
-        answer.set_cookie(_cookie(request), _keep(token), max_age=_YEAR_S, httponly=True, samesite="lax")
+        answer.set_cookie(_cookie(request), _cookie_value(token), max_age=_YEAR_S, httponly=True, samesite="lax")
         return answer
 
 
 class GateMiddleware:
-    """Asks the gate, and adds to each answer what it forbids the browser."""
+    """Applies the gate to each request, and adds the security headers to each response."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self._app, self._gate = app, gate
@@ -116,10 +116,10 @@ def _machine_names() -> set[str]:
 
 
 def _cookie(request: Request) -> str:
-    """A browser sends cookies of one port to all ports of a host."""
+    """Name of the cookie. It contains the port, since browsers send cookies to all ports of a host."""
     return f"esprof-{request.url.port or 80}"
 
 
-def _keep(token: str) -> str:
-    """What the browser keeps: enough to come back, and not the token."""
+def _cookie_value(token: str) -> str:
+    """Value of the cookie: a hash, so that the browser does not store the token."""
     return sha256(b"esprof serve\0" + token.encode()).hexdigest()

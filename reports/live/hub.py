@@ -26,7 +26,7 @@ _MIN_BETWEEN_SEARCHES_S = 600.0
 """Least time between two automatic searches."""
 
 
-class PageParts:
+class PageSections:
     """The sections of a page, each with the number of its last change."""
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class PageParts:
         self._changed_by: dict[str, int] = {}
         self._news = asyncio.Event()
 
-    def put(self, parts: dict[str, str]) -> None:
+    def put(self, sections: dict[str, str]) -> None:
         """Store sections, and wake all who wait for a change."""
-        changed = [name for name, html in parts.items() if self.html.get(name) != html]
+        changed = [name for name, html in sections.items() if self.html.get(name) != html]
         for name in changed:
             self.newest += 1
-            self.html[name], self._changed_by[name] = parts[name], self.newest
+            self.html[name], self._changed_by[name] = sections[name], self.newest
         if changed:
             self.wake()
 
@@ -65,7 +65,7 @@ class Watched:
     """A job with its page."""
 
     def __init__(self, job: WatchedJob, base: str) -> None:
-        self.job, self.base, self.parts = job, base, PageParts()
+        self.job, self.base, self.sections = job, base, PageSections()
         self.view: View | None = None
         self.deciding = asyncio.Lock()
         """Serialises the decisions about a job."""
@@ -83,7 +83,7 @@ class Hub:
         self.jobs = {
             name: Watched(WatchedJob(run, name), f"/jobs/{number}") for number, (name, run) in enumerate(runs, 1)
         }
-        self.list = PageParts()
+        self.list = PageSections()
         self.is_ending = False
         self._page_token = page_token
         self._beat = asyncio.Event()
@@ -105,8 +105,8 @@ class Hub:
     def end(self) -> None:
         """End all event streams; the server waits for them."""
         self.is_ending = True
-        for parts in (self.list, *(watched.parts for watched in self.jobs.values())):
-            parts.wake()
+        for sections in (self.list, *(watched.sections for watched in self.jobs.values())):
+            sections.wake()
 
     async def update(self) -> None:
         """Read the files and update all pages."""
@@ -114,7 +114,7 @@ class Hub:
             await self._refresh(watched)
             self._search_if_changed(watched)
         listed = [(watched.base, watched.view) for watched in self.jobs.values() if watched.view is not None]
-        self.list.put(page.list_parts(listed))
+        self.list.put(page.list_sections(listed))
 
     async def accept(self, watched: Watched, plan_id: str) -> None:
         """Send the proposed plan to the job, if it still is `plan_id`."""
@@ -166,8 +166,8 @@ class Hub:
 
     async def _watch(self) -> None:
         while True:
-            parts = (self.list, *(watched.parts for watched in self.jobs.values()))
-            beat = _REFRESH_VIEWED_S if any(one.viewers for one in parts) else _REFRESH_UNVIEWED_S
+            all_sections = (self.list, *(watched.sections for watched in self.jobs.values()))
+            beat = _REFRESH_VIEWED_S if any(one.viewers for one in all_sections) else _REFRESH_UNVIEWED_S
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._beat.wait(), beat)
             self._beat.clear()
@@ -188,7 +188,7 @@ class Hub:
 
     def _draw(self, watched: Watched) -> None:
         watched.view = view_of(watched.job)
-        watched.parts.put(page.job_parts(watched.view, self._page_token, watched.base))
+        watched.sections.put(page.job_sections(watched.view, self._page_token, watched.base))
 
     def _search_if_changed(self, watched: Watched) -> None:
         """Start a search after a change point, unless there was one recently."""

@@ -1,4 +1,4 @@
-"""One process at a time serves a Run: it holds a lock on a file of it, which the system frees however the process ends."""
+"""Lets only one process serve a Run, by a lock on a file in it. The system releases the lock when the process ends."""
 
 import fcntl
 import os
@@ -17,7 +17,7 @@ _MAX_BYTES = 4096
 
 
 class _Holder(msgspec.Struct, frozen=True):
-    """Who holds the lock."""
+    """The process that holds the lock."""
 
     address: str
     pid: int
@@ -25,10 +25,10 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class Lock:
-    """The lock of one Run, held until the end of the context that it is entered as, or of the process."""
+    """The lock of one Run, held until the `with` block or the process ends."""
 
     def __init__(self, run: Path) -> None:
-        """Raises EsprofError where another process has it, OutputError where no file can be made."""
+        """Raises EsprofError if another process holds the lock, OutputError if its file cannot be created."""
         path = run / files.SERVE_LOCK
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -36,7 +36,7 @@ class Lock:
             raise unwritable(path, error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with suppress(OSError):  # What an earlier one wrote is out of date.
+            with suppress(OSError):  # The address of an earlier server is outdated.
                 os.truncate(self._file, 0)
         except BlockingIOError as error:
             held = self._held_by()
@@ -48,8 +48,8 @@ class Lock:
             os.close(self._file)
             raise unwritable(path, error) from error
 
-    def tell(self, address: str) -> None:
-        """Write down where the Run is served. On a full disk the next one is told less."""
+    def publish(self, address: str) -> None:
+        """Write the address of the page to the lock file, for the error message of other servers. A full disk is ignored."""
         holder = _Holder(address, os.getpid(), socket.gethostname())
         with suppress(OSError):
             os.pwrite(self._file, msgspec.json.encode(holder), 0)

@@ -1,4 +1,4 @@
-"""The page of a job, and of several: whole as HTML, and in parts that replace what they were."""
+"""The HTML of the page of a job, and of the list of jobs: full pages, and sections that replace older ones."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -18,42 +18,42 @@ from esprof.reports.terminal.advice import ests_text
 from esprof.reports.terminal.tuned import OUTCOMES
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_LIKE_THE_REPORT = Path(__file__).parents[1] / "html" / "templates" / "report.css"
+_REPORT_STYLE = Path(__file__).parents[1] / "html" / "templates" / "report.css"
 
-JOB_PARTS = ("problems", "message", "now", "plan", "advice", "steps", "ranks", "rounds", "history")
+JOB_SECTIONS = ("problems", "message", "now", "plan", "advice", "steps", "ranks", "rounds", "history")
 
 
-def job_parts(view: View, page_token: str, base: str) -> dict[str, str]:
-    """Each part of a job's page. `base` is its address, to which its forms go."""
+def job_sections(view: View, page_token: str, base: str) -> dict[str, str]:
+    """The sections of a job's page by name. `base` is the address of the page, to which its forms are sent."""
     chart = chart_of(view.steps, view.marks)
     return {
         name: _environment()
         .get_template(f"{name}.html")
         .render(view=view, chart=chart, page_token=page_token, base=base)
         .strip()
-        for name in JOB_PARTS
+        for name in JOB_SECTIONS
     }
 
 
-def list_parts(listed: Sequence[tuple[str, View]]) -> dict[str, str]:
-    """The parts of the page that lists several jobs, each with its address."""
+def list_sections(listed: Sequence[tuple[str, View]]) -> dict[str, str]:
+    """The sections of the list of jobs. `listed` has the address and the view of each."""
     return {"jobs": _environment().get_template("jobs.html").render(listed=listed)}
 
 
-def whole(title: str, parts: dict[str, str], *, events: str, server: str, seen: int, home: str | None) -> str:
-    """A page of parts. `events` is the address of what changes them, `seen` the newest change that they have."""
+def full_page(title: str, sections: dict[str, str], *, events: str, server: str, seen: int, home: str | None) -> str:
+    """A page with these sections. `events` is the address of its event stream, `seen` the number of the last change."""
     return (
         _environment()
         .get_template("page.html")
-        .render(title=title, parts=parts, events=events, server=server, seen=seen, home=home)
+        .render(title=title, sections=sections, events=events, server=server, seen=seen, home=home)
     )
 
 
 @cache
 def asset(name: str) -> bytes:
-    """A file that pages load: the style, or the script."""
+    """A file that pages load: the style sheet or the script."""
     if name == "live.css":
-        return _LIKE_THE_REPORT.read_bytes() + (_TEMPLATES / name).read_bytes()
+        return _REPORT_STYLE.read_bytes() + (_TEMPLATES / name).read_bytes()
     return (_TEMPLATES / name).read_bytes()
 
 
@@ -80,12 +80,12 @@ def _codecs(body: CompressionBody) -> str:
 
 
 def _tick(us: float) -> str:
-    """A round time at the side of a chart: `50 ms`, `2 s`."""
+    """The label of a tick of the time axis: `50 ms`, `2 s`."""
     return f"{us / 1e6:g} s" if us >= 1e6 else f"{us / 1e3:g} ms"
 
 
 def _span(seconds: float) -> str:
-    """A time that is told roughly: `30 s`, `5 min`, `3 h`."""
+    """A rounded span of time: `30 s`, `5 min`, `3 h`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.0f} h"

@@ -1,4 +1,4 @@
-"""The server: which address answers with what. What is shown and done is the hub's."""
+"""The HTTP server: routes and event streams. The hub renders the pages and executes requests."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -17,26 +17,26 @@ from starlette.routing import Route
 
 from esprof.reports.live import page
 from esprof.reports.live.gate import Gate, GateMiddleware
-from esprof.reports.live.hub import Hub, PageParts, Watched
+from esprof.reports.live.hub import Hub, PageSections, Watched
 
 _HEARTBEAT_S = 15.0
-"""So often something is sent on every stream: so a browser that has gone is noticed."""
+"""Interval of heartbeats on every stream, which detect closed browsers."""
 _MAX_FORM_BYTES = 4096
 _MAX_OPEN_REQUESTS = 200
-"""Requests that are answered at a time; a page that is open is one."""
+"""Maximum number of concurrent requests; an open page is one."""
 _TYPES = {"live.css": "text/css", "live.js": "text/javascript"}
 
 
 class Site:
-    """The addresses of one hub."""
+    """The routes of a hub."""
 
     def __init__(self, hub: Hub, gate: Gate) -> None:
         self._hub, self._gate = hub, gate
         self._number = token_hex(8)
-        """Tells this server from one before it at the same address."""
+        """Distinguishes this server from an earlier one at the same address."""
 
     def app(self) -> Starlette:
-        """The application, which watches the jobs for as long as it runs."""
+        """The application. It watches the jobs while it runs."""
 
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -57,29 +57,29 @@ class Site:
         )
 
     async def _home(self, request: Request) -> Response:
-        """The list of jobs; where there is one alone, its page."""
+        """The list of jobs; for a single job, its page."""
         if len(self._hub.jobs) == 1:
             return RedirectResponse(self._watched(1).base, 303)
         await self._hub.update()
         return self._page("Jobs", self._hub.list, "/events", home=None)
 
     async def _job(self, request: Request) -> Response:
-        watched = self._asked(request)
+        watched = self._job_of(request)
         await self._hub.update()
         home = "/" if len(self._hub.jobs) > 1 else None
-        return self._page(watched.job.name, watched.parts, f"{watched.base}/events", home=home)
+        return self._page(watched.job.name, watched.sections, f"{watched.base}/events", home=home)
 
     async def _home_events(self, request: Request) -> Response:
         return self._stream(request, self._hub.list)
 
     async def _job_events(self, request: Request) -> Response:
-        return self._stream(request, self._asked(request).parts)
+        return self._stream(request, self._job_of(request).sections)
 
     async def _decide(self, request: Request) -> Response:
-        """Do what a form of the page asks for; what comes of it is shown on the page."""
-        watched, form = self._asked(request), await _form(request)
+        """Execute a form of the page. The result is shown on the page."""
+        watched, form = self._job_of(request), await _form(request)
         if not self._gate.is_from_page(form):
-            raise HTTPException(403, "This page is of an earlier server: reload it.")
+            raise HTTPException(403, "This page is from an earlier server: reload it.")
         plan = form.get("plan", "")
         match request.path_params["verb"]:
             case "accept":
@@ -94,44 +94,44 @@ class Site:
                 raise HTTPException(404)
         return RedirectResponse(watched.base, 303)
 
-    def _asked(self, request: Request) -> Watched:
+    def _job_of(self, request: Request) -> Watched:
         return self._watched(request.path_params["number"])
 
     def _watched(self, number: int) -> Watched:
         jobs = list(self._hub.jobs.values())
         if not 1 <= number <= len(jobs):
-            raise HTTPException(404, "No such job is served here.")
+            raise HTTPException(404, "There is no job at this address.")
         return jobs[number - 1]
 
-    def _page(self, title: str, parts: PageParts, events: str, *, home: str | None) -> Response:
-        html = page.whole(title, parts.html, events=events, server=self._number, seen=parts.newest, home=home)
+    def _page(self, title: str, sections: PageSections, events: str, *, home: str | None) -> Response:
+        html = page.full_page(title, sections.html, events=events, server=self._number, seen=sections.newest, home=home)
         return Response(html, media_type="text/html")
 
-    def _stream(self, request: Request, parts: PageParts) -> Response:
-        """Server-sent events: the parts that have changed since the browser saw them, now and from now on."""
-        # A browser that comes back by itself says what it has seen last.
-        asked = request.headers.get("last-event-id") or request.query_params.get("seen", "")
-        seen = int(asked) if asked.isdecimal() and len(asked) < 20 else 0
-        return StreamingResponse(self._events(parts, seen), media_type="text/event-stream")
+    def _stream(self, request: Request, sections: PageSections) -> Response:
+        """Server-sent events: the sections that changed since the browser last saw them, and all later changes."""
+        # A browser that reconnects sends the number of the last event that it received.
+        last = request.headers.get("last-event-id") or request.query_params.get("seen", "")
+        seen = int(last) if last.isdecimal() and len(last) < 20 else 0
+        return StreamingResponse(self._events(sections, seen), media_type="text/event-stream")
 
-    async def _events(self, parts: PageParts, seen: int) -> AsyncIterator[bytes]:
-        parts.viewers += 1
+    async def _events(self, sections: PageSections, seen: int) -> AsyncIterator[bytes]:
+        sections.viewers += 1
         self._hub.hurry()
         try:
             yield frame("hello", self._number.encode())
             while not self._hub.is_ending:
-                news = parts.since(seen)
+                news = sections.since(seen)
                 for seen, name, html in news:
-                    yield frame("part", msgspec.json.encode({"name": name, "html": html}), seen)
+                    yield frame("section", msgspec.json.encode({"name": name, "html": html}), seen)
                 if not news:
                     yield b":\n\n"
-                await parts.wait(_HEARTBEAT_S)
+                await sections.wait(_HEARTBEAT_S)
         finally:
-            parts.viewers -= 1
+            sections.viewers -= 1
 
 
 class PageServer(uvicorn.Server):
-    """Ends the streams before it waits for them to end."""
+    """A server that ends the event streams at shutdown, before uvicorn waits for them."""
 
     def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
         super().__init__(config)
@@ -143,14 +143,14 @@ class PageServer(uvicorn.Server):
 
 
 def frame(event: str, data: bytes, number: int | None = None) -> bytes:
-    """One server-sent event; `data` is on one line, as JSON is."""
-    assert not {*b"\r\n"} & {*data}, "a line of an event ends there"
+    """One server-sent event. `data` must be one line, such as JSON."""
+    assert not {*b"\r\n"} & {*data}, "a line break would end the field"
     identified = b"" if number is None else b"id: %d\n" % number
     return identified + b"event: %s\ndata: %s\n\n" % (event.encode(), data)
 
 
 def serve(hub: Hub, gate: Gate, listener: socket.socket) -> None:
-    """Answer at `listener` until the process is asked to end."""
+    """Serve at `listener` until the process is asked to end."""
     config = uvicorn.Config(
         Site(hub, gate).app(),
         log_level="warning",

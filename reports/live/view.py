@@ -175,9 +175,9 @@ def _ranks(newest: tuple[LiveStep, ...], job: WatchedJob) -> tuple[RankView, ...
 
 def _ests(counts: tuple[int, ...], job: WatchedJob) -> tuple[tuple[int, ...], ...] | None:
     """ESTs of the ranks, by the latest plan or the state before it, whichever agrees with the counts."""
-    came = [event for event in job.history if event.what in ("adopted", "trying", "started", "scaled")][-1:]
-    known = [event.was.ests for event in came if event.was is not None]
-    if job.plan is not None and job.plan.parts.assignment is not None and [one.plan for one in came] == [job.plan.id]:
+    latest = [event for event in job.history if event.what in ("adopted", "trying", "started", "scaled")][-1:]
+    known = [event.was.ests for event in latest if event.was is not None]
+    if job.plan is not None and job.plan.parts.assignment is not None and [one.plan for one in latest] == [job.plan.id]:
         known.insert(0, job.plan.parts.assignment.body.ests)
     return next((ests for ests in known if tuple(map(len, ests)) == counts), None)
 

@@ -54,7 +54,7 @@ def draw_probed(answer: Probed, screen: Screen = PLAIN) -> str:
         if curves:
             blocks += [Text(), heading(title), _curves(curves)]
     if answer.beside:
-        blocks += [Text(), heading("Concurrent with a backward pass"), _beside(answer.beside)]
+        blocks += [Text(), heading("Concurrent with a backward pass"), _concurrent(answer.beside)]
     return drawn(screen, *blocks, Text(), *_facts(answer, screen))
 
 
@@ -91,13 +91,13 @@ def _steps(steps: Sequence[StepSummary]) -> Table:
         "rank", "device", "setting", ">step", ">data", ">forward", ">backward", ">optimizer", ">steps", padding=2
     )
     for step in steps:
-        parts = [units.duration(step.parts_us.get(part)) for part in ("data", "forward", "backward", "optimizer")]
+        phases = [units.duration(step.parts_us.get(phase)) for phase in ("data", "forward", "backward", "optimizer")]
         rows.add_row(
             str(step.rank),
             printable(step.device or units.UNKNOWN, 24),
             printable(step.setting or "as given", 30),
             units.duration(step.median_us),
-            *parts,
+            *phases,
             str(step.steps),
         )
     return rows
@@ -130,11 +130,11 @@ def _size(curve: CurveSummary, size: int) -> str:
     return f"{decimal(size / 1e9)} GFLOP" if curve.unit == "flop" else f"{size:,}"
 
 
-def _beside(beside: Sequence[BesideSummary]) -> Table:
-    """The largest size of each, on the rank with the largest slowdown of the pass."""
+def _concurrent(summaries: Sequence[BesideSummary]) -> Table:
+    """The largest size of each operation, on the rank whose backward pass is slowed down most."""
     rows = grid("what", ">rank", ">size", ">slower by", ">pass slower by", ">work lost per MiB", padding=2)
     largest: dict[str, BesideSummary] = {}
-    for one in sorted(beside, key=lambda one: (one.size, one.pass_longer_pct)):
+    for one in sorted(summaries, key=lambda one: (one.size, one.pass_longer_pct)):
         largest[one.what] = one
     for one in largest.values():
         lost = units.duration(one.lost_us_per_mib)

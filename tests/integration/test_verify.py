@@ -105,7 +105,7 @@ def test_a_job_that_fails_is_an_error_and_leaves_the_promise_alone(made, recorde
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--what-if", "gpu=2x"], "no knob carries out gpu=2x"),
+        (["--what-if", "gpu=2x"], "no knob applies gpu=2x"),
         (["--what-if", "data=0"], "data[ready]=0"),
         (["--what-if", "rank0.data[ready]=0"], "a knob is set on all ranks"),
         (["--what-if", "bucket_mb=0"], "bucket_mb"),

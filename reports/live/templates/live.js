@@ -1,5 +1,5 @@
 "use strict";
-// Parts of the page come over one stream, as HTML that the server has escaped; what a person asks for goes as a form.
+// Sections arrive over one event stream, as HTML escaped by the server. Requests of the user are sent as forms.
 const { events, server } = document.body.dataset;
 let seen = document.body.dataset.seen;
 let stream;
@@ -14,11 +14,11 @@ function connect() {
   stream?.close();
   stream = new EventSource(`${events}?seen=${seen}`);
   stream.addEventListener("hello", (event) => {
-    // Another server has other parts and another token for its forms.
+    // Another server has other sections, and another token in its forms.
     if (event.data !== server) location.reload();
     else show("live", "live");
   });
-  stream.addEventListener("part", (event) => {
+  stream.addEventListener("section", (event) => {
     seen = event.lastEventId;
     replace(JSON.parse(event.data));
   });
@@ -29,17 +29,17 @@ function connect() {
 }
 
 function replace({ name, html }) {
-  const part = document.getElementById(name);
-  if (!part) return;
-  const focused = part.contains(document.activeElement) ? document.activeElement : null;
-  const read = part.querySelector(".plot")?.dataset.read;
-  part.innerHTML = html;
-  if (focused) (document.getElementById(focused.id) ?? part.querySelector(`.${focused.className || "none"}`))?.focus();
-  const plot = part.querySelector(".plot");
+  const section = document.getElementById(name);
+  if (!section) return;
+  const focused = section.contains(document.activeElement) ? document.activeElement : null;
+  const read = section.querySelector(".plot")?.dataset.read;
+  section.innerHTML = html;
+  if (focused) (document.getElementById(focused.id) ?? section.querySelector(`.${focused.className || "none"}`))?.focus();
+  const plot = section.querySelector(".plot");
   if (plot) readStep(plot, read);
 }
 
-// What one step took, under the pointer or by the arrow keys; without either, the newest.
+// Show the time of the step under the pointer, or selected with the arrow keys; otherwise of the newest.
 function readStep(plot, wanted) {
   const steps = JSON.parse(plot.dataset.steps);
   const found = steps.find(([step]) => String(step) === wanted);
@@ -98,7 +98,7 @@ document.addEventListener("submit", async (event) => {
   }
 });
 
-// A page that nobody sees asks for nothing, and a browser has few connections for one server.
+// A hidden page closes its stream, since a browser allows few connections to one server.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) stream.close();
   else connect();

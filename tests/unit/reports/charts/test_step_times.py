@@ -25,7 +25,7 @@ def test_findings_mark_their_steps():
     chart = case.charts(case.report())["steps-chart"]
     recurring = chart.data[3]
     assert recurring["x"] == list(range(0, 400, 20))
-    assert [look.label for look in chart.legend[3:]] == [
+    assert [style.label for style in chart.legend[3:]] == [
         "ESP806: One step in 20 is slow",
         "ESP804: Step 333 stood still",
     ]

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from esprof.reports.live.lock import Lock
 lock = Lock(Path(sys.argv[1]))
-lock.tell("http://127.0.0.1:1/")
+lock.publish("http://127.0.0.1:1/")
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -36,7 +36,7 @@ def test_a_second_one_is_told_who_has_it_and_a_killed_one_leaves_it_free(tmp_pat
 
 def test_what_an_earlier_one_wrote_is_not_told(tmp_path):
     with Lock(tmp_path) as first:
-        first.tell("http://127.0.0.1:1/")
+        first.publish("http://127.0.0.1:1/")
     with Lock(tmp_path), pytest.raises(EsprofError) as error:
         Lock(tmp_path)
     assert "127.0.0.1" not in str(error.value)

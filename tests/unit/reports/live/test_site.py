@@ -300,9 +300,9 @@ def test_rounds_of_tune_are_shown_with_what_is_known_of_them(run, page):
 
 
 def test_an_event_is_framed_as_browsers_read_it():
-    assert frame("part", b'{"html": "a\\nb"}', 7) == b'id: 7\nevent: part\ndata: {"html": "a\\nb"}\n\n'
+    assert frame("section", b'{"html": "a\\nb"}', 7) == b'id: 7\nevent: section\ndata: {"html": "a\\nb"}\n\n'
     with pytest.raises(AssertionError):
-        frame("part", b"two\nlines")
+        frame("section", b"two\nlines")
 
 
 class Stream:
@@ -310,14 +310,14 @@ class Stream:
 
     def __init__(self, hub, gate, seen=0):
         self.hub = hub
-        self._frames = Site(hub, gate)._events(hub.jobs["run"].parts, seen)
+        self._frames = Site(hub, gate)._events(hub.jobs["run"].sections, seen)
 
     async def next(self):
         """(event, number, data)."""
         fields = dict(line.split(": ", 1) for line in (await anext(self._frames)).decode().split("\n") if ": " in line)
         return fields.get("event"), int(fields.get("id", 0)), fields.get("data")
 
-    async def parts(self, count):
+    async def sections(self, count):
         found = [await self.next() for _ in range(count)]
         return {json.loads(data)["name"]: json.loads(data)["html"] for _, _, data in found}
 
@@ -329,10 +329,10 @@ def test_a_stream_brings_each_part_once_and_then_what_changes(run):
         await hub.update()
         stream = Stream(hub, gate)
         assert (await stream.next())[0] == "hello"
-        first = await stream.parts(9)
+        first = await stream.sections(9)
         assert "40.0 ms" in first["now"]
         live.write_steps(run, [live.live_step(60 + at, 20_000.0, version=1) for at in range(60)])
-        waiting = asyncio.create_task(stream.parts(3))
+        waiting = asyncio.create_task(stream.sections(3))
         await asyncio.sleep(0)
         await hub.update()
         changed = await waiting
@@ -340,11 +340,11 @@ def test_a_stream_brings_each_part_once_and_then_what_changes(run):
         assert "20.0 ms" in changed["now"]
         # Who comes back gets what came since.
         HISTORY.append(run, JobEvent(what="checkpoint", step=100))
-        seen = hub.jobs["run"].parts.newest
+        seen = hub.jobs["run"].sections.newest
         await hub.update()
         again = Stream(hub, gate, seen)
         await again.next()
-        assert "history" in await again.parts(1)
+        assert "history" in await again.sections(1)
 
     asyncio.run(look())
 
@@ -356,7 +356,7 @@ def test_streams_end_when_the_server_does(run):
         await hub.update()
         stream = Stream(hub, gate)
         await stream.next()
-        await stream.parts(9)
+        await stream.sections(9)
         waiting = asyncio.create_task(stream.next())
         await asyncio.sleep(0)
         hub.end()
