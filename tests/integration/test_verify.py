@@ -84,7 +84,7 @@ def test_a_hook_is_set_and_its_codec_read_back(recorded):
             ["--own-hook"],
             "the job has set a communication hook of its own (fp16_compress_hook)",
         ),
-        (["--set", "loader.prefetch=4"], [], "a DataLoader without workers fetches nothing ahead"),
+        (["--set", "loader.prefetch=4"], [], "a DataLoader without workers does not prefetch"),
     ],
 )
 def test_a_change_that_did_not_take_is_no_answer(recorded, options, job, reason):

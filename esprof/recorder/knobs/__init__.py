@@ -1,7 +1,7 @@
-"""What esprof can change in a job without a change of its code: a file for each knob, and the table of them all.
+"""Settings of a job that esprof can change without editing its code: one module per knob, and the table of all knobs.
 
-Like `injected` it runs in the job's own processes, as a guest. It imports the standard library and torch alone, and torch
-only in functions, so that the command line can read the table; `compress` needs esprof where the job runs.
+Like `injected`, this package runs as a guest in the job's own processes. It imports only the standard library and torch, and
+torch only inside functions, so that the command line can read the table. `compress` needs esprof in the job's Python.
 """
 
 from . import bucket_mb, compress, data, loaders, threads
@@ -13,4 +13,4 @@ KNOBS: dict[str, Knob] = {
     knob.name: knob
     for knob in (bucket_mb.KNOB, compress.KNOB, data.KNOB, loaders.WORKERS, loaders.PREFETCH, threads.KNOB)
 }
-"""Name -> knob. That of a what-if term is named as the term is written before the equal sign."""
+"""Name -> knob. A knob of a what-if term is named like the term, without its equal sign and value."""

@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from .knob import Knob, KnobState, Reader, united
+from .knob import Knob, KnobState, Reader, combined
 from .models import NONE_MADE, Arguments, watch
 
 _MIB = 1 << 20
@@ -31,7 +31,7 @@ def _install(value: str | None) -> Reader:
 
     def with_size(*arguments: Any, **options: Any) -> Arguments:
         bound = signature.bind(*arguments, **options)
-        # A size for each bucket goes before the one for all: a job that gives them keeps them.
+        # Sizes for single buckets have precedence in DDP, so a job that sets them is left as it is.
         if value is not None and not bound.arguments.get("bucket_cap_mb_list"):
             bound.arguments["bucket_cap_mb"] = float(value)
         return bound.args[1:], bound.kwargs
@@ -39,8 +39,8 @@ def _install(value: str | None) -> Reader:
     models = watch(with_size)
 
     def read() -> KnobState:
-        # The reducer's own word: it is what cuts the buckets.
-        return united([_shown(model._get_ddp_logging_data()["bucket_cap_bytes"]) for model in models], NONE_MADE)
+        # Read from the reducer, which forms the buckets.
+        return combined([_shown(model._get_ddp_logging_data()["bucket_cap_bytes"]) for model in models], NONE_MADE)
 
     return read
 
@@ -49,8 +49,8 @@ KNOB = Knob(
     name="bucket_mb",
     is_term=True,
     example="4",
-    sets="`bucket_cap_mb` of each DistributedDataParallel that the job makes",
-    reads="the limit that the reducer of each model cuts its buckets by",
+    sets="`bucket_cap_mb` of each DistributedDataParallel that the job creates",
+    reads="the bucket size limit in the reducer of each model",
     spelled=_spelled,
     install=_install,
 )

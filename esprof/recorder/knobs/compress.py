@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from .knob import Knob, KnobState, Reader, united
+from .knob import Knob, KnobState, Reader, combined
 from .models import NONE_MADE, watch
 
 _NONE = "none"
@@ -19,10 +19,10 @@ def _spelled(text: str) -> str:
 
 def _install(value: str | None) -> Reader:
     def compress_first(model: Any) -> None:
-        """A hook can be set once: the job has until the first pass of its training to set its own, and is not hindered."""
+        """Set the hook at the first training pass: DDP accepts one hook, and the job may set its own until then."""
 
         def before_forward(model: Any, inputs: Any) -> None:
-            # All ranks go through a pass that ends in gradients; through others one may go alone.
+            # Only passes with gradients: another pass may run on one rank alone, which must not wait for the others.
             if model.training and torch.is_grad_enabled():
                 handle.remove()
                 refusals.extend(_compress(model, value))
@@ -37,10 +37,10 @@ def _install(value: str | None) -> Reader:
 
 
 def _compress(model: Any, codec: str | None) -> list[str]:
-    """Compress the gradients of `model`, on all ranks or on none. Returns the reason why not, if there is one."""
+    """Compress the gradients of `model` on all ranks or on none. Returns the reason for a refusal, if any."""
     try:
         return _compress_all(model, str(codec))
-    except Exception as fault:  # noqa: BLE001  the job goes on without it
+    except Exception as fault:  # noqa: BLE001  the job continues without compression
         return [f"{type(fault).__name__}: {fault}"]
 
 
@@ -58,9 +58,9 @@ def _compress_all(model: Any, codec: str) -> list[str]:
         check_codec(codec, scaled=False)
     except ImportError as missing:
         reason = reason or f"the job's Python cannot import esprof ({missing})"
-    except Exception as fault:  # noqa: BLE001  an unknown codec, most likely; all ranks must hear of it
+    except Exception as fault:  # noqa: BLE001  probably an unknown codec; all ranks must know it
         reason = reason or str(fault)
-    # A rank that does not take part would keep the others waiting: so all say first whether they can.
+    # Agree first: a rank without the hook would keep the others waiting.
     lacks = torch.tensor([1.0 if reason else 0.0], device=next(model.parameters()).device)
     dist.all_reduce(lacks, group=model.process_group)
     if lacks.item():
@@ -70,12 +70,12 @@ def _compress_all(model: Any, codec: str) -> list[str]:
 
 
 def _read(models: Any, refusals: list[str]) -> KnobState:
-    reading = united([_hook_of(model) for model in models], NONE_MADE)
+    reading = combined([_hook_of(model) for model in models], NONE_MADE)
     return reading._replace(reason=refusals[0]) if refusals else reading
 
 
 def _hook_of(model: Any) -> str:
-    """The codec by which the hook of `model` has exchanged gradients, the name of a hook that is not ours, or `none`."""
+    """The codec of esprof's hook on `model`, the name of another hook, or `none`."""
     for hook, state in model._comm_hooks:
         if hook.__module__ != "esprof.elastic.compress.hook":
             return str(hook.__qualname__)
@@ -89,7 +89,7 @@ KNOB = Knob(
     example="fp16",
     sets="esprof's communication hook (`esprof.elastic.compress`) on each DistributedDataParallel, at its first forward "
     "pass, unless the job has set one by then",
-    reads="the hook of each model, and that it has exchanged gradients",
+    reads="the hook of each model, and whether it has exchanged gradients",
     spelled=_spelled,
     install=_install,
 )

@@ -1,10 +1,10 @@
-"""`data[ready]=0`: batches that nobody has to make, as the first one is handed out again and again."""
+"""`data[ready]=0`: batches without loading time, as each DataLoader returns its first batch repeatedly."""
 
 import functools
 from collections.abc import Iterator
 from typing import Any
 
-from .knob import Knob, KnobState, Reader, united
+from .knob import Knob, KnobState, Reader, combined
 
 _MADE, _READY = "made", "0"
 _FIRST_BATCH_ATTRIBUTE = "_esprof_first_batch"
@@ -29,12 +29,12 @@ def _install(value: str | None) -> Reader:
         if length is None:
             seen.add(_MADE)
             return original(loader)
-        return _again(loader, original, length, seen)
+        return _repeat_first(loader, original, length, seen)
 
     DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
 
     def read() -> KnobState:
-        reading = united(seen, "no torch.utils.data.DataLoader has made a batch")
+        reading = combined(seen, "no torch.utils.data.DataLoader has made a batch")
         if value is not None and _MADE in seen:
             reading = reading._replace(reason="a DataLoader does not know how many batches it has")
         return reading
@@ -49,12 +49,12 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def _again(loader: Any, original: Any, length: int, seen: set[str]) -> Iterator[Any]:
-    """As many batches as `loader` has, all of them its first."""
+def _repeat_first(loader: Any, original: Any, length: int, seen: set[str]) -> Iterator[Any]:
+    """Yield the first batch of `loader` `length` times."""
     if length and _FIRST_BATCH_ATTRIBUTE not in vars(loader):
         batches = original(loader)
         setattr(loader, _FIRST_BATCH_ATTRIBUTE, next(batches))
-        # Workers that wait for an order take no CPU, but they would make some batches ahead.
+        # The workers would prefetch further batches, which takes CPU time.
         getattr(batches, "_shutdown_workers", lambda: None)()
         loader._iterator = None
     for number in range(length):
@@ -67,8 +67,8 @@ KNOB = Knob(
     name="data[ready]",
     is_term=True,
     example="0",
-    sets="each DataLoader hands out its first batch again and again, as often as it has batches",
-    reads="whether DataLoaders have made more batches than the first",
+    sets="each DataLoader returns its first batch repeatedly, as often as it has batches",
+    reads="whether DataLoaders have loaded more batches than the first",
     spelled=_spelled,
     install=_install,
 )

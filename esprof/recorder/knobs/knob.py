@@ -1,4 +1,4 @@
-"""What a knob is: how it is set in a process of the job, and how it is read back there."""
+"""A knob: how it is set and read back in a process of the job."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class KnobState(NamedTuple):
-    """How a knob stands in a process of the job."""
+    """Value of a knob in a process of the job."""
 
     value: str | None
-    """As it would be written behind the equal sign; None where the process has nothing that could be set so."""
+    """Value as written after the equal sign; None if the process has nothing that the knob could set."""
     reason: str = ""
-    """Why it stands so, where it could not be set."""
+    """Why the wanted value could not be set; empty if it was."""
 
 
 Reader = Callable[[], KnobState]
@@ -19,29 +19,29 @@ Reader = Callable[[], KnobState]
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """Something that is set in all processes of a job as they start, and read back once they train.
+    """A setting that is set in all processes of a job at their start, and read back during training.
 
-    `install` is called as soon as torch is there, with the value, or with None where the job is to be left as it is, and
-    returns what reads the knob back. It wraps what the job will call, and lets the job have its way where it cannot.
+    `install` is called once torch is imported, with the value, or with None to only read the knob. It wraps functions of
+    torch that the job will call, falls back to the job's own arguments if the value is refused, and returns the reader.
     """
 
     name: str
-    """As in the what-if grammar, brackets included."""
+    """Name as in the what-if grammar, including brackets."""
     is_term: bool
-    """Whether there is a what-if term of this name, which this carries out."""
+    """Whether a what-if term of this name exists, which this knob applies to the job."""
     example: str
-    """A value."""
+    """A valid value."""
     sets: str
     """How it is set, for the documentation."""
     reads: str
     """How it is read back, for the documentation."""
     spelled: Callable[[str], str]
-    """A value in the spelling in which it is read back. Raises ValueError with the reason for what is none."""
+    """Convert a value to the spelling in which it is read back. Raises ValueError with the reason if it is invalid."""
     install: Callable[[str | None], Reader]
 
 
 def count(least: int) -> Callable[[str], str]:
-    """Spells whole numbers from `least` on."""
+    """Return a `spelled` for whole numbers from `least` on."""
 
     def spelled(text: str) -> str:
         try:
@@ -55,6 +55,6 @@ def count(least: int) -> Callable[[str], str]:
     return spelled
 
 
-def united(values: Collection[str], lacking: str) -> KnobState:
-    """What several things that a knob is for say together; `lacking` says that there are none."""
+def combined(values: Collection[str], lacking: str) -> KnobState:
+    """State of a knob from the distinct `values` of several objects; without values, None with the reason `lacking`."""
     return KnobState(", ".join(sorted(set(values)))) if values else KnobState(None, lacking)

@@ -1,11 +1,11 @@
-"""`loader.workers=` and `loader.prefetch=`: how many worker processes a DataLoader has, and how far ahead they are."""
+"""`loader.workers=` and `loader.prefetch=`: number of a DataLoader's worker processes, and batches that each prefetches."""
 
 import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .knob import Knob, KnobState, Reader, count, united
+from .knob import Knob, KnobState, Reader, combined, count
 from .models import Arguments, call
 
 _NO_LOADER = "no torch.utils.data.DataLoader has been asked for a batch"
@@ -13,7 +13,7 @@ _Options = dict[str, Any]
 
 
 def _installer(change: Callable[[_Options, int], str], read_one: Callable[[Any], str | None]) -> Callable[..., Reader]:
-    """An `install`: `change` changes the named arguments of a DataLoader, or says why not; `read_one` reads an iterator."""
+    """Return an `install`. `change` edits a DataLoader's arguments or returns why not; `read_one` reads an iterator."""
 
     def install(value: str | None) -> Reader:
         from torch.utils.data import DataLoader
@@ -45,7 +45,7 @@ def _installer(change: Callable[[_Options, int], str], read_one: Callable[[Any],
         def read() -> KnobState:
             known = [one for one in seen.values() if one is not None]
             lacking = "its DataLoaders have no workers" if seen else _NO_LOADER
-            reading = united(known, lacking)
+            reading = combined(known, lacking)
             return reading._replace(reason=refusals[0]) if refusals else reading
 
         return read
@@ -57,7 +57,7 @@ def _set_workers(options: _Options, number: int) -> str:
     from torch.utils.data import IterableDataset
 
     if isinstance(options.get("dataset"), IterableDataset):
-        return "an iterable dataset shares its samples out among its workers itself"
+        return "an iterable dataset distributes its samples among its workers itself"
     options["num_workers"] = number
     if not number:
         for of_workers in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
@@ -67,7 +67,7 @@ def _set_workers(options: _Options, number: int) -> str:
 
 def _set_prefetch(options: _Options, number: int) -> str:
     if not options.get("num_workers"):
-        return "a DataLoader without workers fetches nothing ahead"
+        return "a DataLoader without workers does not prefetch"
     options["prefetch_factor"] = number
     return ""
 
@@ -81,8 +81,8 @@ WORKERS = Knob(
     name="loader.workers",
     is_term=True,
     example="2",
-    sets="`num_workers` of each DataLoader that the job makes, except for iterable datasets",
-    reads="the worker processes of each iterator",
+    sets="`num_workers` of each DataLoader that the job creates, except for iterable datasets",
+    reads="the number of worker processes of each iterator",
     spelled=count(0),
     install=_installer(_set_workers, lambda iterator: str(len(getattr(iterator, "_workers", ())))),
 )
@@ -91,8 +91,8 @@ PREFETCH = Knob(
     name="loader.prefetch",
     is_term=False,
     example="4",
-    sets="`prefetch_factor` of each DataLoader with workers that the job makes",
-    reads="how many batches a worker of each iterator makes ahead",
+    sets="`prefetch_factor` of each DataLoader with workers that the job creates",
+    reads="the number of batches that a worker of each iterator prefetches",
     spelled=count(1),
     install=_installer(_set_prefetch, _prefetch),
 )

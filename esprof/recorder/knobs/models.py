@@ -1,11 +1,11 @@
-"""The models that the job has wrapped in DistributedDataParallel."""
+"""Find the models that the job wraps in DistributedDataParallel."""
 
 import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-NONE_MADE = "the process has made no DistributedDataParallel"
+NONE_MADE = "the process has created no DistributedDataParallel"
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -13,8 +13,11 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 def watch(
     changed: Callable[..., Arguments] | None = None, made: Callable[[Any], None] = lambda model: None
 ) -> "weakref.WeakSet[Any]":
-    """The models, from now on. `changed` makes other arguments of those of the constructor, and `made` is told each model;
-    neither may raise. Where the constructor does not take the other arguments, it gets its own."""
+    """Return a set that collects the models created from now on.
+
+    `changed` returns other arguments for the constructor; if it fails with them, it is called with the job's own. `made` is
+    called with each new model and must not raise.
+    """
     from torch.nn.parallel import DistributedDataParallel
 
     models: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -37,11 +40,11 @@ def call(
     arguments: tuple[Any, ...],
     options: dict[str, Any],
 ) -> None:
-    """Construct `one` with changed arguments, or where that fails with its own, with which the job meets its own faults."""
+    """Construct `one` with changed arguments or, if that fails, with the job's own, whose errors reach the job."""
     if changed is not None:
         try:
             others, named = changed(one, *arguments, **options)
             return original(one, *others, **named)
-        except Exception:  # noqa: BLE001  whatever it is, the job must get what it would have got without us
+        except Exception:  # noqa: BLE001  the job must get what it would get without the knob
             pass
     return original(one, *arguments, **options)

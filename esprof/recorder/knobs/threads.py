@@ -1,4 +1,4 @@
-"""`threads=`: how many threads an operation on the CPU may use."""
+"""`threads=`: number of threads that an operation on the CPU may use."""
 
 from .knob import Knob, KnobState, Reader, count
 
@@ -15,7 +15,7 @@ KNOB = Knob(
     name="threads",
     is_term=False,
     example="2",
-    sets="`torch.set_num_threads` in each process that imports torch, before the job's own code goes on",
+    sets="`torch.set_num_threads` in each process that imports torch, before the job's own code continues",
     reads="`torch.get_num_threads`",
     spelled=count(1),
     install=_install,

@@ -1,7 +1,6 @@
-"""Measures, within the job's own processes, what its devices, links, codecs and storage can do.
+"""Measure the speed of a job's devices, network links, codecs and storage inside the job's own processes.
 
-Like what is `injected`, it is a guest there: it imports the standard library, torch and `shared` and nothing else (but for
-esprof's codecs, where the job's interpreter has them), writes to the recording's `raw` folder alone, and changes nothing of
-the job's. All ranks go through the same measurements in the same order: `plan.py` has them, `bench.py` the clock, the
-budget and the notes.
+Like `injected`, this package runs as a guest: it imports only the standard library, torch and `shared` (and esprof's codecs
+if the job's interpreter has them), writes only to the recording's folder `raw`, and changes no state of the job. All ranks
+take the same measurements in the same order: `plan.py` lists them; `bench.py` has the clock, the budget and the notes.
 """

@@ -1,4 +1,4 @@
-"""What collectives take by size, one at a time and two in flight."""
+"""Measure the duration of collectives by size, one at a time and two at once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,43 +14,43 @@ _SIZES = [8, *(1 << power for power in range(10, 28))]
 _ELEMENT_BYTES = 4
 
 Make = Callable[[int, tuple[int, ...], Any, Bench], Once | None]
-"""(elements of the larger side, ranks, group, bench) -> what does it once; None for a rank that has no part in it."""
+"""(elements of the larger side, ranks, group, bench) -> one call of the collective; None if this rank does not take part."""
 
 
 def all_reduce(bench: Bench, wanted: list[int]) -> None:
-    """What DDP does with its buckets; in all groups of the job."""
+    """Measure all-reduces, as DDP uses for its buckets, in all process groups of the job."""
     for number, (ranks, group) in enumerate(bench.agreement.groups):
-        bench.take(1 / (len(bench.agreement.groups) - number))
+        bench.use_share(1 / (len(bench.agreement.groups) - number))
         _sweep(bench, "all_reduce", ranks, group, wanted)
 
 
 def all_reduce_twice(bench: Bench, wanted: list[int]) -> None:
-    """Two at once: on a link that they share they take twice as long as one, on two links no longer."""
+    """Measure two all-reduces at once: on a shared link they take twice as long as one, on separate links equally long."""
     for ranks, group in bench.agreement.groups[:1]:
 
         def prepare(size: int, group: Any = group) -> Once:
             one, other = (tensor_of(size, bench) for _ in range(2))
-            return lambda: [work.wait() for work in started(group, one, other)]
+            return lambda: [work.wait() for work in start_all_reduces(group, one, other)]
 
-        bench.sweep(
-            measured(bench, "all_reduce", ranks, beside="itself"), _SIZES[1::3], prepare, wanted=wanted, in_step=True
-        )
+        what = measured_collective(bench, "all_reduce", ranks, beside="itself")
+        bench.sweep(what, _SIZES[1::3], prepare, wanted=wanted, in_step=True)
 
 
 def others(bench: Bench, wanted: dict[str, list[int]]) -> None:
-    """All other collectives, in the group of all ranks."""
+    """Measure all other collectives in the group of all ranks."""
     for number, name in enumerate(_OTHERS):
-        bench.take(1 / (len(_OTHERS) - number))
+        bench.use_share(1 / (len(_OTHERS) - number))
         for ranks, group in bench.agreement.groups[:1]:
             _sweep(bench, name, ranks, group, wanted.get(name, []))
 
 
-def started(group: Any, *buffers: Tensor) -> list[Any]:
-    """All-reduces that have been issued one after the other; each is to be waited for."""
-    return [dist.all_reduce(one, group=group, async_op=True) for one in buffers]
+def start_all_reduces(group: Any, *buffers: Tensor) -> list[Any]:
+    """Launch an all-reduce of each buffer, and return their works. The caller waits for each of them."""
+    return [dist.all_reduce(buffer, group=group, async_op=True) for buffer in buffers]
 
 
-def measured(bench: Bench, name: str, ranks: tuple[int, ...], **more: Any) -> MeasuredSizes:
+def measured_collective(bench: Bench, name: str, ranks: tuple[int, ...], **more: Any) -> MeasuredSizes:
+    """Description of a sweep of the collective `name` among `ranks`."""
     backend = bench.agreement.backend
     return MeasuredSizes("collective", name, "bytes", ranks, bench.device.type, backend, **more)
 
@@ -62,7 +62,7 @@ def tensor_of(size: int, bench: Bench) -> Tensor:
 
 def _sweep(bench: Bench, name: str, ranks: tuple[int, ...], group: Any, wanted: list[int]) -> None:
     make, is_pair = _MAKE[name], name == "send_recv"
-    # Of a pair the first knows when the answer is back; of a broadcast the sender knows nothing of the others.
+    # The first rank of a pair times the round trip. The root of a broadcast does not know when the others received it.
     noted = {"send_recv": bench.rank == ranks[0], "broadcast": bench.rank != ranks[0]}.get(name, True)
 
     def prepare(size: int) -> Once | None:
@@ -74,7 +74,7 @@ def _sweep(bench: Bench, name: str, ranks: tuple[int, ...], group: Any, wanted: 
 
     try:
         bench.sweep(
-            measured(bench, name, ranks[:2] if is_pair else ranks),
+            measured_collective(bench, name, ranks[:2] if is_pair else ranks),
             _SIZES,
             prepare,
             wanted=wanted,
@@ -98,13 +98,13 @@ def _all_gather(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) ->
 
 
 def _reduce_scatter(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> Once:
-    out, parts = filled(count // len(ranks), bench.device), filled(count, bench.device)
-    return lambda: torch_features.reduce_scatter(out, parts, group).wait()
+    out, source = filled(count // len(ranks), bench.device), filled(count, bench.device)
+    return lambda: torch_features.reduce_scatter(out, source, group).wait()
 
 
 def _all_to_all(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> Once:
-    out, parts = filled(count, bench.device), filled(count, bench.device)
-    return lambda: dist.all_to_all_single(out, parts, group=group)
+    out, source = filled(count, bench.device), filled(count, bench.device)
+    return lambda: dist.all_to_all_single(out, source, group=group)
 
 
 def _broadcast(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> Once:
@@ -113,18 +113,18 @@ def _broadcast(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> 
 
 
 def _send_recv(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> Once | None:
-    """There and back between the first two: from a begin to an end on one rank, which needs no clock."""
+    """A round trip between the first two ranks: start and end are on one rank, so that no second clock is needed."""
     if bench.rank not in ranks[:2]:
         return None
     buffer, other = filled(count, bench.device), ranks[1 - ranks.index(bench.rank)]
 
-    def forth() -> None:
+    def send() -> None:
         dist.send(buffer, other, group=group)
 
-    def back() -> None:
+    def receive() -> None:
         dist.recv(buffer, other, group=group)
 
-    first, then = (forth, back) if bench.rank == ranks[0] else (back, forth)
+    first, then = (send, receive) if bench.rank == ranks[0] else (receive, send)
     return lambda: (first(), then())
 
 

@@ -1,4 +1,4 @@
-"""What a rank's device can do: products, memory, launches, and the threads of its CPU."""
+"""Measure a rank's device: matrix products, memory, launches, and the threads of its CPU."""
 
 import os
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ _ELEMENT_BYTES = 4
 
 
 def products(bench: Bench) -> None:
-    """Products of square matrices by type; their size is in operations, `2 n³`."""
+    """Measure products of square matrices by data type; their size is in floating-point operations, `2 n³`."""
     for number, name in enumerate(_DTYPES):
-        bench.take(1 / (len(_DTYPES) - number))
+        bench.use_share(1 / (len(_DTYPES) - number))
         with torch.no_grad():
             what = bench.mine("matmul", name, "flop")
             sides = [side for side in _SIDES if _ELEMENT_BYTES * side * side <= bench.max_bytes]
@@ -37,7 +37,7 @@ def _product(device: torch.device, dtype: torch.dtype, flop: int) -> Once:
 
 
 def memory(bench: Bench) -> None:
-    """The device's memory, copied and read."""
+    """Measure copies and reads of the device's memory, by size in bytes."""
 
     def copy(size: int) -> Once:
         source = filled(size // _ELEMENT_BYTES, bench.device)
@@ -48,14 +48,14 @@ def memory(bench: Bench) -> None:
         source = filled(size // _ELEMENT_BYTES, bench.device)
         return lambda: source.sum()
 
-    bench.take(0.5)
+    bench.use_share(0.5)
     bench.sweep(bench.mine("copy", "memory", "bytes"), _COPY_SIZES, copy)
-    bench.take(1.0)
+    bench.use_share(1.0)
     bench.sweep(bench.mine("read", "memory", "bytes"), _COPY_SIZES, read)
 
 
 def launches(bench: Bench) -> None:
-    """Tiny operations one after the other: on a GPU, what a kernel costs that does nothing."""
+    """Measure sequences of tiny operations: on a GPU, the cost of launching a kernel."""
     one = filled(1, bench.device)
 
     def prepare(calls: int) -> Once:
@@ -70,11 +70,11 @@ def launches(bench: Bench) -> None:
 
 
 def threads(bench: Bench) -> None:
-    """One product on 1, 2, 4, … threads, as many as the rank has CPUs; each operation of the job may use some of them."""
+    """Measure one matrix product on 1, 2, 4, … threads, up to the number of the rank's CPUs."""
     side = 512
     one, other = (filled(side * side, torch.device("cpu"), 1 / side).view(side, side) for _ in range(2))
-    most, before = len(os.sched_getaffinity(0)), torch.get_num_threads()
-    (most,) = bench.agreement.most(most)
+    before = torch.get_num_threads()
+    (max_threads,) = bench.agreement.maxima(len(os.sched_getaffinity(0)))
 
     def prepare(count: int) -> Once:
         torch.set_num_threads(count)
@@ -82,16 +82,16 @@ def threads(bench: Bench) -> None:
 
     try:
         with torch.no_grad():
-            bench.sweep(bench.mine("threads", "float32", "threads"), _powers(most), prepare)
+            bench.sweep(bench.mine("threads", "float32", "threads"), _powers(max_threads), prepare)
     finally:
         torch.set_num_threads(before)
 
 
 def condition(bench: Bench) -> None:
-    """Note what holds the device back, as far as its driver tells."""
+    """Write the clocks of the device, why they are throttled, and which other processes use it, as its driver reports."""
     name, _ = identity.device()
     if bench.device.type != "cuda":
-        bench.condition(device=name, unknown="nothing tells it of a CPU")
+        bench.condition(device=name, unknown="no driver reports it for a CPU")
         return
     try:
         with _driver() as nvml:
@@ -107,13 +107,13 @@ def condition(bench: Bench) -> None:
             )
     except ImportError:
         bench.condition(device=name, unknown="nvidia-ml-py is not installed for the job's Python")
-    except Exception as refusal:  # noqa: BLE001  the driver's errors are of a class that only that package has
-        bench.condition(device=name, unknown=f"the driver does not tell: {refusal}")
+    except Exception as refusal:  # noqa: BLE001  the class of its errors is defined in pynvml
+        bench.condition(device=name, unknown=f"the driver does not report it: {refusal}")
 
 
 @contextmanager
 def _driver() -> Iterator[Any]:
-    import pynvml  # type: ignore[import-not-found]  # of the job's Python, if at all
+    import pynvml  # type: ignore[import-not-found]  # The job's Python may lack it.
 
     pynvml.nvmlInit()
     try:
@@ -129,7 +129,7 @@ def _bus_id(device: torch.device) -> bytes:
 
 
 def _throttled(nvml: Any, mask: int) -> list[str]:
-    """The names of the reasons in `mask` for which the clock is held down."""
+    """Names of the reasons in the bit `mask` for which the clock is throttled."""
     prefix, harmless = (
         "nvmlClocksThrottleReason",
         ("None", "All", "GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks"),
@@ -138,5 +138,6 @@ def _throttled(nvml: Any, mask: int) -> list[str]:
     return [name for name, bit in found.items() if name not in harmless and mask & bit]
 
 
-def _powers(most: int) -> list[int]:
-    return sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
+def _powers(limit: int) -> list[int]:
+    """Powers of two below `limit`, and `limit`."""
+    return sorted({min(1 << power, limit) for power in range(limit.bit_length() + 1)})

@@ -1,4 +1,4 @@
-"""What is measured, in which order, and which part of the budget each measurement may take."""
+"""The measurements, their order, and the share of the budget for each."""
 
 import json
 import math
@@ -19,13 +19,13 @@ from .agreement import Agreement
 from .bench import Bench
 
 _MAX_SIZES_OF_JOB = 6
-"""Sizes of the job's own collectives of one kind at which is measured, the largest."""
+"""Sizes of the job's own collectives that are measured for each kind, at most: the largest ones."""
 
 _MIN_SIZE_FOR_CODECS = 1 << 14
-"""Smallest of them, bytes, for which codecs and work beside them are measured."""
+"""Smallest all-reduce, bytes, for which codecs and overlap are measured."""
 
 _MIN_SCATTER_SIZE = 1 << 10
-"""The same for reduce-scatters: less is no gradient, but a loss or a count."""
+"""Smallest reduce-scatter, bytes, for which codecs are measured: a smaller one carries a loss or a count."""
 
 _KINDS = {
     "all_reduce": "all_reduce",
@@ -38,27 +38,27 @@ _KINDS = {
     "broadcast": "broadcast",
     "send": "send_recv",
 }
-"""Part of the name by which PyTorch's Flight Recorder knows a collective -> which one it is."""
+"""Substring of a collective's name in PyTorch's Flight Recorder -> its kind."""
 
 
 @dataclass(frozen=True)
 class ProbeStage:
-    """Some measurements that belong together."""
+    """A group of related measurements."""
 
     name: str
     weight: float
-    """Its part of the budget, beside the weights of the stages that are still to come."""
+    """Its share of the remaining budget, relative to the weights of the stages that follow."""
     run: Callable[[], None]
 
 
 def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str]) -> None:
-    """Measure everything within about `budget_s` seconds, but for the stages that are `done`, on all ranks together.
+    """Measure all stages except those in `done` within about `budget_s` seconds, on all ranks together.
 
-    What is measured is in the notes of this rank at once, and stays there whatever happens then.
+    Each result is written to the notes of this rank at once, so a later failure does not lose it.
     """
     agreement = Agreement(world)
     bench = Bench(os.path.join(raw, names.probes_of(rank)), rank, agreement, budget_s, _device())
-    whole = False
+    is_complete = False
     try:
         with torch.random.fork_rng([bench.device] if bench.device.type == "cuda" else []), torch.enable_grad():
             stages = [stage for stage in _stages(bench, raw) if stage.name not in done]
@@ -70,20 +70,20 @@ def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str
                 stage.run()
                 bench.end_stage(stage.name)
                 stages.pop(0)
-        whole = True
-        agreement.close()  # Else others may be waiting in them still.
+        is_complete = True
+        agreement.close()  # Not after a failure: other ranks may still wait in the groups.
     finally:
-        bench.close(whole=whole)
+        bench.close(is_complete=is_complete)
 
 
 def _stages(bench: Bench, raw: str) -> list[ProbeStage]:
     wanted = _sizes_of_job(bench)
     buckets = wanted.get("all_reduce", [])
     large = [size for size in buckets if size >= _MIN_SIZE_FOR_CODECS]
-    # Gloo carries out a reduce-scatter by an all-reduce, and calls it that.
+    # Gloo implements a reduce-scatter as an all-reduce, and records it under that name.
     of_scatters = {size for size in (*buckets, *wanted.get("reduce_scatter", [])) if size >= _MIN_SCATTER_SIZE}
     scattered = sorted(of_scatters)[-_MAX_SIZES_OF_JOB:]
-    known = codecs.registered(bench)
+    coders = codecs.registered(bench)
     passes: list[backward.RepeatedBackward] = []
 
     def a_pass() -> backward.RepeatedBackward:
@@ -100,26 +100,28 @@ def _stages(bench: Bench, raw: str) -> list[ProbeStage]:
         ProbeStage("backward passes", 0.5, lambda: backward.alone(bench, a_pass())),
     ]
     if bench.agreement.groups:
-        # The job's own size first: it matters most, should time run out.
-        beside = [*large[-1:], 1 << 16]
+        # The job's own size comes first, as the budget may run out.
+        overlapping = [*large[-1:], 1 << 16]
         found += [
             ProbeStage("all-reduces", 5, lambda: collectives.all_reduce(bench, buckets)),
             ProbeStage(
-                "all-reduces during backward passes", 8, lambda: backward.beside_all_reduce(bench, a_pass(), beside)
+                "all-reduces during backward passes",
+                8,
+                lambda: backward.during_all_reduce(bench, a_pass(), overlapping),
             ),
             ProbeStage("two all-reduces at once", 1, lambda: collectives.all_reduce_twice(bench, [])),
             ProbeStage("other collectives", 4, lambda: collectives.others(bench, wanted)),
         ]
-    (is_sharded,) = bench.agreement.most(int(_has_shards()))
-    if known and bench.agreement.groups and is_sharded:
+    (is_sharded,) = bench.agreement.maxima(int(_has_shards()))
+    if coders and bench.agreement.groups and is_sharded:
         found.append(ProbeStage("sharded gradients", 3, lambda: exchanges.of_shards(bench, scattered)))
-    if known:
+    if coders:
         found += [
-            ProbeStage("codecs", 4, lambda: codecs.idle(bench, known, large)),
-            ProbeStage("codecs during backward passes", 1.5, lambda: codecs.beside_backward(bench, known, a_pass())),
+            ProbeStage("codecs", 4, lambda: codecs.alone(bench, coders, large)),
+            ProbeStage("codecs during backward passes", 1.5, lambda: codecs.during_backward(bench, coders, a_pass())),
         ]
-    if known and bench.agreement.groups:
-        found.append(ProbeStage("compressed exchanges", 10, lambda: exchanges.by_codec(bench, known, large)))
+    if coders and bench.agreement.groups:
+        found.append(ProbeStage("compressed exchanges", 10, lambda: exchanges.by_codec(bench, coders, large)))
     return [
         *found,
         ProbeStage("reads of the data", 1.5, lambda: storage.loads(bench, raw)),
@@ -128,7 +130,7 @@ def _stages(bench: Bench, raw: str) -> list[ProbeStage]:
 
 
 def _has_shards() -> bool:
-    """Whether FSDP2 shards anything in this process: it makes a class for each class of module that it shards."""
+    """Whether FSDP2 shards a module in this process: it derives a class from FSDPModule for each class of module."""
     module = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     return module is not None and bool(module.__subclasses__())
 
@@ -140,27 +142,30 @@ def _device() -> torch.device:
 
 
 def _sizes_of_job(bench: Bench) -> dict[str, list[int]]:
-    """Collective -> bytes of those that the job has made lately, as far as PyTorch's Flight Recorder knows them; without
-    those that came once, such as DDP's first bucket, where others came again."""
+    """Kind of collective -> sizes in bytes of the job's recent calls in PyTorch's Flight Recorder, ascending.
+
+    A size that occurred only once, such as that of DDP's first bucket, is left out if others occurred repeatedly.
+    """
     found = defaultdict[str, Counter[int]](Counter)
     for dump in dump_collectives(include_calls=True):
         for call in json.loads(dump).get("entries", ()):
-            kind = next((kind for part, kind in _KINDS.items() if part in str(call.get("profiling_name"))), None)
+            kind = next((kind for name, kind in _KINDS.items() if name in str(call.get("profiling_name"))), None)
             if kind is not None:
                 found[kind][max(_bytes(call, side) for side in ("input", "output"))] += 1
-    named = bench.agreement.united(
-        [[kind, size] for kind, sizes in found.items() for size in sorted(_lasting(sizes)) if size]
+    named = bench.agreement.union(
+        [[kind, size] for kind, sizes in found.items() for size in sorted(_recurring(sizes)) if size]
     )
     kinds = sorted({kind for kind, _ in named})
     return {kind: sorted({size for of, size in named if of == kind})[-_MAX_SIZES_OF_JOB:] for kind in kinds}
 
 
-def _lasting(sizes: Counter[int]) -> set[int]:
-    """Those that came more than once, or all where none did."""
+def _recurring(sizes: Counter[int]) -> set[int]:
+    """The sizes that occurred more than once; all sizes if none did."""
     return {size for size, count in sizes.items() if count > 1} or set(sizes)
 
 
 def _bytes(call: dict[str, Any], side: str) -> int:
+    """Bytes of the tensors on one `side` of a collective, `input` or `output`."""
     sizes, types = call.get(f"{side}_sizes") or [], call.get(f"{side}_dtypes") or []
     widths = {"Double": 8, "Long": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
     return sum(math.prod(size) * widths.get(kind, 4) for size, kind in zip(sizes, types, strict=False))

@@ -1,7 +1,7 @@
-"""What the storage of the job's data delivers, from the disk and from the page cache, and how fast a checkpoint is written.
+"""Measure reads of the job's data files, from the disk and from the page cache, and writes as of a checkpoint.
 
-The files are those that the job has opened for reading (`injected/opened.py`). They are only read; their pages are dropped
-from the cache before each cold read.
+The data files are those that the job has opened for reading (`injected/steps/opened_files.py`). They are only read; their
+pages are dropped from the page cache before each cold read.
 """
 
 import ctypes
@@ -28,16 +28,16 @@ Piece = tuple[int, int, int]
 
 
 def loads(bench: Bench, raw: str) -> None:
-    """Reads of the job's files, of one rank a host; the others wait."""
+    """Measure reads of the job's files by one rank per host; the other ranks wait."""
     files = _opened(raw) if _is_first_here() else []
-    (total, count) = bench.agreement.most(sum(size for _, size in files), len(files))
+    (total, count) = bench.agreement.maxima(sum(size for _, size in files), len(files))
     if not count:
-        bench.left_out("storage of the data", "the job opened no file of its own for reading, as far as Python tells")
+        bench.left_out("storage of the data", "the job opened no data file through Python")
         return
     opened = [(os.open(path, os.O_RDONLY), size) for path, size in files]
     try:
         for number, (cold, threads) in enumerate(itertools.product((True, False), _THREAD_COUNTS)):
-            bench.take(1 / (2 * len(_THREAD_COUNTS) - number))
+            bench.use_share(1 / (2 * len(_THREAD_COUNTS) - number))
             _load(bench, opened, [size for size in _READ_SIZES if size <= total], threads, cold=cold)
     finally:
         for descriptor, _ in opened:
@@ -50,15 +50,15 @@ def _load(bench: Bench, files: Sequence[tuple[int, int]], sizes: list[int], thre
         reads = _Reads(files, pool, threads, cold=cold)
         what = bench.mine("load", name, "bytes", concurrency=threads)
         bench.sweep(
-            what, sizes, reads.of if files else _nothing, before=reads.place, noted=lambda: not reads.were_cached
+            what, sizes, reads.of if files else _nothing, before=reads.prepare_next, noted=lambda: not reads.were_cached
         )
-    (cached,) = bench.agreement.most(int(reads.were_cached))
+    (cached,) = bench.agreement.maxima(int(reads.were_cached))
     if cached:
         bench.left_out(f"some of {what.title}", "the kernel kept pages in its cache that it was asked to drop")
 
 
 def saves(bench: Bench, raw: str) -> None:
-    """A file written beside the recording and synced, as a checkpoint is; of one rank a host."""
+    """Measure writing and syncing a file next to the recording, as of a checkpoint, by one rank per host."""
     path = os.path.join(raw, names.saved(bench.rank))
 
     def prepare(size: int) -> Once | None:
@@ -67,13 +67,13 @@ def saves(bench: Bench, raw: str) -> None:
         block = random.Random(0).randbytes(1 << 20)
 
         def once() -> None:
-            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             try:
                 for _ in range(size // len(block)):
-                    os.write(number, block)
-                os.fsync(number)
+                    os.write(descriptor, block)
+                os.fsync(descriptor)
             finally:
-                os.close(number)
+                os.close(descriptor)
 
         return once
 
@@ -85,7 +85,7 @@ def saves(bench: Bench, raw: str) -> None:
 
 
 class _Reads:
-    """Reads of so many bytes at places that are chosen anew each time; `threads` share them."""
+    """Reads of random pieces of the files, shared among `threads` threads. Each repeat reads other pieces."""
 
     def __init__(self, files: Sequence[tuple[int, int]], pool: ThreadPoolExecutor, threads: int, *, cold: bool) -> None:
         self._files = files
@@ -96,14 +96,15 @@ class _Reads:
         self._size = 0
         self._next: list[Piece] = []
         self.were_cached = cold and any(_drop((number, 0, min(size, 1 << 20))) for number, size in files[:1])
-        """Whether the kernel kept in its cache what it was asked to drop, so that nothing was read from the disk."""
+        """Whether a cold read was served from the page cache, because the kernel did not drop the pages."""
 
     def of(self, size: int) -> Once:
+        """One read of `size` bytes in total."""
         self._size = size
         return lambda: list(self._pool.map(_read, self._next))
 
-    def place(self) -> None:
-        """Choose what is read next, and put it into the page cache, or out of it."""
+    def prepare_next(self) -> None:
+        """Choose the pieces of the next read, and load them into the page cache or drop them from it."""
         self._next = self._pieces(self._size) if self._files else []
         for piece in self._next:
             if not self._cold:
@@ -112,10 +113,10 @@ class _Reads:
                 self.were_cached = True
 
     def _pieces(self, size: int) -> list[Piece]:
-        """As many parts as there are threads, from files taken at random."""
-        pieces, part = list[Piece](), max(1, size // self._threads)
+        """Random pieces of `size` bytes in total, an equal share for each thread."""
+        pieces, thread_bytes = list[Piece](), max(1, size // self._threads)
         for _ in range(self._threads):
-            wanted = part
+            wanted = thread_bytes
             while wanted > 0:
                 descriptor, length = self._order.choice(self._files)
                 taken = min(wanted, length)
@@ -126,7 +127,7 @@ class _Reads:
 
 
 def _nothing(size: int) -> None:
-    """This rank only waits."""
+    """Prepare nothing: this rank only waits."""
 
 
 def _read(piece: Piece) -> None:
@@ -135,32 +136,32 @@ def _read(piece: Piece) -> None:
 
 
 def _drop(piece: Piece) -> bool:
-    """Drop the piece from the page cache. Whether some of it is there nonetheless."""
+    """Drop the piece from the page cache, and return whether some of it is still there."""
     descriptor, offset, size = piece
     os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
     return _cached_share(piece) > 0
 
 
 def _cached_share(piece: Piece) -> float:
-    """Share of the pages that are in the page cache (mincore)."""
+    """Share of the piece's pages in the page cache (mincore); 1 if the kernel does not report it."""
     descriptor, offset, size = piece
     with mmap.mmap(
         descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=offset
-    ) as seen:
-        start = ctypes.addressof(ctypes.c_char.from_buffer(seen))
+    ) as mapped:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
         pages = -(-size // mmap.PAGESIZE)
-        found = (ctypes.c_ubyte * pages)()
-        refused = ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(start), ctypes.c_size_t(size), found)
+        flags = (ctypes.c_ubyte * pages)()
+        refused = ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(start), ctypes.c_size_t(size), flags)
         if refused:
             return 1.0
-        return sum(one & 1 for one in found) / pages
+        return sum(flag & 1 for flag in flags) / pages
 
 
 def _opened(raw: str) -> list[tuple[str, int]]:
-    """(path, bytes) of the files that processes of this host's ranks have opened for reading, the largest first."""
+    """(path, bytes) of the files that the processes of this host's ranks opened for reading, largest first."""
     found = dict[str, int]()
-    for list_of_one in glob.glob(os.path.join(glob.escape(raw), names.OPENED)):
-        with open(list_of_one, encoding="utf-8", errors="surrogateescape") as lines:
+    for list_path in glob.glob(os.path.join(glob.escape(raw), names.OPENED)):
+        with open(list_path, encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:
                 with suppress(OSError, ValueError):
                     path = line.rstrip("\n")
@@ -170,7 +171,7 @@ def _opened(raw: str) -> list[tuple[str, int]]:
                         and os.access(path, os.R_OK)
                     ):
                         found[path] = size
-    return sorted(found.items(), key=lambda one: -one[1])[:_MAX_FILES]
+    return sorted(found.items(), key=lambda file: -file[1])[:_MAX_FILES]
 
 
 def _is_first_here() -> bool:

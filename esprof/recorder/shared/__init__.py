@@ -1,1 +1,1 @@
-"""What the job's processes and the launcher both need: like `injected`, of the standard library and torch alone."""
+"""Code that both the job's processes and the launcher use. Imports only the standard library and torch, like `injected`."""

@@ -1,25 +1,25 @@
-"""The environment variables by which a process finds the recorder."""
+"""Environment variables with which a process finds the recorder."""
 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 RUN = "ESPROF_RUN"
-"""Holds the path of the Run that is being recorded."""
+"""Path of the Run that is being recorded."""
 
 LOADER_OF = "ESPROF_LOADER_OF"
-"""Tells a process that it is a DataLoader worker, and of which rank process."""
+"""In a DataLoader worker: the name of the process that it belongs to."""
 
 
 def with_hook(environ: Mapping[str, str], raw: str, hook: str) -> dict[str, str]:
-    """The variables that lead a child started with `environ` to the recorder."""
+    """Variables that load the recorder in a child process, in addition to those in `environ`."""
     path = environ.get("PYTHONPATH")
     return {RUN: os.path.dirname(raw), "PYTHONPATH": f"{hook}{os.pathsep}{path}" if path else hook}
 
 
 @contextmanager
 def changed(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set `variables` in this process's environment for the length of the block."""
+    """Set `variables` in this process's environment during the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

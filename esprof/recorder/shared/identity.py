@@ -1,4 +1,4 @@
-"""Who and where this process is, and how much memory it took."""
+"""Rank, name, device, versions and peak memory of this process."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
-"""The variables by which torchrun, MPI and Slurm tell a process its rank and the world's size."""
+"""Variables in which torchrun, MPI and Slurm pass the rank and the world size."""
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -29,12 +29,12 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def process_name() -> str:
-    """A name that no other process of the job has, on any host, now or later."""
+    """A name that is unique among the processes of the job on all hosts, including later ones."""
     return f"{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
 
 
 def device() -> tuple[str, int]:
-    """Name of the accelerator that this process uses, or of its CPU, and how many accelerators it sees."""
+    """Name of the accelerator that this process uses, or of its CPU, and the number of visible accelerators."""
     if torch.cuda.is_initialized():
         return torch.cuda.get_device_name(), torch.cuda.device_count()
     return cpu_model(), 0
@@ -46,15 +46,14 @@ def versions() -> dict[str, str]:
 
 
 def peak_memory() -> tuple[int, str]:
-    """Peak bytes so far, and what they measure: `cuda`, the CUDA allocator, or `rss`, the resident set where CUDA is not
-    used."""
+    """Peak memory so far in bytes, and its source: `cuda` (the CUDA allocator), or `rss` (the resident set) without CUDA."""
     if torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated(), "cuda"
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "rss"
 
 
 def cpu_model() -> str:
-    """Name of the processor, or of its architecture where that is all there is."""
+    """Model name of the processor; its architecture if the name is unknown."""
     try:
         with open("/proc/cpuinfo") as file:
             names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]

@@ -1,6 +1,6 @@
-"""What this torch offers of the things that its versions do not share: the one place that knows how they differ.
+"""Features that differ between versions of torch: the only module that handles the differences.
 
-What is there is found by looking for it, never told by the version. esprof needs torch 2.6 or newer.
+Features are detected by their names, never by the version number. esprof needs torch 2.6 or newer.
 """
 
 import os
@@ -11,27 +11,27 @@ import torch
 import torch.distributed as dist
 
 Dump = Callable[[bool, bool], bytes]
-"""Dumps a flight recorder as JSON: (with the calls, with their stacks)."""
+"""(include calls, include their stacks) -> dump of a Flight Recorder, JSON."""
 
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-"""Functions that dump a Flight Recorder: that of all backends, which the oldest versions lack, and NCCL's, which builds
-without CUDA lack."""
+"""Functions that dump a Flight Recorder: the one for all backends, which the oldest versions lack, and the one for NCCL,
+which builds without CUDA lack."""
 
 _BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""Variables that tell how many collectives a Flight Recorder remembers; the second is the older name, of NCCL's."""
+"""Variables for the number of collectives that a Flight Recorder stores; the second is the older name, for NCCL."""
 
-_REMEMBERED_CALLS = "2000"
-"""What newer versions take by default. In 2.8 and 2.9 it is 0."""
+_STORED_CALLS = "2000"
+"""Default of newer versions. In 2.8 and 2.9 the default is 0."""
 
 
-def profiler_config(**wished: bool) -> Any:
-    """The profiler's experimental options, as far as this torch knows those that are wished for."""
+def profiler_config(**options: bool) -> Any:
+    """The profiler's experimental configuration with those `options` that this torch supports."""
     config: Any = torch._C._profiler._ExperimentalConfig
-    return config(**{name: value for name, value in wished.items() if _takes(config, name)})
+    return config(**{name: value for name, value in options.items() if _takes(config, name)})
 
 
 def flight_dumps() -> list[Dump]:
-    """What dumps PyTorch's own Flight Recorders, that of all backends first; empty where torch has none."""
+    """Functions that dump PyTorch's Flight Recorders, the one for all backends first; empty if torch has none."""
     if not dist.is_available():
         return []
     from torch._C import _distributed_c10d as c10d
@@ -40,12 +40,12 @@ def flight_dumps() -> list[Dump]:
 
 
 def dump_collectives(*, include_calls: bool) -> list[bytes]:
-    """What each of PyTorch's Flight Recorders has of this process's collectives, as JSON, that of all
-    backends first; none where there is no process group.
+    """Dump the collectives of this process from each of PyTorch's Flight Recorders as JSON, the one for all backends first.
+    Empty without a process group.
 
-    A call names the process group, the number in it, the operation, its sizes, and when it was enqueued; NCCL's calls also
-    tell when they started and ended. A dump has the latest TORCH_FR_BUFFER_SIZE (2000) calls; without `include_calls` it
-    has none, and tells how far each process group has come.
+    A call has its process group, its number in the group, its operation and sizes, and when it was enqueued; calls of NCCL
+    also have their start and end. A dump holds the latest TORCH_FR_BUFFER_SIZE (2000) calls; without `include_calls` it
+    holds only the progress of each process group.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return []
@@ -53,16 +53,16 @@ def dump_collectives(*, include_calls: bool) -> list[bytes]:
 
 
 def switch_on_flight_recorders() -> None:
-    """Have this process's collectives remembered, as newer versions do unasked; before its first process group is made."""
+    """Enable the Flight Recorders, as newer versions do by default. Call it before the first process group is created."""
     newer, older = _BUFFER_SIZES
     if newer not in os.environ and older not in os.environ:
-        # Where torch knows the newer name, it warns of the older one.
+        # A torch that knows the newer name warns about the older one.
         of_all = any(dump.__name__ == _DUMPS[0] for dump in flight_dumps())
-        os.environ[newer if of_all else older] = _REMEMBERED_CALLS
+        os.environ[newer if of_all else older] = _STORED_CALLS
 
 
 def hide_from_dynamo(function: Any) -> None:
-    """Let a compiled training step call `function` without tracing into it, as it calls what `function` replaces."""
+    """Make a compiled training step call `function` without tracing into it, like the function that it replaces."""
     frames: Any = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
         skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
@@ -72,21 +72,21 @@ def hide_from_dynamo(function: Any) -> None:
 
 
 def all_gather(out: torch.Tensor, mine: torch.Tensor, group: dist.ProcessGroup | None) -> Any:
-    """Start to gather `mine` of all ranks of `group` in `out`, in their order; returns the work to wait for."""
+    """Start gathering `mine` from all ranks of `group` into `out`, in rank order. Returns the work to wait for."""
     # Newer versions deprecate the older name.
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     return gather(out, mine, group, async_op=True)
 
 
-def reduce_scatter(out: torch.Tensor, parts: torch.Tensor, group: dist.ProcessGroup | None) -> Any:
-    """Start to add up `parts` of all ranks of `group`, each rank's own in `out`; returns the work to wait for."""
+def reduce_scatter(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup | None) -> Any:
+    """Start summing `source` over all ranks of `group`; `out` gets this rank's shard. Returns the work to wait for."""
     # Newer versions deprecate the older name.
     reduce = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    return reduce(out, parts, group=group, async_op=True)
+    return reduce(out, source, group=group, async_op=True)
 
 
 def own_client(store: Any) -> Any:
-    """A client of the same store with a connection of its own, for a thread that waits while others go on."""
+    """A client of the same store with a separate connection, for a thread that blocks while other threads use the store."""
     if hasattr(store, "clone"):
         return store.clone()
     from torch._C import _distributed_c10d as c10d
@@ -99,8 +99,7 @@ def own_client(store: Any) -> Any:
 
 
 def precision_settings() -> dict[str, str | bool | None]:
-    """How exactly matrix products and convolutions are computed, by where: `ieee`, `tf32` and the like of float32; None
-    where this torch does not say."""
+    """Backend and operation -> its float32 precision, such as `ieee` or `tf32`; None if this torch does not report it."""
     backends: Any = torch.backends
     matmul = backends.cuda.matmul
     accumulation = {"cuda_matmul_fp16_accumulation": getattr(matmul, "allow_fp16_accumulation", None)}
@@ -123,11 +122,11 @@ def precision_settings() -> dict[str, str | bool | None]:
 
 
 def lacking() -> list[str]:
-    """What a Run made with this torch cannot tell, or costs more than with a newer one, in a sentence each."""
+    """Limitations of a recording with this torch compared with a newer one, one sentence each."""
     config = torch._C._profiler._ExperimentalConfig
     found = []
     if dist.is_available() and not any(dump.__name__ == _DUMPS[0] for dump in flight_dumps()):
-        found.append("it has no flight recorder for gloo: sizes and numbers of gloo's collectives are not known")
+        found.append("it has no flight recorder for gloo: sizes and numbers of gloo's collectives are unknown")
     if not _takes(config, "trace_only"):
         found.append("its profiler cannot leave out its own list of events: closing a window takes longer")
     return found

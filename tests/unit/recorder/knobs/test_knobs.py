@@ -97,7 +97,7 @@ def test_an_iterable_dataset_keeps_its_workers():
 def test_a_loader_without_workers_has_no_prefetch():
     read = KNOBS["loader.prefetch"].install("4")
     list(DataLoader(POINTS, 4))
-    assert read() == KnobState(None, "a DataLoader without workers fetches nothing ahead")
+    assert read() == KnobState(None, "a DataLoader without workers does not prefetch")
 
 
 def test_prefetch_of_loaders_with_workers():

@@ -25,7 +25,7 @@ def path(tmp_path):
 def bench(path):
     made = Bench(str(path), 0, Agreement(1), 60, CPU)
     yield made
-    made.close(whole=True)
+    made.close(is_complete=True)
 
 
 def noted(path, kind):
@@ -72,9 +72,9 @@ def test_sizes_beyond_the_memory_are_left_out(bench, path):
 def test_shares_of_a_stage_do_not_reach_beyond_it(bench):
     bench.begin_stage(0.5)
     stage = bench._ends_s
-    bench.take(0.5)
+    bench.use_share(0.5)
     assert bench._ends_s < stage <= 31
-    bench.take(1.0)
+    bench.use_share(1.0)
     assert bench._ends_s == pytest.approx(stage, abs=0.5)
 
 
