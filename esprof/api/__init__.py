@@ -1,6 +1,6 @@
-"""The Python API: what a notebook asks of a Run, as pandas tables, networkx graphs and plotly figures.
+"""The Python API for notebooks: pandas tables, networkx graphs and plotly figures of a Run.
 
-`esprof.load(path).analyze()` is the way in. Everything here shapes answers that the layers below give; it computes none.
+The entry point is `esprof.load(path).analyze()`. This package only converts the results of other packages.
 """
 
 from esprof.api.analysis import Analysis, analyze

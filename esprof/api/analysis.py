@@ -1,4 +1,4 @@
-"""The Analysis: a run with its graph, built once, and every question that a notebook asks of it."""
+"""The Analysis: a run with its graph, and its results as tables, graphs and figures."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -31,21 +31,21 @@ _SORTS: tuple[str, ...] = get_args(Sort)
 
 
 def analyze(run: Run, window: int | None = None, max_error_pct: float = MAX_ERROR_PCT) -> "Analysis":
-    """Build the graph of `run` and replay it, once for all that is asked of the Analysis.
+    """Build the graph of `run` and replay it. The Analysis reuses both for all results.
 
-    `window` is a step of the window to look at; without it, the longest, and of equals the latest. What-ifs are declined
-    where replay's own error is above `max_error_pct`, in per cent of a step.
+    `window` is a step of the window to analyse; by default the longest window, of several the latest. What-ifs are declined
+    if the replay error exceeds `max_error_pct`, in per cent of a step.
 
-    Raises InputError where the run has no graph and did not hang either, UsageError where no window holds that step.
+    Raises InputError if the run has no graph and did not hang, UsageError if no window contains the step `window`.
     """
     return Analysis(run if window is None else at_window(run, window), max_error_pct)
 
 
 class Analysis:
-    """A run with its graph and replay. Tables have all ranks, and columns that name their unit.
+    """A run with its graph and its replay. Tables cover all ranks; the names of columns end in their unit.
 
-    Of a run that hung before it had a window there is no graph: `verdict`, `findings`, `evidence` and `hang` answer, the
-    rest raises InputError.
+    A run that hung before its first window has no graph. It has `verdict`, `diagnosis`, `findings`, `evidence`,
+    `process_groups` and `hang`; methods that need the graph raise InputError.
     """
 
     def __init__(self, run: Run, max_error_pct: float = MAX_ERROR_PCT) -> None:
@@ -56,23 +56,23 @@ class Analysis:
             self._replayed = Replayed.of(run, max_error_pct=max_error_pct)
         except InputError as error:
             self._why_not = error
-            self.diagnosis = diagnose(run)  # Raises the same, unless something can be said without a graph.
+            self.diagnosis = diagnose(run)  # Raises the same error, unless the job hung or died.
 
     @property
     def replayed(self) -> Replayed:
-        """The run with its graph and its replay. Raises InputError where it has none."""
+        """The run with its graph and its replay. Raises InputError if it has none."""
         if self._replayed is None:
             raise self._why_not
         return self._replayed
 
     @cached_property
     def job(self) -> RecordedJob:
-        """The steps and samples of the run, each looked at once."""
+        """The steps and samples of the run."""
         return RecordedJob(self.replayed.run)
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
-        """What `esprof diagnose --json` prints."""
+        """The result of `esprof diagnose --json`."""
         return diagnose_replayed(self.replayed, self.job, NOTHING)
 
     @property
@@ -81,26 +81,26 @@ class Analysis:
         return self.diagnosis.verdict
 
     def answer(self, scenarios: str | Sequence[str] = ()) -> ReplayAnswer:
-        """What `esprof replay --json` prints, with these what-ifs. Raises UsageError for what is no scenario."""
+        """The result of `esprof replay --json` with these what-ifs. Raises UsageError for an invalid scenario."""
         asked = _scenarios(scenarios)
         if asked not in self._answers:
             self._answers[asked] = answer(self.replayed, asked)
         return self._answers[asked]
 
     def steps(self) -> pd.DataFrame:
-        """The steps of the graph: measured, replayed, and the error of the replay; or why a step is left out."""
+        """The steps of the window: measured and replayed duration and replay error, or why a step is excluded."""
         return frames.steps(self.answer())
 
     def breakdown(self) -> pd.DataFrame:
-        """Where the mean step of each rank goes; see `esprof.analyzers.finding.RankBreakdown` for what counts as what."""
+        """Time of each rank's mean step by activity. `esprof.analyzers.finding.RankBreakdown` defines the activities."""
         return frames.breakdown(self.diagnosis)
 
     def findings(self) -> pd.DataFrame:
-        """What the step time is lost to, most time first, with ranks, price and advice."""
+        """Causes of lost time with ranks, estimated saving and advice, largest saving first."""
         return frames.findings(self.diagnosis)
 
     def evidence(self) -> pd.DataFrame:
-        """What the findings rest on: a row an observation."""
+        """The evidence for the findings, one observation per row."""
         return frames.evidence(self.diagnosis)
 
     def operations(
@@ -111,69 +111,72 @@ class Analysis:
         by_shape: bool = False,
         by_rank: bool = False,
     ) -> pd.DataFrame:
-        """Operations and modules by own and total time, per mean steady-state step, as `esprof ops` has them.
+        """Operations and modules with own and total time per mean steady-state step, as in `esprof ops`.
 
-        `pattern` is a regular expression that names have to contain; `top` keeps the first rows. Raises UsageError for an
-        unknown order, a `top` below 1 and an invalid pattern.
+        `sort` is `own-gpu`, `total-gpu`, `own-cpu`, `total-cpu` or `calls`; by default own time, on the GPU if the job
+        uses one. `top` limits the number of rows, `pattern` is a regular expression that names must contain. With
+        `by_shape` the shapes of inputs get rows of their own, with `by_rank` the ranks. Raises UsageError for an unknown
+        order, a `top` below 1 or an invalid pattern.
         """
         if sort is not None and sort not in _SORTS:
             raise UsageError(f"operations cannot be sorted by {sort!r}", remedy=f"Known: {', '.join(_SORTS)}.")
         if top is not None and top < 1:
-            raise UsageError(f"top={top} leaves no operation", remedy="Give 1 or more, or None for all.")
+            raise UsageError(f"top={top} leaves no operation", remedy="Pass 1 or more, or None for all.")
         try:
             wanted = re.compile(pattern) if pattern is not None else None
         except re.error as error:
-            reason = f"{pattern!r} is no regular expression: {error}"
-            raise UsageError(reason, remedy="re.escape(NAME) takes a name as it is.") from None
+            reason = f"{pattern!r} is not a regular expression: {error}"
+            raise UsageError(reason, remedy="Use re.escape(NAME) to match a name literally.") from None
         asked = Asked(sort, maxsize if top is None else top, None, by_shape, wanted)
         return frames.operations(ops(self.replayed.steps, self.job.samples, asked), by_rank)
 
     def critical_path(self) -> pd.DataFrame:
-        """The stretches of the critical path through the steady-state steps, in order, across ranks."""
+        """The segments of the critical path through the steady-state steps, in order, across ranks."""
         return frames.critical_path(self.replayed)
 
     def timeline(self, steps: Collection[int] | None = None) -> pd.DataFrame:
-        """All that took time, by rank, lane and start; of these steps, or all of the graph.
+        """Everything that took time, by rank, lane and start; in `steps`, by default all steps of the window.
 
-        Raises UsageError for a step that the graph lacks.
+        Raises UsageError for a step outside the window.
         """
         return frames.timeline(self.replayed, steps)
 
     def collectives(self) -> pd.DataFrame:
-        """When each rank arrived at each collective, how late that is, how long it waited, and what the transfer took."""
+        """For each rank of each collective: arrival, delay after the first rank, waiting time and duration of the
+        communication."""
         return frames.collectives(self.replayed)
 
     def what_if(self, scenarios: str | Sequence[str] = WHAT_IFS) -> pd.DataFrame:
-        """What a step would take, in each scenario of docs/reference/what-ifs.md.
+        """Predicted duration of a step in each scenario (docs/reference/what-ifs.md).
 
-        Raises UsageError for what is no scenario.
+        Raises UsageError for an invalid scenario.
         """
         return frames.what_if(self.answer(scenarios))
 
     def graph(self, path_only: bool = True, steps: Collection[int] | None = None) -> nx.DiGraph:
-        """The critical path as a graph, of these steps or of all; without `path_only`, all of their nodes.
+        """The critical path in `steps`, by default in all steps of the window; without `path_only`, all their nodes.
 
-        The path holds steady steps alone. Raises UsageError for a step that the graph lacks, and where all nodes would be
-        more than `graphs.MAX_GRAPH_NODES`.
+        The path includes steady-state steps only. Raises UsageError for a step outside the window, and if the graph would
+        have more than `graphs.MAX_GRAPH_NODES` nodes.
         """
         within = frames.in_steps(self.replayed.built.dfg, steps)
         return graphs.critical_path(self.replayed, within) if path_only else graphs.whole(self.replayed, within)
 
     def process_groups(self) -> nx.Graph:
-        """Ranks and process groups, an edge for each membership."""
+        """Ranks and process groups, with an edge for each membership."""
         return graphs.process_groups(self.run)
 
     def hang(self) -> nx.DiGraph:
         """Who waited for whom when the job hung (`esprof.run.flight.hang.wait_for_graph`).
 
-        Empty where every rank has entered the collective that it waits in, as where ranks call unlike ones. `verdict` and
-        `findings` say which ranks are at fault.
+        Empty if no rank is missing from a collective, such as when ranks entered different ones. `verdict` and `findings`
+        name the ranks at fault.
         """
         return graphs.wait_for(self.run)
 
     @property
     def plot(self) -> Plots:
-        """The charts of the page."""
+        """The charts of `esprof report`."""
         return Plots(self)
 
     def __repr__(self) -> str:
@@ -187,11 +190,11 @@ class Analysis:
 
 
 def _scenarios(asked: str | Sequence[str]) -> tuple[str, ...]:
-    """The scenarios as `answer` takes them. Raises UsageError for what is neither a text nor a list of texts."""
+    """Return the scenarios as a tuple. Raises UsageError unless `asked` is a string or a sequence of strings."""
     if isinstance(asked, str):
         return (asked,)
     listed = tuple(asked) if isinstance(asked, Iterable) else (asked,)
     for one in listed:
         if not isinstance(one, str):
-            raise UsageError(f"a scenario is a text, not {one!r}", remedy='Such as "gpu=2x", or ["gpu=2x", "cpu=2x"].')
+            raise UsageError(f"a scenario is a string, not {one!r}", remedy='Pass "gpu=2x", or ["gpu=2x", "cpu=2x"].')
     return listed

@@ -1,6 +1,6 @@
-"""Answers as pandas tables. Columns name their unit: `_us` (microseconds), `_pct` (per cent), `_bytes`.
+"""Results as pandas tables. Columns name their unit: `_us` (microseconds), `_pct` (per cent), `_bytes`.
 
-Each function takes what another layer has answered; a table is empty, with all its columns, where there is nothing.
+A table without rows has all its columns.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -25,9 +25,9 @@ _CLASSES = [cls.label for cls in Cls]
 
 
 def step_times(run: Run) -> pd.DataFrame:
-    """Every step of every rank, recorded or not: the columns of `schema.STEPS`, their times in microseconds.
+    """All steps of all ranks, profiled or not: the columns of `schema.STEPS`, with times in microseconds.
 
-    `start_us` counts from the start of the first step of any rank, by the ranks' own clocks.
+    `start_us` counts from the start of the first step of any rank, on the ranks' own clocks.
     """
     frames = [run.steps(rank).to_pandas().assign(rank=rank) for rank in run.ranks]
     table = pd.concat(frames, ignore_index=True)
@@ -39,10 +39,10 @@ def step_times(run: Run) -> pd.DataFrame:
 
 
 def steps(answer: ReplayAnswer) -> pd.DataFrame:
-    """A row a step of the graph: what it took, measured and replayed; or why it was left out."""
+    """One row per step of the graph: its duration, measured and replayed; or the reason why it is excluded."""
     replayed, left_out = _table(answer.steps, StepTime), _table(answer.left_out, StepLeftOut)
-    parts = [part for part in (replayed, left_out) if len(part)]
-    joined = pd.concat(parts, ignore_index=True) if parts else replayed
+    tables = [table for table in (replayed, left_out) if len(table)]
+    joined = pd.concat(tables, ignore_index=True) if tables else replayed
     columns = [*replayed.columns, "reason"]
     return (
         joined.reindex(columns=columns)
@@ -52,18 +52,18 @@ def steps(answer: ReplayAnswer) -> pd.DataFrame:
 
 
 def breakdown(diagnosis: Diagnosis) -> pd.DataFrame:
-    """A row a rank: where its mean step goes. The parts sum to `step_us`."""
+    """One row per rank: the time of its mean step by activity. The times sum to `step_us`."""
     table = _table(diagnosis.breakdown, RankBreakdown).set_index("rank")
-    return table.rename(columns={"host_name": "host"} | {part: f"{part}_us" for part in PARTS})
+    return table.rename(columns={"host_name": "host"} | {name: f"{name}_us" for name in PARTS})
 
 
 def findings(diagnosis: Diagnosis) -> pd.DataFrame:
-    """A row a finding, most time first. `evidence` tells what they rest on."""
+    """One row per finding, largest saving first."""
     return _table(diagnosis.findings, Finding).drop(columns="evidence")
 
 
 def evidence(diagnosis: Diagnosis) -> pd.DataFrame:
-    """A row an observation: the finding that rests on it, its name, value and unit, and of which rank, step or cause."""
+    """One row per observation: the finding that it supports, its name, value and unit, and its rank, step or cause."""
     rows = []
     for finding in diagnosis.findings:
         for name, seen in finding.evidence.items():
@@ -73,7 +73,7 @@ def evidence(diagnosis: Diagnosis) -> pd.DataFrame:
 
 
 def operations(answer: OpsAnswer, by_rank: bool) -> pd.DataFrame:
-    """A row an operation, per mean steady step, the mean of the ranks; with `by_rank`, a row an operation and rank."""
+    """One row per operation, per mean steady-state step, the mean of the ranks; with `by_rank`, one per rank."""
     found = _table(answer.ops, Op).drop(
         columns=["by_rank", "kernels", "kernels_found", "inputs", "inputs_found", "places"]
     )
@@ -91,16 +91,17 @@ def operations(answer: OpsAnswer, by_rank: bool) -> pd.DataFrame:
 
 
 def what_if(answer: ReplayAnswer) -> pd.DataFrame:
-    """A row a scenario, as asked; of one that was declined the figures are NaN and `reason` says why."""
+    """One row per scenario, in the given order; if it was declined, the figures are NaN and `reason` explains it."""
     figures = [name for name in msgspec.structs.asdict(WhatIf(spec="", answered=False)) if name.endswith("_us")]
     table = _table(answer.what_if, WhatIf)
     return table.astype(dict.fromkeys([*figures, "speedup"], float))
 
 
 def critical_path(replayed: Replayed) -> pd.DataFrame:
-    """A row a stretch of the path through the steady steps, in order, without gap or overlap within neighbouring steps.
+    """One row per segment of the path through the steady-state steps, in order. Segments of adjacent steps neither overlap
+    nor leave gaps.
 
-    `class` is what the stretch counts as; `name` and `lane` are those of the node that the path runs through.
+    `class` is the class of the segment's time; `name` and `lane` are those of the node that the path runs through.
     """
     dfg, path = replayed.built.dfg, replayed.path
     nodes = np.array([piece.node for piece in path], np.int64)
@@ -116,7 +117,7 @@ def critical_path(replayed: Replayed) -> pd.DataFrame:
 
 
 def timeline(replayed: Replayed, steps: Collection[int] | None) -> pd.DataFrame:
-    """A row a node of the graph that takes time, on every lane of every rank, in order of rank, lane and start."""
+    """One row per node of the graph with a duration, on all lanes of all ranks, by rank, lane and start."""
     dfg, times = replayed.built.dfg, replayed.timeline
     nodes = np.flatnonzero((dfg.dur_ns > 0) & (dfg.lane != JOIN_LANE) & in_steps(dfg, steps))
     nodes = nodes[np.lexsort((times.start_ns[nodes], dfg.lane[nodes], dfg.rank[nodes]))]
@@ -129,26 +130,26 @@ def timeline(replayed: Replayed, steps: Collection[int] | None) -> pd.DataFrame:
 
 
 def collectives(replayed: Replayed) -> pd.DataFrame:
-    """A row a rank of each matched collective or transfer between two ranks, in order of the first arrival.
+    """One row per rank of each matched collective, send or receive, by first arrival.
 
-    `late_us` is how long after the first rank it arrived, `waited_us` how long until the transfer began, which it does
-    when the last rank is there.
+    `late_us` is the delay after the first rank's arrival, `waited_us` the time until the communication started, which is
+    when the last rank arrived.
     """
     dfg, times, run = replayed.built.dfg, replayed.timeline, replayed.run
-    arrive, transfer = (_of_collectives(dfg, cls) for cls in (Cls.WAIT, Cls.COMMUNICATION))
-    arrive_ns, begin_ns, end_ns = times.end_ns[arrive], times.start_ns[transfer], times.end_ns[transfer]
+    arrival, communication = (_of_collectives(dfg, cls) for cls in (Cls.WAIT, Cls.COMMUNICATION))
+    arrival_ns, start, end = times.end_ns[arrival], times.start_ns[communication], times.end_ns[communication]
     table = pd.DataFrame(
         {
-            "collective": dfg.collective[transfer],
-            "step": dfg.step[transfer],
-            "rank": dfg.rank[transfer],
-            "name": _names(dfg, transfer),
-            "group": _groups(run, dfg, transfer),
-            "moved_bytes": _known(dfg.bytes[transfer]),
-            "arrived_us": _in_us(arrive_ns - start_ns(times)),
+            "collective": dfg.collective[communication],
+            "step": dfg.step[communication],
+            "rank": dfg.rank[communication],
+            "name": _names(dfg, communication),
+            "group": _groups(run, dfg, communication),
+            "moved_bytes": _known(dfg.bytes[communication]),
+            "arrived_us": _in_us(arrival_ns - start_ns(times)),
             "late_us": 0.0,
-            "waited_us": _in_us(begin_ns - arrive_ns),
-            "transfer_us": _in_us(end_ns - begin_ns),
+            "waited_us": _in_us(start - arrival_ns),
+            "transfer_us": _in_us(end - start),
         }
     )
     first_us = table.groupby("collective")["arrived_us"].transform("min")
@@ -158,12 +159,13 @@ def collectives(replayed: Replayed) -> pd.DataFrame:
 
 
 def in_steps(dfg: Dfg, steps: Collection[int] | None) -> np.ndarray:
-    """bool[N], mask of the nodes of these steps; of all where that is None. Raises UsageError for a step that the graph
-    lacks."""
+    """Mask of the nodes of `steps`, bool[N]; of all nodes for None. Raises UsageError for a step outside the graph."""
     if steps is None:
         return np.ones(dfg.nodes, bool)
     if not isinstance(steps, Iterable):
-        raise UsageError(f"steps={steps!r} is no list of steps", remedy=f"For that one, give steps=[{steps!r}].")
+        raise UsageError(
+            f"steps={steps!r} is not a list of steps", remedy=f"For a single step, pass steps=[{steps!r}]."
+        )
     unknown = sorted(set(steps).difference(dfg.marks.steps))
     if unknown:
         raise UsageError(
@@ -175,17 +177,17 @@ def in_steps(dfg: Dfg, steps: Collection[int] | None) -> np.ndarray:
 
 
 def start_ns(timeline: Timeline) -> Ns:
-    """When the first rank enters the first step, ns since `dfg.t0_ns`: from where tables and graphs count."""
+    """Zero of the times in tables and graphs, ns since `dfg.t0_ns`: the first rank enters the first step."""
     return int(timeline.end_ns[timeline.dfg.marks.first[0]].min())
 
 
 def _table(rows: Sequence[msgspec.Struct], of: type[msgspec.Struct]) -> pd.DataFrame:
-    """A row a struct, a column a field."""
+    """One row per struct, one column per field."""
     return pd.DataFrame([msgspec.structs.asdict(row) for row in rows], columns=list(of.__struct_fields__))
 
 
 def _nodes(dfg: Dfg, nodes: np.ndarray, classes: pd.Categorical) -> dict[str, Any]:
-    """The columns that tell what `nodes` (ids) are, in the order in which they are shown."""
+    """The columns that describe `nodes` (ids), in display order."""
     lanes = pd.Categorical(["", *(lane.role for lane in dfg.lanes)])
     # The first entry is that of lane -1, the joins of collectives.
     of_lane = _categories(lanes.codes[dfg.lane[nodes] + 1], list(lanes.categories))
@@ -207,22 +209,22 @@ def _categories(codes: np.ndarray, texts: list[str]) -> pd.Categorical:
 
 
 def _known(amounts: np.ndarray) -> pd.Series:
-    """Amounts of bytes; those below 0 are not known."""
+    """Amounts of bytes; negative ones are unknown."""
     return pd.Series(amounts, dtype="Int64").mask(amounts < 0)
 
 
 def _of_collectives(dfg: Dfg, cls: Cls) -> np.ndarray:
-    """Ids of the nodes of this class that are part of collectives on a rank, in order of collective and rank."""
+    """Ids of the nodes of class `cls` that belong to collectives, without joins, by collective and rank."""
     nodes = np.flatnonzero((dfg.collective >= 0) & (dfg.rank >= 0) & dfg.of(cls))
     ordered: np.ndarray = nodes[np.lexsort((dfg.rank[nodes], dfg.collective[nodes]))]
     return ordered
 
 
 def _groups(run: Run, dfg: Dfg, nodes: np.ndarray) -> list[str | None]:
-    """The process group of each of `nodes`; None where its source does not tell."""
+    """The process group of each node; None if unknown."""
     texts = {rank: run.events(rank).texts("group") for rank in np.unique(dfg.rank[nodes]).tolist()}
-    places = zip(dfg.rank[nodes].tolist(), dfg.event[nodes].tolist(), strict=True)
-    return [texts[rank][row] if row >= 0 else None for rank, row in places]
+    events = zip(dfg.rank[nodes].tolist(), dfg.event[nodes].tolist(), strict=True)
+    return [texts[rank][row] if row >= 0 else None for rank, row in events]
 
 
 def _in_us(ns: np.ndarray) -> np.ndarray:

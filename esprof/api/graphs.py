@@ -16,22 +16,22 @@ from esprof.run.flight.hang import wait_for_graph
 from esprof.run.run import Run
 
 MAX_GRAPH_NODES = 50_000
-"""Nodes of the largest part of a graph that becomes one of Python objects: a larger one takes minutes and gigabytes."""
+"""Maximum number of nodes of a networkx graph: a larger one takes minutes and gigabytes."""
 
 
 def critical_path(replayed: Replayed, within: np.ndarray) -> nx.DiGraph:
-    """The critical path through the steady-state steps, of the nodes under the mask `within`: each with the one that let it
-    start last."""
+    """The critical path through the steady-state steps, limited to the nodes in the mask `within`. An edge leads to each
+    node from the predecessor that determined its start."""
     graph, timeline = nx.DiGraph(), replayed.timeline
     path = [piece for piece in replayed.path if within[piece.node]]
     for piece in path:
         _add_node(graph, timeline, piece.node)
     for before, after in pairwise(path):
-        # Where steps were left out between two stretches, the path begins anew.
+        # Where steps between two segments were excluded, a new path begins.
         if before.node == after.node or before.end_ns != after.start_ns:
             continue
         target = after.node
-        # Nodes without time of their own have no stretch of the path.
+        # Nodes of duration 0 have no segment of the path.
         while target != before.node and (edge := binding_edge(timeline, target)) is not None:
             source = int(timeline.dfg.pred_idx[edge])
             _add_node(graph, timeline, source)
@@ -41,13 +41,13 @@ def critical_path(replayed: Replayed, within: np.ndarray) -> nx.DiGraph:
 
 
 def whole(replayed: Replayed, within: np.ndarray) -> nx.DiGraph:
-    """All nodes under the mask `within`, with the edges between them. Raises UsageError where they are too many."""
+    """All nodes in the mask `within`, with the edges between them. Raises UsageError if there are too many."""
     timeline, dfg = replayed.timeline, replayed.built.dfg
     nodes = np.flatnonzero(within)
     if len(nodes) > MAX_GRAPH_NODES:
         raise UsageError(
-            f"this graph would have {len(nodes):,} nodes, and networkx holds no more than {MAX_GRAPH_NODES:,} well",
-            remedy="Ask for path_only=True, or for fewer steps (steps=[…]); timeline() has all of them as a table.",
+            f"this graph would have {len(nodes):,} nodes, more than the limit of {MAX_GRAPH_NODES:,} for networkx",
+            remedy="Pass path_only=True or fewer steps (steps=[…]), or use timeline(), a table of all nodes.",
         )
     graph = nx.DiGraph()
     for node in nodes.tolist():
@@ -58,7 +58,7 @@ def whole(replayed: Replayed, within: np.ndarray) -> nx.DiGraph:
 
 
 def process_groups(run: Run) -> nx.Graph:
-    """Ranks (ints) and process groups (their names), an edge from each rank to each group that it is a member of."""
+    """Graph of ranks (ints) and process groups (names), with an edge from each rank to each of its groups."""
     graph = nx.Graph()
     known = {meta.rank: meta for meta in run.meta.ranks}
     for rank in range(run.world_size):
@@ -77,7 +77,7 @@ def process_groups(run: Run) -> nx.Graph:
 
 
 def wait_for(run: Run) -> nx.DiGraph:
-    """`wait_for_graph`, with the time waited in microseconds, as tables have it."""
+    """`wait_for_graph` with waiting times in microseconds, as in tables."""
     graph = wait_for_graph(run)
     for _, _, about in graph.edges(data=True):
         about["waited_us"] = us(about.pop("waited_ns"))

@@ -1,4 +1,4 @@
-"""The charts of the page as plotly figures."""
+"""The charts of `esprof report` as plotly figures."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Plots:
-    """The charts of an analysis, each the same as on the page of `esprof report`."""
+    """The charts of an analysis, as in `esprof report`."""
 
     def __init__(self, analysis: "Analysis") -> None:
         self._analysis = analysis
 
     def breakdown(self) -> go.Figure:
-        """A stacked bar a rank: where its mean step goes."""
+        """A stacked bar per rank: the time of its mean step by activity."""
         return _figure(of_breakdown.draw(self._analysis.diagnosis))
 
     def timeline(self) -> go.Figure:
@@ -34,26 +34,26 @@ class Plots:
         return _figure(of_timeline.draw(excerpt(self._analysis.replayed)))
 
     def what_if(self, scenarios: str | Sequence[str] = WHAT_IFS) -> go.Figure:
-        """A bar for each scenario that is answered, with its interval, against the step as it was measured."""
+        """A bar per answered scenario, with its interval, compared with the measured step."""
         return _figure(of_what_if.draw(self._analysis.answer(scenarios)))
 
     def critical_path(self) -> go.Figure:
-        """A bar for each class of time on the critical path, longest first."""
+        """A bar per class of time on the critical path, longest first."""
         return _figure(of_critical_path.draw(self._analysis.answer()))
 
     def steps(self) -> go.Figure:
-        """A point for each step of the run: what it took, and which finding names it. Raises InputError where no step ran
-        without the profiler."""
+        """A point per step of the run: its duration, and the finding that names it. Raises InputError if no step ran without
+        the profiler."""
         times = step_times(self._analysis.job, self._analysis.diagnosis.findings)
         if times is None:
             raise InputError(
                 "no step ran without the profiler",
                 path=self._analysis.run.path,
-                remedy="plot.breakdown() and plot.timeline() show the steps under the profiler.",
+                remedy="Use plot.breakdown() or plot.timeline(): they show profiled steps.",
             )
         return _figure(of_steps.draw(times))
 
 
 def _figure(chart: Figure) -> go.Figure:
-    """The chart with a legend of plotly's own: on the page, the legend is part of the text."""
+    """Convert a chart and add plotly's legend: on the page, the legend is in the text."""
     return go.Figure(data=chart.data, layout=chart.layout | {"showlegend": bool(chart.legend)})

@@ -1,4 +1,4 @@
-"""How runs and analyses look in a notebook: HTML in which every text of a trace is escaped."""
+"""HTML of runs and analyses for notebooks. All text from traces is escaped."""
 
 from html import escape
 
@@ -8,12 +8,12 @@ from esprof.core.text import printable
 from esprof.run.run import Run
 
 _MAX_ROWS = 12
-"""Rows of a table that are shown; `a.findings()` and kin have all."""
+"""Number of rows of a table that are shown."""
 _MAX_CHARACTERS = 2_000
 
 
 def run_html(run: Run) -> str:
-    """What a run holds: its ranks, and what it lacks."""
+    """Summary, ranks and warnings of a run."""
     ranks = pd.DataFrame(
         [
             {
@@ -30,7 +30,7 @@ def run_html(run: Run) -> str:
 
 
 def analysis_html(verdict: str, *tables: pd.DataFrame) -> str:
-    """The verdict, and the tables that are not empty."""
+    """The verdict and all tables that are not empty."""
     return "".join((_paragraph(verdict), *(_html(table) for table in tables if len(table))))
 
 

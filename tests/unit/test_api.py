@@ -172,10 +172,10 @@ def test_a_graph_too_large_for_networkx_is_refused_with_what_to_ask_instead(anal
     [
         (lambda a: a.what_if("gpu=fast"), "gpu"),
         (lambda a: a.timeline(steps=[7]), "no step 7.*\n.*step 1"),
-        (lambda a: a.operations(pattern="("), "no regular expression"),
+        (lambda a: a.operations(pattern="("), "not a regular expression"),
         (lambda a: a.operations(sort="slowest"), "slowest(.|\n)*own-cpu"),
         (lambda a: a.operations(top=0), "leaves no operation"),
-        (lambda a: a.timeline(steps=1), "no list of steps"),
+        (lambda a: a.timeline(steps=1), "not a list of steps"),
         (lambda a: a.what_if(None), "not None"),
         (lambda a: a.answer(["gpu=2x", 5]), "not 5"),
         (lambda a: a.plot.steps(), "without the profiler"),
