@@ -1,10 +1,10 @@
-"""esprof: why a distributed PyTorch step takes as long as it does, and what would make it faster.
+"""esprof: profile distributed PyTorch training, explain its step time, and make it faster.
 
-``record`` turns a job into a Run; a Run builds one global Dfg; replay runs the Dfg, as it was and as it could be;
-analyzers turn both into priced Findings; reports render them.
+``record`` writes a Run of a job. A Run is converted into one dataflow graph (Dfg) of all ranks; replay computes its times,
+as recorded and with changes. Analyzers derive Findings with estimated savings, and reports show them.
 
-Nothing heavy is imported here: the recorder lives inside other people's training processes, and ``esprof --help`` has
-to answer at once. The names below load their module on first use.
+No large library is imported here: the recorder runs inside training processes, and ``esprof --help`` must be instant.
+The names below load their module on first use.
 """
 
 from importlib import import_module
@@ -50,6 +50,6 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        globals()[name] = found = getattr(import_module(_HOME[name]), name)  # `step` is called at every step.
+        globals()[name] = found = getattr(import_module(_HOME[name]), name)  # `esprof.step` is called often.
         return found
     raise AttributeError(f"module 'esprof' has no attribute {name!r}")

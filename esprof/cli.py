@@ -1,4 +1,4 @@
-"""The command line: finds each verb by name, loads it when it is called, and prints errors; no other module does."""
+"""The command line: load a verb when it is called, run it, and print its error."""
 
 import os
 import sys
@@ -54,7 +54,7 @@ def root() -> None:
 
 
 def main() -> None:
-    """Entry point: run the verb, print its error if it has one, exit."""
+    """Run the verb, print its error, and exit."""
     _fill_closed_streams()
     try:
         refuse_another_checkout(Path(__file__).resolve().parents[1])
@@ -73,7 +73,7 @@ def main() -> None:
         click.echo("esprof: stopped", err=True)
         sys.exit(128 + 2)
     except BrokenPipeError:
-        _forget_stdout()  # The reader of our output went away (`esprof … | head`): not an error.
+        _forget_stdout()  # The reader of the output has ended (`esprof … | head`).
         sys.exit(EXIT_ERROR)
     except OSError as error:
         _forget_stdout()
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def refuse_another_checkout(ours: Path) -> None:
-    """Raise UsageError if the current folder belongs to another checkout of esprof than the running one, `ours`.
+    """Raise UsageError if the current folder is in another checkout of esprof than the running one, `ours`.
 
     An installed esprof is not a checkout and runs anywhere.
     """

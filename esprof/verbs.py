@@ -1,7 +1,6 @@
-"""The verbs of the command line: names, summaries, modules, and how to start one as a process.
+"""The verbs of the command line: names, summaries and modules, and the commands that start them.
 
-No other module names the module of a verb or writes `python -m esprof`. This one imports nothing of esprof, so that every
-layer may start a verb.
+This module imports nothing of esprof, so that every layer can start a verb. No other one spells these names.
 """
 
 import sys
@@ -24,20 +23,20 @@ VERBS = {
     "merge": "Merge the runs that each host of a job recorded.",
     "elastic": "Start and scale elastic jobs, and compare their results.",
 }
-"""Verb -> its one-line summary, in the order of `esprof --help`. A test keeps the summaries equal to the commands' own."""
+"""One-line summary of each verb, in the order of `esprof --help`. The help of each command repeats its summary."""
 
 
 def module_of(verb: str) -> str:
-    """The full name of the module that defines the verb's `command`."""
+    """Return the full name of the module that defines the verb's `command`."""
     return f"esprof.reports.commands.{verb}"
 
 
 def command_line(verb: str, *words: str) -> list[str]:
-    """The command that runs `esprof verb words…` in a new process of the current Python."""
+    """Return the command that runs `esprof verb words…` with the current Python."""
     assert verb in VERBS
     return module_line("esprof", verb, *words)
 
 
 def module_line(module: str, *words: str, python: str = sys.executable) -> list[str]:
-    """The command that runs a module of esprof in a new process."""
+    """Return the command that runs a module of esprof."""
     return [python, "-m", module, *words]

@@ -12,7 +12,7 @@ Est = int
 
 @dataclass(frozen=True)
 class Assignment:
-    """A partition of the ESTs over the ranks of a job; a rank may have none. Raises UsageError if it is no partition.
+    """A partition of the ESTs over the ranks of a job; a rank may have none. Raises UsageError if it is not a partition.
 
     Within a rank ESTs run in ascending order. The assignment does not change the bits of the result, but it changes memory
     and traffic: they are smallest if each rank has a contiguous range of ESTs whose length is a power of two and whose start
@@ -25,14 +25,14 @@ class Assignment:
     def __post_init__(self) -> None:
         listed = sorted(est for ests in self.ests for est in ests)
         if listed != list(range(len(listed))) or not listed:
-            raise UsageError(f"the assignment is no partition of the ESTs 0 to {len(listed) - 1}: {self.ests}")
+            raise UsageError(f"the assignment is not a partition of the ESTs 0 to {len(listed) - 1}: {self.ests}")
         if any(list(ests) != sorted(ests) for ests in self.ests):
             raise UsageError(f"the ESTs of each rank must be in ascending order: {self.ests}")
 
     @classmethod
     def of(cls, ests: Sequence[Sequence[Est]]) -> "Assignment":
         """The assignment that gives each rank its list of ESTs, in any order."""
-        return cls(tuple(tuple(sorted(part)) for part in ests))
+        return cls(tuple(tuple(sorted(own)) for own in ests))
 
     @classmethod
     def even(cls, n_est: int, world: int) -> "Assignment":
@@ -50,7 +50,7 @@ class Assignment:
         return len(self.ests)
 
     def check_fits(self, n_est: int, world: int) -> None:
-        """Raise UsageError where this does not assign `n_est` ESTs to `world` processes."""
+        """Raise UsageError if this does not assign `n_est` ESTs to `world` processes."""
         if (self.n_est, self.world) != (n_est, world):
             raise UsageError(
                 f"the assignment has {self.n_est} ESTs on {self.world} processes, but the job has {n_est} and {world}"

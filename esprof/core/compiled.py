@@ -1,8 +1,8 @@
-"""Compiled functions over arrays: numba, with machine code kept on disk for the next process.
+"""Compiled functions over arrays: numba, with machine code cached on disk for the next process.
 
-numba's own cache unpickles whatever lies beside the source or in NUMBA_CACHE_DIR, and lets what is broken there through to
-the caller. Here the code comes only from a folder in which nobody else can write, only if its checksum is right, and only
-for a function that still is the same. Everything else costs a compilation and is never an error.
+numba's own cache unpickles any file next to the source or in NUMBA_CACHE_DIR, and raises on a corrupt one. This cache reads
+only files in a folder that no other user can write to, with a valid checksum, and of an unchanged function. All other files
+are ignored and the function is compiled again.
 """
 
 import os
@@ -34,27 +34,26 @@ _DIGEST = sha256().digest_size
 
 
 def compiled(function: _Function) -> _Function:
-    """Compile `function`, one version per combination of argument types, when it is first called; without the GIL.
+    """Compile `function` on its first call with each combination of argument types. It runs without the GIL.
 
-    Division by zero is numpy's: no error. `function` stands at the top of a module, and what it reads from there are other
-    compiled functions, scalars, tuples, enums and arrays: their values at the first call are compiled in.
+    Division by zero is no error, as in numpy. `function` must be at the top level of a module. The globals that it reads
+    may be compiled functions, scalars, tuples, enums and arrays; their values at the first call are compiled in.
     """
     return _compile(function, _OPTIONS)
 
 
 def compiled_in_place(function: _Function) -> _Function:
-    """Compile a `function` that works on arrays that it is given and makes none, as a part of each compiled caller.
+    """Compile a `function` inline into each compiled caller. It must not create arrays.
 
-    References to arrays are not counted: the atomic operations at each call, which numba can seldom prove needless, would
-    cost more than most functions that are called in a loop. So a tuple of arrays is an argument like any other. Otherwise
-    this is like `compiled`.
+    Array references are not counted: the atomic operations at each call would take longer than most functions that are
+    called in a loop. A tuple of arrays is therefore a valid argument. Otherwise this is like `compiled`.
     """
     return _compile(function, _OPTIONS | {"_nrt": False, "forceinline": True})
 
 
 def _compile(function: _Function, options: dict[str, Any]) -> _Function:
     dispatcher: Any = numba.njit(**options)(function)
-    if dispatcher is not function:  # as it is under NUMBA_DISABLE_JIT
+    if dispatcher is not function:  # They are the same under NUMBA_DISABLE_JIT.
         dispatcher._cache = _DiskCache(function, options)
     return cast(_Function, dispatcher)
 
@@ -73,11 +72,11 @@ class _DiskCache(NullCache):
 
     @cached_property
     def _fingerprint(self) -> bytes:
-        parts = [repr(self._options), *_identity(self._function, set())]
-        return sha256("\0".join(parts).encode()).digest()
+        identity = [repr(self._options), *_identity(self._function, set())]
+        return sha256("\0".join(identity).encode()).digest()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The code for arguments of these types, or None."""
+        """Return the code for arguments of these types, or None."""
         target_context.refresh()
         path = self._path(sig, target_context.codegen())
         try:
@@ -90,9 +89,9 @@ class _DiskCache(NullCache):
         return CompileResult._rebuild(target_context, *pickle.loads(payload))  # type: ignore[no-untyped-call]
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the code for arguments of these types, where it can be kept."""
+        """Store the code for arguments of these types, if possible."""
         path = self._path(sig, data.codegen)
-        if path is None or data.library.has_dynamic_globals:  # addresses of this process are compiled in
+        if path is None or data.library.has_dynamic_globals:  # Addresses of this process are compiled in.
             return
         payload: bytes = dumps(data._reduce())  # type: ignore[no-untyped-call]
         with suppress(OSError):  # a full disk, a quota
@@ -110,10 +109,10 @@ class _DiskCache(NullCache):
 
 @cache
 def cache_folder() -> Path | None:
-    """Where machine code is kept: NUMBA_CACHE_DIR, or esprof's folder in the user's cache; None where nobody should."""
+    """Folder of the machine code, in NUMBA_CACHE_DIR or in the user's cache folder; None if it is not private."""
     base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.path.expanduser(base)) / "esprof" / "kernels"
-    if not folder.is_absolute():  # no home, or a variable that would mean another place in each working folder
+    if not folder.is_absolute():  # There is no home folder, or a variable holds a relative path.
         return None
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -124,25 +123,25 @@ def cache_folder() -> Path | None:
 
 
 def _private(folder: Path) -> bool:
-    """Whether only this user (or root) can put files into `folder`, or put another folder in its place."""
+    """Whether only this user and root can write to `folder` or replace it."""
     here = folder.stat()
     if here.st_uid != os.getuid() or here.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return False
-    return all(_steady(parent.stat()) for parent in folder.parents)
+    return all(_is_protected(parent.stat()) for parent in folder.parents)
 
 
-def _steady(parent: os.stat_result) -> bool:
-    """Whether no stranger can rename what lies in this folder."""
+def _is_protected(parent: os.stat_result) -> bool:
+    """Whether no other user can rename this user's files in the folder `parent`."""
     if parent.st_uid not in (0, os.getuid()):
         return False
-    if parent.st_mode & stat.S_ISVTX:  # as /tmp: everybody renames only their own
+    if parent.st_mode & stat.S_ISVTX:  # As in /tmp: users can rename only their own files.
         return True
     group_writes = parent.st_mode & stat.S_IWGRP and parent.st_gid != os.getgid()
     return not (group_writes or parent.st_mode & stat.S_IWOTH)
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Put `content` at `path` at once: a reader sees all of it or what was there before."""
+    """Write `content` to `path` atomically: a reader sees the complete new or the old content."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as file:
         try:
             file.write(content)
@@ -154,8 +153,8 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _identity(function: Callable[..., Any], known: set[Callable[..., Any]]) -> Iterator[str]:
-    """All that the machine code of `function` depends on: its byte code and what it reads from its module, followed into
-    other compiled functions. The lines it stands on do not matter."""
+    """Yield all that the machine code of `function` depends on: its byte code and the globals it reads, including those of
+    other compiled functions, but not line numbers."""
     known.add(function)
     yield repr(function.__defaults__)
     for code in _codes(function.__code__):
@@ -166,7 +165,7 @@ def _identity(function: Callable[..., Any], known: set[Callable[..., Any]]) -> I
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function and of the comprehensions and lambdas in it."""
+    """Yield the code of a function and of the comprehensions and lambdas in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -180,7 +179,7 @@ def _value(value: object, known: set[Callable[..., Any]]) -> Iterator[str]:
     elif isinstance(value, type) and issubclass(value, Enum):
         yield repr([(member.name, member.value) for member in value])
     elif isinstance(value, _Intrinsic):
-        # Its code is made by other code, so all that stands beside it counts.
+        # An intrinsic is generated by other code, so its whole source file counts.
         yield sha256(Path(value._defn.__code__.co_filename).read_bytes()).hexdigest()
     elif isinstance(value, np.ndarray):
         yield repr((value.dtype.str, value.shape, value.tobytes()))

@@ -1,4 +1,4 @@
-"""The Python stacks of threads, read while these threads run. Runs in the user's job: stdlib only."""
+"""Read the Python stacks of running threads. Runs in the user's job: stdlib only."""
 
 import gc
 import os
@@ -17,19 +17,19 @@ _pausing = threading.RLock()
 
 
 def stack_of(thread: int, limit: int = _MAX_FRAMES) -> list[FrameType]:
-    """The frames of a thread, innermost first; none if the thread has ended."""
+    """Return the frames of a thread, innermost first; none if the thread has ended."""
     with _collection_paused():
         return _outwards(sys._current_frames().get(thread), limit)
 
 
 def stacks(limit: int = _MAX_FRAMES) -> dict[int, list[FrameType]]:
-    """The frames of each Python thread, innermost first."""
+    """Return the frames of each Python thread, innermost first."""
     with _collection_paused():
         return {thread: _outwards(frame, limit) for thread, frame in sys._current_frames().items()}
 
 
 def outwards(frame: FrameType | None, limit: int = _MAX_FRAMES) -> list[FrameType]:
-    """`frame` and its callers."""
+    """Return `frame` and its callers."""
     with _collection_paused():
         return _outwards(frame, limit)
 

@@ -1,7 +1,7 @@
-"""The Plan: what the advisors recommend, and the elastic runtime adopts.
+"""The Plan: a recommendation of the advisors that a running job adopts.
 
-One envelope holds for all kinds of advice; `PlanParts` has a part for each, with a body of its own.
-Its JSON Schema is docs/reference/plan.schema.json.
+The envelope is the same for all kinds of advice; `PlanParts` has one field for each kind.
+The JSON Schema is docs/reference/plan.schema.json.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from esprof.core.output import write_bytes
 SCHEMA = "esprof.plan/1"
 
 _MAX_PLAN_BYTES = 64 << 20
-"""A plan for a million ESTs takes less."""
+"""Size limit of a plan file; a plan for a million ESTs is smaller."""
 
 
 class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,51 +25,51 @@ class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
     n_est: int
     world: int
     model_signature: str | None = None
-    """What tells the model from others; None where the run does not say."""
+    """Identifies the model; None if unknown."""
 
 
 class Fallback(msgspec.Struct, frozen=True, kw_only=True):
-    """When the runtime goes back: its steps take longer than before by `margin`, relative, over `window` steps."""
+    """When the runtime reverts a plan: the median of `window` steps exceeds that before the plan by the share `margin`."""
 
     margin: Annotated[float, msgspec.Meta(ge=0)] = 0.02
     window: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 50
     blocks: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
-    """If above 0 the plan is tried first: so many times for `window` steps, and as many steps without it after each. It
-    is kept where steps with it are surely shorter. This is for plans that change no bits."""
+    """If above 0, the plan is first tried in this number of interleaved blocks: `window` steps with it, then as many without
+    it. It is accepted if steps with it are significantly shorter. Only for plans that change no bits."""
 
 
 class PlanPromise(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step should take once a part is adopted."""
+    """Predicted step once a recommendation is adopted."""
 
     step_us: float
     low_us: float
     high_us: float
     baselines_us: dict[str, float]
-    """What it takes otherwise, by name: `now`, `even split` and the like."""
+    """Step of each alternative, by name: `now`, `even split` and others."""
 
 
 class PlanEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a part rests on."""
+    """Basis of a recommendation."""
 
     run: str
     """The Run directory."""
     replay_error_pct: float | None
-    """How far replay was off on that very run, in per cent of a step."""
+    """Replay error on that run, in per cent of a step."""
 
 
 class DeviceCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the job takes on the device of one rank."""
+    """Times of the job on the device of one rank."""
 
     rank: int
     kind: str
     est_us: float
-    """Of an EST that is not the rank's last."""
+    """Time of an EST other than the rank's last."""
     last_us: float
-    """Of its last EST."""
+    """Time of the rank's last EST."""
     update_us: float
-    """Of what follows the ESTs."""
+    """Time after the ESTs, mainly the optimizer step."""
     est_from: Literal["measured", "assumed"]
-    """`assumed` where the rank ran one EST alone, so that only its last one is known."""
+    """`assumed` if the rank ran a single EST, so that only `last_us` was measured."""
 
 
 class AssignmentBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,60 +78,60 @@ class AssignmentBody(msgspec.Struct, frozen=True, kw_only=True):
     ests: tuple[tuple[int, ...], ...]
     devices: tuple[DeviceCost, ...]
     compute_us: float
-    """The slowest rank's ESTs and update, without waiting: what the optimum is the least of."""
+    """Time of the ESTs and the update on the slowest rank, without waiting; the assignment minimises it."""
     ests_below: int
-    """ESTs that all ranks together end in any shorter time: fewer than the job has, which proves the optimum."""
+    """Number of ESTs that all ranks can finish in any shorter time: fewer than the job has, which proves the optimum."""
 
 
 Exchange = Literal["all_reduce", "all_gather", "all_to_all"]
-"""How the ranks' encoded gradients come together: added up, gathered by all, or by parts, each added by one rank."""
+"""How encoded gradients are exchanged: reduced, gathered by all ranks, or in shards that one rank each adds up."""
 
 Topology = Literal["flat", "hierarchical"]
-"""Between whom gradients are encoded: all ranks, or hosts alone, whose ranks add theirs up by parts first."""
+"""Where gradients are encoded: between all ranks, or only between hosts, after a reduce-scatter within each host."""
 
 
 class CodecChoice(msgspec.Struct, frozen=True, kw_only=True):
     """How a gradient bucket is compressed."""
 
     codec: str = "none"
-    """Of the elastic runtime's codecs: `bf16`, `topk:0.01`, …"""
+    """A codec of the elastic runtime: `bf16`, `topk:0.01`, …"""
     exchange: Exchange | None = None
-    """None for the codec's usual one."""
+    """None for the codec's default."""
     encoded_by: Literal["backward", "beside"] = "backward"
-    """Who encodes: the thread or stream of the backward pass, which goes on when that is done, or one beside it."""
+    """Where encoding runs: in the thread or stream of the backward pass, which it delays, or concurrently (`beside`)."""
     topology: Topology = "flat"
-    """Where it is `hierarchical`, encoding comes after a first transfer, and is always done beside the backward pass."""
+    """With `hierarchical`, encoding follows a first collective and always runs concurrently with the backward pass."""
 
 
 class BucketChoice(CodecChoice, frozen=True, kw_only=True):
-    """The choice for one bucket. One of torch's is it where its number and its parameters' sizes are the same, and their
-    names where these are told: before the first step is over, torch has other buckets."""
+    """The choice for one bucket. It applies to the bucket of torch with the same number, the same parameter sizes and, if
+    known, the same parameter names: torch rebuilds its buckets after the first step."""
 
     index: int
     elements: tuple[int, ...]
-    """Of each parameter, in the bucket's order."""
+    """Number of elements of each parameter, in the bucket's order."""
     parameters: tuple[str, ...] = ()
-    """Their names; empty where the run does not tell them."""
+    """Names of the parameters; empty if unknown."""
     sent_bytes: int | None = None
-    """Bytes that each rank sends to others; None where they were not counted."""
+    """Bytes that each rank sends; None if they were not counted."""
     vnmse: float | None = None
-    """What is lost, as squared error relative to the squared gradient; None where that was not measured."""
+    """Squared error relative to the squared gradient; None if it was not measured."""
     reason: str = ""
 
 
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When a bucket is no longer compressed by its codec, but by the fallback."""
+    """Conditions under which a bucket falls back from its codec to `fallback`."""
 
     every: Annotated[int, msgspec.Meta(ge=1)] = 100
-    """Steps between two looks; each takes an all-reduce of the whole gradient."""
+    """Steps between two checks; each check needs an all-reduce of the whole gradient."""
     max_vnmse: Annotated[float, msgspec.Meta(gt=0)] = 0.98
-    """Squared error of the mean that the ranks come to, relative to the squared exact one, at most."""
+    """Upper bound of the squared error of the mean gradient, relative to the squared exact mean."""
     windows: Annotated[int, msgspec.Meta(ge=1)] = 3
-    """Looks in a row at which what was not sent may grow, relative to the gradient."""
+    """Number of consecutive checks in which the unsent residual may grow relative to the gradient."""
     most_unsent: Annotated[float, msgspec.Meta(gt=0)] = 10.0
-    """Norm of what was not sent, at most, relative to the gradient's, once it has grown so often."""
+    """Upper bound of the residual's norm relative to the gradient's, after that many checks with growth."""
     spike: Annotated[float, msgspec.Meta(gt=0)] = 6.0
-    """Standard deviations by which a loss may be above the mean of those before."""
+    """Standard deviations by which a loss may exceed the mean of the preceding ones."""
     fallback: str = "none"
 
 
@@ -142,12 +142,11 @@ class CompressionBody(msgspec.Struct, frozen=True, kw_only=True):
     """For buckets that are not listed."""
     buckets: tuple[BucketChoice, ...] = ()
     sharded: Literal["none", "bf16"] = "none"
-    """How gradients travel that FSDP2 reduces and scatters: as `bf16` they are added as 32-bit floats. They have no
-    buckets."""
+    """Codec of the gradients that FSDP2 reduce-scatters, which have no buckets. `bf16` values are added as 32-bit floats."""
     bucket_mb: Annotated[float, msgspec.Meta(gt=0, le=1 << 20)] | None = None
-    """The buckets' size (`bucket_cap_mb`) for which this holds; None for any."""
+    """Bucket size (`bucket_cap_mb`) that this requires; None for any."""
     warm_up_steps: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Steps in which nothing is compressed yet."""
+    """Number of first steps without compression."""
     guard: GuardSettings = GuardSettings()
 
 
@@ -155,7 +154,7 @@ Body = TypeVar("Body")
 
 
 class PlanPart(msgspec.Struct, Generic[Body], frozen=True, kw_only=True):
-    """One piece of advice."""
+    """One recommendation."""
 
     applies: Literal["live", "restart"]
     changes_bits: bool
@@ -165,58 +164,58 @@ class PlanPart(msgspec.Struct, Generic[Body], frozen=True, kw_only=True):
 
 
 class PlanParts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The advice that a plan holds, by kind."""
+    """The recommendations of a plan, by kind."""
 
     assignment: PlanPart[AssignmentBody] | None = None
     compression: PlanPart[CompressionBody] | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change of one job."""
+    """The changes to one job."""
 
     schema: Literal["esprof.plan/1"] = "esprof.plan/1"
     id: str
     version: int = 1
-    """A runtime adopts no version that is not above the one it has."""
+    """A runtime adopts only a higher version than its current one."""
     parent: str | None = None
-    """Id of the plan that this one follows."""
+    """Id of the preceding plan."""
     job: PlannedJob
     determinism: str = "D1"
-    """Least level of determinism at which the promise of equal bits holds for what it changes."""
+    """Lowest level of determinism at which results keep the same bits under this plan."""
     apply_at: int | None = None
-    """Step at which it is adopted; None for the next."""
+    """Step at which the plan is adopted; None for the next one."""
     fallback: Fallback = Fallback()
     parts: PlanParts
 
 
 State = Literal["refused", "pending", "trying", "adopted", "kept", "missed", "reverted"]
-"""What became of a plan in a running job. One that is adopted or tried is judged after its window or trial: it is kept, kept
-although steps take longer than promised (`missed`), or taken back."""
+"""State of a plan in a running job. An adopted or tried plan is judged after its window or trial: it is accepted (`kept`),
+accepted although steps are longer than predicted (`missed`), or reverted."""
 
 
 class PlanStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running job tells of the newest plan that it was given."""
+    """Status of the latest plan that a running job received."""
 
     schema: Literal["esprof.plan-status/1"] = "esprof.plan-status/1"
     state: State
     plan: str | None = None
-    """Id; None for what is no plan."""
+    """Id of the plan; None if the file is not a plan."""
     version: int | None = None
     step: int
-    """The step before which this happened."""
+    """The state was reached before this step."""
     before_us: float | None = None
-    """Median step before the plan; of one that was tried, the mean without it."""
+    """Median step before the plan; after a trial, the mean step without it."""
     after_us: float | None = None
-    """Median step with it, over its window; or the mean of its trial's blocks."""
+    """Median step with the plan over its window; after a trial, the mean step with it."""
     promised_us: float | None = None
     gain_low_us: float | None = None
-    """In a trial the 95 % interval of what a step is shorter by with the plan."""
+    """Lower end of the 95 % interval of the reduction of a step in a trial."""
     gain_high_us: float | None = None
     reason: str = ""
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan of a file. Raises InputError where it is none, or contradicts itself."""
+    """Read a plan file. Raises InputError if it is not a valid plan."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_PLAN_BYTES + 1)
@@ -227,21 +226,21 @@ def read_plan(path: Path) -> Plan:
     try:
         return read_plan_bytes(raw)
     except UsageError as error:
-        raise InputError(error.reason, path=path, remedy="`esprof recommend RUN -o FILE` writes one.") from error
+        raise InputError(error.reason, path=path, remedy="Write a plan with `esprof recommend RUN -o FILE`.") from error
 
 
 def read_plan_bytes(raw: bytes) -> Plan:
-    """The plan that a file holds. Raises UsageError where it is none, or contradicts itself."""
+    """Parse the content of a plan file. Raises UsageError if it is not a valid plan."""
     try:
         plan = msgspec.json.decode(raw, type=Plan)
         check(plan)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError) as error:
-        raise UsageError(f"is no plan: {error}") from error
+        raise UsageError(f"is not a plan: {error}") from error
     return plan
 
 
 def status_of(raw: bytes | None) -> PlanStatus | None:
-    """What a job has told of a plan; None where that is nothing, or no status."""
+    """Parse the content of a status file; None if there is none or it is invalid."""
     try:
         return msgspec.json.decode(raw, type=PlanStatus) if raw is not None else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -249,13 +248,13 @@ def status_of(raw: bytes | None) -> PlanStatus | None:
 
 
 def write_plan(path: Path, plan: Plan) -> None:
-    """Write it whole or not at all. Raises OutputError."""
+    """Write a plan file completely or not at all. Raises OutputError."""
     write_bytes(path, msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
 
 
 def check(plan: Plan) -> None:
-    """Raises UsageError where a plan contradicts itself: its assignment is no partition of the job's ESTs over its ranks, or
-    it asks for an interleaved trial of a codec, or it compresses sharded gradients and buckets, which no job has both of."""
+    """Raise UsageError if a plan is inconsistent: its assignment is not a partition of the job's ESTs over its ranks, it has
+    an interleaved trial of a codec, or it compresses both sharded gradients and buckets, which no job has."""
     if plan.fallback.blocks and plan.parts.compression is not None:
         raise UsageError("a plan with a codec cannot have an interleaved trial: its changes to the bits stay")
     if plan.parts.compression is not None:

@@ -1,18 +1,17 @@
 """Statistics of steps: intervals and tests, on numpy and scipy.
 
-Times of steps have long tails, and steps are not independent: a slow disk or a noisy neighbour lasts for many. A test that
-takes n correlated steps for n observations sees differences where there are none. So
+Step times have long tails, and steps are not independent: a slow disk or a noisy neighbour affects many in a row. A test
+that treats n correlated steps as n independent observations reports differences that do not exist. Therefore
 
-- means get Student's intervals where outliers are part of what is asked, and Yuen's trimmed test where not;
-- `rank_test` compares medians of blocks that do not overlap, which are close to independent (batch means, with the median
-  for the mean: Law, Simulation Modeling and Analysis, ch. 9), by Mann-Whitney's exact distribution where there are few;
-- `bootstrap` draws not single steps anew, but blocks of steps in a row, which overlap (Künsch, Annals of Statistics 17(3),
-  1989).
+- means have Student's intervals where outliers matter, and Yuen's trimmed test otherwise;
+- `rank_test` compares medians of non-overlapping blocks, which are nearly independent (batch means, with the median instead
+  of the mean: Law, Simulation Modeling and Analysis, ch. 9), with Mann-Whitney's exact distribution for few blocks;
+- `bootstrap` resamples overlapping blocks of consecutive steps, not single steps (Künsch, Annals of Statistics 17(3), 1989).
 
-What no test on two single runs can see is how much one run differs from the next of the same code: there the threshold, not
-the significance, has to cover that.
+No test on two single runs can measure how much runs of the same code differ: a threshold must cover that, significance
+does not.
 
-scipy is imported in functions: it takes longer than many a command, and an elastic job's processes need it late or never.
+scipy is imported in functions: importing it takes longer than many commands, and an elastic job needs it late or never.
 """
 
 import math
@@ -22,49 +21,47 @@ from functools import cache
 import numpy as np
 
 MIN_REPLICATES = 2_000
-"""Series that the ends of a 95 % interval are read off, at least: with fewer it is chance where those lie."""
+"""Minimum number of resampled series for a 95 % interval: with fewer, its ends are too random."""
 
 MIN_BLOCKS = 5
-"""Two times five blocks can still show p = 1/252; with fewer, no difference could ever be significant at 1 %."""
+"""Minimum number of blocks: 5 against 5 can reach p = 1/252; with fewer, no difference is significant at 1 %."""
 
 TRIMMED_SHARE = 0.2
-"""Share of the values that a trimmed mean leaves out at either end."""
+"""Share of the values that a trimmed mean excludes at either end."""
 
 _VALUES_AT_ONCE = 1 << 20
 _LAG_FACTOR = 5
-"""Lags that are summed, in autocorrelation times."""
+"""Number of summed lags, in autocorrelation times."""
 
 
-# Means, and how far chance may move them.
+# Means and their intervals.
 
 
 @cache
 def student_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t, which bounds a 95 % interval, to two decimals, as printed tables have it."""
+    """Return the 97.5 % quantile of Student's t, rounded to two decimals as in printed tables."""
     from scipy.special import stdtrit
 
     return round(float(stdtrit(freedom, 0.975)), 2)
 
 
 def mean_margin(values: Sequence[float] | np.ndarray) -> float:
-    """Half the width of the 95 % interval (Student's t) of the mean that these values are a sample of, in their unit; 0 for
-    one value."""
+    """Return half the width of the 95 % interval (Student's t) of the mean, in the unit of `values`; 0 for one value."""
     count = len(values)
     return student_quantile(count - 1) * float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else 0.0
 
 
 def trimmed_mean(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The mean over the first axis, the largest and the smallest `TRIMMED_SHARE` left out."""
+    """Return the mean over the first axis without the largest and the smallest `TRIMMED_SHARE` of the values."""
     aside = int(TRIMMED_SHARE * len(values))
     mean: np.ndarray = np.asarray(np.sort(values, axis=0)[aside : len(values) - aside].mean(axis=0))
     return mean
 
 
 def trimmed_test(values: np.ndarray) -> np.ndarray:
-    """p-value, float64[P], that each column of `values`, float64[n, P], has a trimmed mean of 0, against a greater one.
+    """Return the p-values, float64[P], of the columns of `values`, float64[n, P], for a trimmed mean above 0 (one-sided).
 
-    One-sided (Tukey and McLaughlin, Sankhya A 25, 1963; Yuen, Biometrika 61, 1974). 1 for one row, of which nothing can be
-    said.
+    1 for a single row. Tukey and McLaughlin, Sankhya A 25, 1963; Yuen, Biometrika 61, 1974.
     """
     from scipy.special import stdtr
 
@@ -75,7 +72,7 @@ def trimmed_test(values: np.ndarray) -> np.ndarray:
         return np.ones(values.shape[1])
     ranked = np.sort(values, axis=0)
     mean = ranked[aside : count - aside].mean(axis=0)
-    # What was left out counts as the nearest that was not (winsorised), so that the tails cannot shrink the spread.
+    # Winsorised: a trimmed value counts as the nearest one that was not, so that trimming does not shrink the spread.
     spread = np.clip(ranked, ranked[aside], ranked[count - aside - 1]).std(axis=0, ddof=1)
     without_spread = np.where(mean == 0, 0.0, np.copysign(np.inf, mean))
     t = np.divide(mean * (count - 2 * aside), spread * np.sqrt(count), out=without_spread, where=spread > 0)
@@ -87,7 +84,7 @@ def trimmed_test(values: np.ndarray) -> np.ndarray:
 
 
 def binomial_test(count: np.ndarray, trials: int, share: float) -> np.ndarray:
-    """Probability, float64[P], that what happens in a `share` of trials happens in `count`, int[P], of these or more."""
+    """Return the probability, float64[P], of at least `count`, int[P], successes in `trials` of probability `share`."""
     from scipy.special import bdtrc
 
     p: np.ndarray = bdtrc(count - 1, trials, share)
@@ -95,7 +92,7 @@ def binomial_test(count: np.ndarray, trials: int, share: float) -> np.ndarray:
 
 
 def share_interval(count: int, trials: int) -> tuple[float, float]:
-    """The exact 95 % interval of a share that was seen in `count` of `trials` (Clopper and Pearson, Biometrika 26, 1934)."""
+    """Return the exact 95 % interval of the share for `count` of `trials` (Clopper and Pearson, Biometrika 26, 1934)."""
     from scipy.stats import binomtest
 
     low, high = binomtest(count, trials).proportion_ci(method="exact")
@@ -106,7 +103,7 @@ def share_interval(count: int, trials: int) -> tuple[float, float]:
 
 
 def rank_test(values: np.ndarray, reference: np.ndarray, block: int) -> float:
-    """One-sided p-value of Mann-Whitney's test on block medians that `values` tend to be larger than `reference`."""
+    """Return the one-sided p-value of Mann-Whitney's test on block medians, for `values` larger than `reference`."""
     from scipy.stats import mannwhitneyu
 
     ours, theirs = _block_medians(values, block), _block_medians(reference, block)
@@ -116,14 +113,14 @@ def rank_test(values: np.ndarray, reference: np.ndarray, block: int) -> float:
 
 
 def two_sided_rank_test(values: Sequence[float], reference: Sequence[float]) -> float:
-    """p-value of Mann-Whitney's test that `values` and `reference` are alike, each value taken as independent."""
+    """Return the two-sided p-value of Mann-Whitney's test for a difference; all values must be independent."""
     from scipy.stats import mannwhitneyu
 
     return float(mannwhitneyu(values, reference).pvalue)
 
 
 def probability_larger(values: np.ndarray, reference: np.ndarray) -> float:
-    """Effect size: how often a value is larger than a reference value, ties counting half. 0.5 is no difference."""
+    """Return the probability that a value is larger than a reference value; ties count half. 0.5 is no difference."""
     from scipy.stats import mannwhitneyu
 
     pairs = len(values) * len(reference)
@@ -131,7 +128,7 @@ def probability_larger(values: np.ndarray, reference: np.ndarray) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number (Holm, Scandinavian Journal of Statistics 6(2), 1979), in the same order."""
+    """Return p-values adjusted for multiple tests (Holm, Scandinavian Journal of Statistics 6(2), 1979), in order."""
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for position, index in enumerate(np.argsort(p_values).tolist()):
@@ -140,13 +137,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-# Blocks of steps that follow one another.
+# Blocks of consecutive steps.
 
 
 def autocorrelation_time(values: np.ndarray) -> float:
-    """How many consecutive values tell as much as one independent value would; 1 for independent values.
+    """Return the number of consecutive values that carry the information of one independent value; 1 for independent ones.
 
-    Integrated autocorrelation time 1 + 2 Σ ρ(lag) of the ranks, which no outlier dominates, summed up to the first lag
+    Integrated autocorrelation time 1 + 2 Σ ρ(lag) of the ranks, which outliers do not dominate, summed up to the first lag
     of at least five times the sum (Sokal, Monte Carlo Methods in Statistical Mechanics, 1997, §3).
     """
     from scipy.stats import rankdata
@@ -163,10 +160,10 @@ def autocorrelation_time(values: np.ndarray) -> float:
 
 
 def block_length(a: np.ndarray, b: np.ndarray) -> int:
-    """Steps a block, for comparing `a` with `b`: twice the longer autocorrelation time, and no less than n^(1/3).
+    """Return the block length for comparing `a` with `b`: twice the longer autocorrelation time, at least n^(1/3).
 
-    Where that would leave a series fewer than `MIN_BLOCKS` blocks, the blocks are shorter: fewer than some 50
-    steps with a lag-1 correlation of 0.6 or more look more significant than they are.
+    Blocks are shorter where a series would otherwise have fewer than `MIN_BLOCKS`. The significance of fewer than about 50
+    steps with a lag-1 correlation of 0.6 or more is therefore overestimated.
     """
     shorter = min(len(a), len(b))
     wanted: float = max(shorter ** (1 / 3), 2 * max(autocorrelation_time(a), autocorrelation_time(b)))
@@ -174,7 +171,7 @@ def block_length(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def _block_medians(values: np.ndarray, block: int) -> np.ndarray:
-    """Medians of the last whole blocks: where steps are left over, the earliest are the least settled."""
+    """Return the medians of the last complete blocks. The earliest steps are left over, as they vary most."""
     blocks = len(values) // block
     medians: np.ndarray = np.median(values[len(values) - blocks * block :].reshape(blocks, block), axis=1)
     return medians
@@ -188,13 +185,13 @@ def bootstrap(
     rng: np.random.Generator,
     length: int | None = None,
 ) -> np.ndarray:
-    """A value of each of so many series, each of `length` (else n) values, put together from blocks of the n at hand.
+    """Return a statistic of `replicates` series of `length` (default n) values, resampled in blocks from n values.
 
-    `value_of` gives, for places int[series, length], the value of the series that stands there, float64[series].
+    `value_of` maps indices, int[series, length], to the statistic of each series, float64[series].
     """
     length = n if length is None else length
     blocks = math.ceil(length / block)
-    # As many series at once as fit into some megabytes.
+    # Limits memory to some megabytes.
     at_once = max(1, _VALUES_AT_ONCE // (blocks * block))
     found = []
     for first in range(0, replicates, at_once):
@@ -209,36 +206,36 @@ def bootstrap(
 def medians_of(
     identity: np.ndarray, values: np.ndarray, wanted: np.ndarray, *, low: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(median of the int64 `values` of each identity in `wanted`, mask of those that are in `identity` at all).
+    """Return (median of the int64 `values` of each identity in `wanted`, mask of the identities that occur in `identity`).
 
-    The median is rounded down to a whole number; with `low` it is, of an even number of values, the lower of the two in the
-    middle. Where the mask is False it is some other identity's.
+    The median of an even number of values is the mean of the middle two, rounded down; with `low`, the lower one. Where the
+    mask is False the median is meaningless.
     """
     if not len(identity):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
-    # In order of identity, and of value within one: of a run of n values the places (n - 1) // 2 and n // 2 are the middle.
+    # Sorted by identity and value: the middle of n values is at (n - 1) // 2 and n // 2.
     order = np.lexsort((values, identity))
     names, first, count = np.unique(identity[order], return_index=True, return_counts=True)
     ranked = values[order]
     lower, upper = ranked[first + (count - 1) // 2], ranked[first + count // 2]
     middle = lower if low else (lower + upper) // 2
-    return _looked_up(names, middle, wanted)
+    return _lookup(names, middle, wanted)
 
 
 def means_of(identity: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(mean of the `values` of each identity in `wanted`, rounded to a whole number; mask of those in `identity` at all).
+    """Return (mean of the `values` of each identity in `wanted`, rounded to an integer; mask of those in `identity`).
 
-    Where the mask is False the mean is some other identity's.
+    Where the mask is False the mean is meaningless.
     """
     if not len(identity):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
-    # `which` numbers the identities: `bincount` with weights is the sum of the values of each.
+    # `which` is the index of each identity: `bincount` with weights sums the values of each.
     names, which, count = np.unique(identity, return_inverse=True, return_counts=True)
     means = np.rint(np.bincount(which, weights=values) / count).astype(np.int64)
-    return _looked_up(names, means, wanted)
+    return _lookup(names, means, wanted)
 
 
-def _looked_up(names: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    # `names` ascend: an identity can only stand where it would be inserted.
+def _lookup(names: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    # `names` is sorted: an identity can only be at its insertion point.
     at = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
     return values[at], names[at] == wanted

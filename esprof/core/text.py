@@ -11,7 +11,7 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060
 def printable(text: str, limit: int = 120) -> str:
     """Return `text` with control and direction characters (such as ANSI escapes) escaped, cut to `limit` characters.
 
-    Lone surrogates, as in file names that are not UTF-8, are escaped, too: no stream could write them.
+    Lone surrogates, as in file names that are not UTF-8, are escaped too: no stream can write them.
     """
     shown = _UNSAFE.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"

@@ -1,8 +1,8 @@
-"""The one order in which gradients are added: a binary tree over the EST numbers that depends on their count alone.
+"""The fixed order in which gradients are added: a binary tree over the EST numbers that depends only on their count.
 
-Floating-point addition is not associative, so a sum has the same bits everywhere only if its parentheses are the same
-everywhere. A node's value is the value of its left child plus that of its right one. Which process adds which node, when,
-and in what pieces a tensor travels there, does not matter.
+Floating-point addition is not associative, so a sum has the same bits only if its parentheses are the same. The value of a
+node is the value of its left child plus that of its right child. Neither the process that adds a node nor the time of the
+addition changes the bits.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -32,7 +32,7 @@ class Node:
 
 
 def cover(owned: Collection[int], n: int) -> list[Node]:
-    """The largest subtrees of the tree over `n` leaves that lie wholly in `owned`, ascending."""
+    """Return the largest subtrees of the tree over `n` leaves with all leaves in `owned`, ascending."""
 
     def within(node: Node) -> Iterator[Node]:
         leaves = range(node.first, node.first + node.count)
@@ -46,14 +46,14 @@ def cover(owned: Collection[int], n: int) -> list[Node]:
 
 
 class Fold(Generic[T]):
-    """Adds up values of subtrees as they come, in ascending order; holds at most log₂ n + 1 of a contiguous range.
+    """Adds up values of subtrees that are pushed in ascending order; stores at most log₂ n + 1 for a contiguous range.
 
-    `add(left, right)` may change and return either; neither is used again.
+    `add(left, right)` may modify and return either argument.
     """
 
     def __init__(self, n: int, add: Callable[[T, T], T]) -> None:
         self.partials: list[tuple[Node, T]] = []
-        """What has been added so far: subtrees without a sibling yet, ascending."""
+        """Sums of the subtrees whose sibling is missing, ascending."""
         self._parents = _parents(n)
         self._add = add
 
@@ -69,7 +69,7 @@ class Fold(Generic[T]):
 
 @cache
 def _parents(n: int) -> dict[tuple[Node, Node], Node]:
-    """(left child, right child) -> parent, of the tree over `n` leaves."""
+    """Map (left child, right child) to the parent, in the tree over `n` leaves."""
     parents = {}
     open_nodes = [Node(0, n)]
     while open_nodes:

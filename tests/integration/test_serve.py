@@ -202,7 +202,7 @@ def test_the_page_suits_small_screens_dark_grounds_and_keyboards(browser, tmp_pa
     ask, grounds = browser.execute_script, set()
     with serving(run) as (_, address):
         page = Page(browser, address)
-        page.shows("problems", "plan.json: is no plan")
+        page.shows("problems", "plan.json: is not a plan")
         for scheme, width in (("light", 360), ("dark", 800)):
             with emulated(browser, scheme, width):
                 assert ask("return document.documentElement.scrollWidth") <= width

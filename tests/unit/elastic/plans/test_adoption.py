@@ -117,9 +117,9 @@ MIXED = CompressionBody(
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        (b"", "is no plan"),
-        (b"\xff\xfe", "is no plan"),
-        (b'{"schema": "esprof.plan/9"}', "is no plan"),
+        (b"", "is not a plan"),
+        (b"\xff\xfe", "is not a plan"),
+        (b'{"schema": "esprof.plan/9"}', "is not a plan"),
         (plan_of(((0, 1), (2,)), n_est=3), "3 ESTs"),
         (plan_of(((0, 1), (2,), (3,))), "for 3 processes"),
         (plan_of(((0, 1), (2, 3)), signature="other"), "another model"),

@@ -82,7 +82,7 @@ def test_a_parameter_without_a_gradient_is_named():
 
 @pytest.mark.parametrize("parts", [[[0, 1], [1, 2]], [[0, 2]], [[]], [[1]]])
 def test_what_is_no_partition_is_refused(parts):
-    with pytest.raises(UsageError, match="is no partition of the ESTs"):
+    with pytest.raises(UsageError, match="is not a partition of the ESTs"):
         Assignment.of(parts)
 
 

@@ -241,11 +241,11 @@ def test_a_torn_plan_is_named_and_a_new_one_is_still_above_it(run, page):
     (run / "plan.json").write_bytes(whole[: len(whole) // 2])
     (run / "plan.status.json").unlink()  # The history alone knows its version now.
     text = page.text()
-    assert "plan.json: is no plan" in text
+    assert "plan.json: is not a plan" in text
     assert "The rest of the page is up to date" in text
     page.post("roll-back", "plan-7:7")
     assert read_plan(run / "plan.json").version == 8
-    assert "is no plan" not in page.text()
+    assert "is not a plan" not in page.text()
 
 
 @pytest.mark.parametrize("name", ["plan.status.json", "advice.json", "live.jsonl", "history.jsonl", "rounds.jsonl"])

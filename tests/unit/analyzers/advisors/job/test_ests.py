@@ -130,7 +130,7 @@ def test_a_plan_that_was_changed_does_not_hold(tmp_path):
             check_plan(changed(**wrong))
     for ests in (((0, 1), (1, 2)), ((0,), (1,)), (tuple(range(8)),)):
         write_plan(tmp_path / "plan.json", changed(ests=ests))
-        with pytest.raises(InputError, match="is no plan"):
+        with pytest.raises(InputError, match="is not a plan"):
             read_plan(tmp_path / "plan.json")
 
 
@@ -138,7 +138,7 @@ def test_a_plan_that_was_changed_does_not_hold(tmp_path):
 def test_what_is_no_plan_is_refused(tmp_path, text):
     path = tmp_path / "plan.json"
     path.write_text(text)
-    with pytest.raises(InputError, match="is no plan"):
+    with pytest.raises(InputError, match="is not a plan"):
         read_plan(path)
 
 
