@@ -1,1 +1,1 @@
-"""What is saved of an elastic job, and how it is read back."""
+"""Checkpoints of an elastic job: their content, writing and loading."""

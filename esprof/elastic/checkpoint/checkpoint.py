@@ -1,8 +1,8 @@
-"""A checkpoint on disk: `torch.distributed.checkpoint`'s layout in a folder for each step, whole or not there.
+"""A checkpoint on disk: a folder per step in the layout of `torch.distributed.checkpoint`, created atomically.
 
 A folder is written under a temporary name, synced, given a manifest with the sha256 of every file, and renamed. Any
-number of processes with any assignment can go on from it. What differs from its hash is not loaded, and nothing can
-run code.
+number of processes with any assignment can resume from it. Files that differ from their hash are not loaded, and
+loading cannot run code.
 """
 
 import errno
@@ -46,7 +46,7 @@ class FileHash(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What makes a folder of files a checkpoint."""
+    """The manifest of a checkpoint folder."""
 
     step: int
     """Number of the job's next step."""
@@ -64,11 +64,11 @@ def write(
     group: dist.ProcessGroup | None,
     keep: int,
 ) -> None:
-    """Write the checkpoint of a step, to which each rank gives its `tensors`, and remove all but the last `keep`.
+    """Write the checkpoint of a step from the `tensors` of all ranks, and remove all but the last `keep` checkpoints.
 
-    All ranks call this, with a transport of `group`, which nothing else uses meanwhile. Tensors `shared/…` are written
-    once. An older checkpoint of the same step is replaced. Raises OutputError on all ranks where the file system
-    refuses on one, or another job is writing to the folder.
+    All ranks call this, with a transport of `group` that nothing else uses at the same time. Tensors `shared/…` are written
+    once. An older checkpoint of the same step is replaced. Raises OutputError on all ranks if the file system fails on
+    one, or another job is writing to the folder.
     """
     whole = folder / f"step-{step:08d}"
     temporary = folder / f".{whole.name}.tmp"
@@ -92,8 +92,8 @@ def write(
 
 
 def in_folder(folder: Path) -> list[Path]:
-    """All checkpoints there, by their step; what is in them may have been damaged since. Raises InputError for a
-    folder that cannot be read."""
+    """All checkpoints of a folder, sorted by step; their content is not verified. Raises InputError if the folder
+    cannot be read."""
     try:
         found = {path: _step(path) for path in (folder.iterdir() if folder.is_dir() else ())}
     except OSError as error:
@@ -103,8 +103,8 @@ def in_folder(folder: Path) -> list[Path]:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of the checkpoint in the folder `path`. Raises InputError where it is no checkpoint, MismatchError
-    where it is one of another esprof."""
+    """The manifest of the checkpoint in the folder `path`. Raises InputError if it is not a checkpoint, MismatchError
+    if another version of esprof wrote it."""
     file = path / _MANIFEST
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
@@ -120,9 +120,9 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def verify(path: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> None:
-    """Raise InputError for a file that the manifest leaves out, or one that differs from the manifest.
+    """Raise InputError for a file that is not in the manifest or differs from it.
 
-    Only part `share` of the files, cut into `shares` parts, is compared, so that ranks can divide the work.
+    Compares only every `shares`-th file, starting with number `share`, so that ranks can divide the work.
     """
     there = {file.name for file in path.glob("*.distcp")} | {_METADATA}
     for name in sorted(there - manifest.files.keys()):
@@ -141,7 +141,7 @@ def verify(path: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> N
 
 
 def read(path: Path, want: Callable[[str], bool]) -> NamedTensors:
-    """The tensors whose names are wanted, in host memory. Raises InputError where there is anything but tensors."""
+    """The tensors whose names `want` accepts, in host memory. Raises InputError if there is anything other than tensors."""
     reader = dcp.SafeReader(path)
     try:
         metadata = reader.read_metadata()
@@ -177,7 +177,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove what a killed job, or one without room, left behind."""
+    """Remove unfinished checkpoints of a job that was killed or ran out of disk space."""
     for leftover in folder.glob(_UNFINISHED_FOLDERS):
         shutil.rmtree(leftover)
 
@@ -211,14 +211,15 @@ def _seal(temporary: Path, whole: Path, manifest: Manifest) -> None:
 
 
 def _remove_all_but(folder: Path, whole: Path, keep: int) -> None:
-    """Keep the checkpoint `whole` and those before, `keep` in all. Later ones are damaged: the job went on without."""
+    """Retain the checkpoint `whole` and earlier ones, `keep` in total. Later ones are damaged: the job resumed without
+    them."""
     there = in_folder(folder)
     for old in there[: there.index(whole) + 1][:-keep]:
         shutil.rmtree(_set_aside(old))
 
 
 def _set_aside(whole: Path) -> Path:
-    """Rename a checkpoint that is to be removed: half of one must not look like a whole one."""
+    """Rename a checkpoint before its removal: a partially removed one must not look complete."""
     return whole.rename(whole.with_name(f".{whole.name}.old.tmp"))
 
 
@@ -238,7 +239,7 @@ def _sync(folder: Path) -> None:
 
 @contextmanager
 def _refusals(path: Path) -> Iterator[None]:
-    """Raise OutputError where the file system refuses something in the block, whether it or torch reports it."""
+    """Raise OutputError if the file system fails in the block, whether the OS or torch reports it."""
     try:
         yield
     except (OSError, RuntimeError) as error:

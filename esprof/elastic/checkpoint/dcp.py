@@ -1,4 +1,4 @@
-"""Files in the layout of `torch.distributed.checkpoint`, of tensors alone, read without trusting them."""
+"""Tensors in the layout of `torch.distributed.checkpoint`, read as untrusted files."""
 
 import pickle
 from pathlib import Path
@@ -27,11 +27,11 @@ _CLASSES = {
     "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
     "pathlib": ("Path", "PosixPath"),
 }
-"""All that metadata of tensors consists of. `BytesStorageMetadata` is left out: what it describes would be unpickled."""
+"""Classes allowed in the metadata of tensors. Not `BytesStorageMetadata`: its content would be unpickled."""
 
 
 class SafeReader(FileSystemReader):
-    """A reader whose metadata, a pickle, cannot run code. Raises pickle.UnpicklingError where it would."""
+    """A reader whose metadata, a pickle, cannot run code. Raises pickle.UnpicklingError if it would."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         with Path(self.path, ".metadata").open("rb") as file:
@@ -43,7 +43,7 @@ class SafeReader(FileSystemReader):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        module = "pathlib" if module == "pathlib._local" else module  # As Python 3.13 calls it.
+        module = "pathlib" if module == "pathlib._local" else module  # Its name in Python 3.13.
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if is_dtype or name in _CLASSES.get(module, ()):
             return super().find_class(module, name)
@@ -51,7 +51,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 def write(path: Path, tensors: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
-    """Write the tensors of all ranks of a group into the folder `path`; those of one name once. Synced when it returns."""
+    """Write the tensors of all ranks of a group into the folder `path`; a name shared by ranks is written once. Synced
+    to disk on return."""
     writer = FileSystemWriter(path, sync_files=True)
     if group is not None:
         save(tensors, storage_writer=writer, process_group=group)

@@ -1,5 +1,4 @@
-"""What a job keeps besides model, optimizer and scheduler: objects of the script's, and what modules add to their
-state."""
+"""State in addition to model, optimizer and scheduler: objects of the script, and extra state of modules."""
 
 import hashlib
 import json
@@ -15,8 +14,7 @@ from esprof.elastic.checkpoint.pack import pack, unpack
 from esprof.elastic.verify.content import as_numpy
 
 OWN, MODULES = "state", "extra_state"
-"""Where the two kinds stand in a checkpoint: the script's own by the names that it gave them, modules by their
-names."""
+"""Keys of the two kinds in a checkpoint: objects of the script by their given names, modules by their names."""
 
 _REMEDY = {
     OWN: "Pass ElasticTrainer a `state` with the names of the checkpoint, or start a new job in another folder.",
@@ -25,7 +23,7 @@ _REMEDY = {
 
 
 def check(state: Mapping[str, Stateful]) -> None:
-    """Raise UsageError for what the script wants kept and cannot be."""
+    """Raise UsageError for objects that cannot be saved."""
     for name, item in state.items():
         if not isinstance(name, str) or not name or "/" in name:
             raise UsageError(f"state[{name!r}]: a name must be a string without a slash")
@@ -37,7 +35,7 @@ def check(state: Mapping[str, Stateful]) -> None:
 
 
 def pack_extra(model: nn.Module, state: Mapping[str, Stateful]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Both kinds as JSON, and their tensors by name. Raises UsageError for what a checkpoint cannot hold."""
+    """Both kinds as JSON, and their tensors by name. Raises UsageError for values that a checkpoint cannot hold."""
     tensors: dict[str, Tensor] = {}
     packed = {
         OWN: {name: pack(item.state_dict(), _path(OWN, name), tensors) for name, item in state.items()},
@@ -49,7 +47,7 @@ def pack_extra(model: nn.Module, state: Mapping[str, Stateful]) -> tuple[dict[st
 
 
 def check_names(model: nn.Module, state: Mapping[str, Stateful], packed: Mapping[str, Any], path: Path) -> None:
-    """Raise MismatchError where the checkpoint `path`, which holds `packed`, has other parts than the job."""
+    """Raise MismatchError if the checkpoint `path` with the content `packed` has other names than the job."""
     here = {OWN: sorted(state), MODULES: sorted(name for name, _ in _modules(model))}
     for kind, names in here.items():
         there = sorted(packed.get(kind, {}))
@@ -62,7 +60,7 @@ def check_names(model: nn.Module, state: Mapping[str, Stateful], packed: Mapping
 def unpack_extra(
     model: nn.Module, state: Mapping[str, Stateful], packed: Mapping[str, Any], tensors: dict[str, Tensor]
 ) -> None:
-    """Give both kinds what `pack_extra` found."""
+    """Restore both kinds from the result of `pack_extra`."""
     for name, item in state.items():
         item.load_state_dict(unpack(packed[OWN][name], tensors))
     for name, module in _modules(model):
@@ -70,7 +68,7 @@ def unpack_extra(
 
 
 def digests(packed: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """A hash of each part of both kinds, by which ranks tell that they hold the same."""
+    """A hash of each object of both kinds, to check that ranks hold the same."""
     found = {}
     for kind in (OWN, MODULES):
         for name, content in packed[kind].items():
@@ -87,7 +85,7 @@ def _path(kind: str, name: str) -> str:
 
 
 def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that have a state besides parameters and buffers."""
+    """The modules with state in addition to parameters and buffers."""
     for name, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             yield name, module

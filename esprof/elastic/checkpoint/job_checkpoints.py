@@ -1,4 +1,4 @@
-"""When a running job's state goes to its folder of checkpoints, if it has one."""
+"""Checkpoints of a running job, if it has a folder for them."""
 
 import warnings
 from collections.abc import Callable, Collection
@@ -28,7 +28,7 @@ class JobCheckpoints:
         roll_call: RollCall,
         record: Callable[[JobEvent], None],
     ) -> None:
-        """`record` takes what happens; `ests` are those of this rank."""
+        """`record` takes job events; `ests` are those of this rank."""
         self._state, self._rank = state, transport.rank
         self.checkpoints: Checkpoints | None = None
         """None for a job without a folder."""
@@ -44,18 +44,18 @@ class JobCheckpoints:
                 restore(state, *found)
 
     def whole_step(self) -> Callable[[], int | None]:
-        """Gives the step of the newest whole checkpoint, and keeps no hold of the job's state."""
+        """A function that returns the step of the newest complete checkpoint, without a reference to the job's state."""
         checkpoints = self.checkpoints
         return lambda: checkpoints.whole_step if checkpoints is not None else None
 
     def begin_if_due(self) -> None:
-        """Begin the checkpoint that is due between two steps: as the next one begins, so that it holds what the script has
-        done after the last, such as an update of an average."""
+        """Start a due checkpoint. Called when a step starts, so that it includes what the script did after the
+        previous step, such as an update of an average."""
         if self.checkpoints is not None and self.checkpoints.due(self._state.next_step):
             self._begin(self.checkpoints)
 
     def save(self) -> None:
-        """Save, and return once it is on disk. Raises OutputError on all ranks where it cannot be written, and UsageError
+        """Save, and return once it is on disk. Raises OutputError on all ranks if it cannot be written, and UsageError
         without a folder."""
         if self.checkpoints is None:
             raise UsageError("the trainer has no checkpoint folder", remedy="Pass checkpoint=Checkpoint(FOLDER).")
@@ -63,14 +63,14 @@ class JobCheckpoints:
         self.checkpoints.finish()
 
     def save_to_leave(self) -> None:
-        """The same for a job that leaves; rank 0 warns where there is no folder."""
+        """Like `save`, for a job that leaves; without a folder rank 0 warns."""
         if self.checkpoints is not None:
             self.save()
         elif self._rank == 0:
             warnings.warn("the job leaves without a checkpoint: the trainer has no checkpoint folder", stacklevel=4)
 
     def finish_or_warn(self) -> None:
-        """Wait for the checkpoint under way, if there is one; rank 0 warns where it could not be written."""
+        """Wait for a running checkpoint, if there is one; rank 0 warns if it could not be written."""
         if self.checkpoints is not None:
             self.checkpoints.finish_or_warn()
 

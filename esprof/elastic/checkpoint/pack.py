@@ -1,4 +1,4 @@
-"""Nested Python state, such as an optimizer's `state_dict()`, as JSON beside named tensors: nothing to unpickle."""
+"""Nested Python state, such as an optimizer's `state_dict()`, as JSON plus named tensors, so that nothing is unpickled."""
 
 from collections import Counter
 from typing import Any
@@ -9,9 +9,9 @@ from esprof.core.errors import UsageError
 
 
 def pack(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
-    """What JSON can hold of `value`; its tensors go into `tensors` under names that begin with `path`.
+    """`value` as JSON; its tensors are added to `tensors` under names that begin with `path`.
 
-    Raises UsageError for a value that is neither a plain number, text, list, tuple, dict, nor tensor.
+    Raises UsageError for anything other than numbers, strings, lists, tuples, dicts and tensors.
     """
     match value:
         case None | bool() | int() | float() | str():
@@ -35,7 +35,7 @@ def pack(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
-    """What `pack` was given. Raises KeyError where a tensor is missing."""
+    """The inverse of `pack`. Raises KeyError if a tensor is missing."""
     if isinstance(packed, list):
         return [unpack(item, tensors) for item in packed]
     if not isinstance(packed, dict):

@@ -1,4 +1,4 @@
-"""When a job's checkpoints are written: on demand, and every so many steps while training goes on."""
+"""Writes a job's checkpoints on demand, and at an interval in the background of training."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterable
@@ -22,10 +22,10 @@ from esprof.elastic.verify.steplog import Fingerprint
 class Checkpoints:
     """Writes and reads a job's checkpoints.
 
-    At most one is under way. Its collectives have a gloo group of their own, so that they never come between those of the
-    training. After a kill a job has lost at most the steps since the last one that was whole: at most 2 x `asked.every`.
+    At most one is written at a time. It uses a gloo group of its own, so that its collectives never interleave with
+    those of the training. A killed job loses the steps since the last complete checkpoint: at most 2 x `asked.every`.
 
-    All ranks make the same calls. Raises UsageError where the job's processes are not those of torch.distributed.
+    All ranks make the same calls. Raises UsageError if the job does not use all processes of torch.distributed.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class Checkpoints:
         roll_call: RollCall,
         saved: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`saved` is told the job's step at each checkpoint that is whole, by the thread that has written it."""
+        """`saved` is called with the job's step after each complete checkpoint, in the thread that wrote it."""
         self._saved = saved
         self.folder = Path(asked.folder)
         self.every = asked.every
         self.whole_step: int | None = None
-        """The job's step at the newest checkpoint that is known to be whole; None where there is none."""
+        """The job's step at the newest checkpoint known to be complete; None if there is none."""
         self._fingerprint = fingerprint
         self._keep = asked.keep
         self._group = _own_group(transport)
@@ -49,13 +49,13 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="esprof-checkpoint")
         self._flight: Future[None] | None = None
         self._newest = 0
-        """The job's step at the newest checkpoint, whole or under way; 0 before the first one."""
+        """The job's step at the newest checkpoint, complete or in progress; 0 before the first one."""
 
     def read_latest(self, ests: Collection[Est]) -> tuple[Path, NamedTensors] | None:
-        """The last checkpoint that is whole, and what it holds for a rank that runs `ests`; None where there is none yet.
+        """(path, tensors for a rank that runs `ests`) of the last valid checkpoint; None if there is no checkpoint.
 
-        Rank 0 warns of a later one that is not what was written, whichever rank has seen it. Raises InputError where none is
-        whole, MismatchError where one is another job's, on all ranks.
+        Rank 0 warns of later checkpoints that any rank found damaged. On all ranks, raises InputError if all are
+        damaged, and MismatchError if one belongs to another job.
         """
         with together(self._transport):
             found = checkpoint.in_folder(self.folder) if self._transport.rank == 0 else []
@@ -74,7 +74,7 @@ class Checkpoints:
         return None
 
     def _read(self, path: Path, ests: Collection[Est]) -> NamedTensors:
-        """What a checkpoint holds for a rank that runs `ests`. Where it is damaged, all raise the same InputError."""
+        """The tensors of a checkpoint for a rank that runs `ests`. If it is damaged, all ranks raise the same InputError."""
         with reading_together(self._transport):
             manifest = checkpoint.read_manifest(path)
             check_same_job(manifest.fingerprint, self._fingerprint, path)
@@ -88,21 +88,21 @@ class Checkpoints:
         return self.every > 0 and step % self.every == 0 and step != self._newest
 
     def begin(self, step: int, capture: Callable[[], NamedTensors]) -> None:
-        """Write what `capture` gives in the background, once the checkpoint before is done."""
+        """Write the tensors of `capture` in the background, once the previous checkpoint is complete."""
         self.finish_or_warn()
         tensors = capture()
         self._newest = step
         self._flight = self._thread.submit(self._write, step, tensors)
 
     def finish(self) -> None:
-        """Wait for the checkpoint under way, if there is one. Raises OutputError where it could not be written."""
+        """Wait for a running checkpoint, if there is one. Raises OutputError if it could not be written."""
         flight, self._flight = self._flight, None
         if flight is not None:
             flight.result()
 
     def finish_or_warn(self) -> None:
-        """Wait for the checkpoint under way, if there is one. Where it could not be written, rank 0 warns and training goes
-        on."""
+        """Wait for a running checkpoint, if there is one. If it could not be written, rank 0 warns and training
+        continues."""
         try:
             self.finish()
         except EsprofError as error:
@@ -110,7 +110,7 @@ class Checkpoints:
                 warnings.warn(f"no checkpoint was written: {error}", stacklevel=4)
 
     def close(self) -> None:
-        """End the thread; nothing may be under way."""
+        """End the thread. No checkpoint may be running."""
         self._thread.shutdown()
 
     def _write(self, step: int, tensors: NamedTensors) -> None:
@@ -132,7 +132,7 @@ def _warn_of(damaged: Iterable[InputError], name: str) -> None:
 
 
 def _own_group(transport: Transport) -> dist.ProcessGroup | None:
-    """A group of all ranks that nothing else uses; None for a job of one process."""
+    """A separate group of all ranks; None for a job of one process."""
     if transport.world == 1:
         return None
     if not dist.is_initialized() or dist.get_world_size() != transport.world:

@@ -1,5 +1,4 @@
-"""All that a job is at a step border, as named tensors: `shared/…`, the same on all ranks, and `est/<id>/…` of each
-EST."""
+"""The state of a job at a step boundary as named tensors: `shared/…`, the same on all ranks, and `est/<id>/…` per EST."""
 
 import json
 from collections.abc import Collection
@@ -22,12 +21,12 @@ NamedTensors = dict[str, Tensor]
 MODEL = "shared/model/"
 _OPTIMIZER, _SCHEDULE, _REDUCER = "shared/optimizer/", "shared/schedule/", "shared/reducer/"
 _STATE, _PLAN = "shared/state", "shared/plan"
-"""Names of two tensors that hold JSON as bytes: what is no tensor of optimizer, scheduler, scaler and `extra`; and the
-job's next step, codecs and their guard."""
+"""Names of two tensors that hold JSON as bytes: the non-tensor state of optimizer, scheduler, scaler and `extra`; and
+the job's next step, codecs and guard."""
 
 
 def capture(job: TrainingState) -> NamedTensors:
-    """This rank's part of the job, copied to host memory, so that training may go on."""
+    """The state of the job on this rank, copied to host memory so that training can continue."""
     found = _training(job)
     guard = job.guard.saved() if job.guard is not None else None
     found[_PLAN] = _as_bytes({"next_step": job.next_step, "codecs": pack(job.codecs, "codecs", {}), "guard": guard})
@@ -44,8 +43,8 @@ def wanted(name: str, ests: Collection[Est]) -> bool:
 
 @torch.no_grad()
 def restore(job: TrainingState, path: Path, tensors: NamedTensors) -> None:
-    """Make the job what it was when captured. `tensors`, from the checkpoint `path`, has all that is `wanted`; the
-    model must be the same. Raises MismatchError, and changes nothing, where the checkpoint has other `extra` state."""
+    """Restore the job from `tensors`, all that are `wanted` of the checkpoint `path`. The model must be the same.
+    Raises MismatchError, and changes nothing, if the checkpoint has other `extra` state."""
     state, plan = _of_bytes(tensors[_STATE]), _of_bytes(tensors[_PLAN])
     extra.check_names(job.model, job.own, state, path)
     for name, tensor in model_tensors(job.model).items():
@@ -62,24 +61,24 @@ def restore(job: TrainingState, path: Path, tensors: NamedTensors) -> None:
     job.reducer.load(_within(_REDUCER, tensors))
     for est, fresh in job.contexts.items():
         context = EstContext.of_tensors(_within(est_prefix(est), tensors), job.device)
-        if context.rng.cuda is None or fresh.rng.cuda is None:  # It was saved on another type of device.
+        if context.rng.cuda is None or fresh.rng.cuda is None:  # Saved on another type of device.
             context.rng.cuda = fresh.rng.cuda
         job.contexts[est] = context
 
 
 def training_tensors(job: TrainingState) -> NamedTensors:
-    """What a step changes on all ranks, uncopied: parameters, buffers, the optimizer's state, what is `extra`, and what
-    of these is no tensor as `state`. The ESTs' own state is left out: it shows in the next step."""
+    """The state that a step changes on all ranks, not copied: parameters, buffers, optimizer and `extra` state, and
+    their non-tensor values as `state`. Excludes the state of ESTs, which affects only the next step."""
     return {name.removeprefix("shared/"): tensor for name, tensor in _training(job).items()}
 
 
 def extra_digests(tensors: NamedTensors) -> dict[str, str]:
-    """Hashes of what is `extra` among captured tensors, by which ranks tell that they hold the same."""
+    """Hashes of the `extra` state in captured tensors, to check that ranks hold the same."""
     return extra.digests(_of_bytes(tensors[_STATE]), tensors)
 
 
 def model_tensors(model: nn.Module) -> NamedTensors:
-    """Parameters and buffers; those that share a tensor once."""
+    """Parameters and buffers; shared tensors only once."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
@@ -117,7 +116,7 @@ def _of_bytes(tensor: Tensor) -> Any:
 
 
 def _pack_optimizer(model: nn.Module, optimizer: Optimizer, prefix: str, tensors: NamedTensors) -> Any:
-    """The optimizer's state by names of parameters, which say more than their places; its tensors go to `tensors`."""
+    """The optimizer's state by parameter name instead of index; its tensors are added to `tensors`."""
     whole = optimizer.state_dict()
     names = _parameter_names(model, optimizer)
     state = {names[index]: pack(item, f"{prefix}{names[index]}", tensors) for index, item in whole.pop("state").items()}

@@ -1,5 +1,4 @@
-"""A canary: the same short training with and without compression, from several seeds, and how far the losses are
-apart."""
+"""A canary: compares the loss of short trainings with and without compression, from several seeds."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -14,26 +13,26 @@ from esprof.core.statistics import mean_margin
 from esprof.elastic.compress.hook import How
 
 Train = Callable[[How | None, int], Iterable[float]]
-"""Trains from a seed, all anew, with the gradients compressed so or, for None, as they are; gives this rank's loss of
-each step. The seed decides all that is random."""
+"""Trains from scratch with a seed and a compression, None for none; yields this rank's loss of each step. All
+randomness must derive from the seed."""
 
 _TAIL_DIVISOR = 4
-"""The last loss is the mean of the last fourth of the steps."""
+"""The final loss is the mean over the last 1/4 of the steps."""
 
 
 @dataclass(frozen=True)
 class Canary:
-    """What came of it. It speaks of so many steps, and not of the accuracy that a whole training comes to."""
+    """The result of a canary. It covers only these steps, not the accuracy of a complete training."""
 
     steps: int
     plain: tuple[float, ...]
-    """Last loss without compression, from each seed; the mean of all ranks."""
+    """Final loss without compression for each seed, averaged over ranks."""
     compressed: tuple[float, ...]
     tolerance: float
 
     @property
     def gaps(self) -> tuple[float, ...]:
-        """By how much the loss is higher with compression, relative, from each seed."""
+        """Relative increase of the loss with compression, for each seed."""
         return tuple(
             (with_it - without) / abs(without) if without else math.copysign(math.inf, with_it)
             for without, with_it in zip(self.plain, self.compressed, strict=True)
@@ -41,7 +40,7 @@ class Canary:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the mean gap (Student's t over the seeds); infinite where a loss was not finite."""
+        """95 % confidence interval of the mean gap (Student's t over the seeds); infinite if a loss was not finite."""
         gaps = self.gaps
         if not all(map(math.isfinite, gaps)):
             return -math.inf, math.inf
@@ -50,14 +49,14 @@ class Canary:
 
     @property
     def passed(self) -> bool:
-        """Whether the loss is sure to be no more than the tolerance higher."""
+        """Whether the upper bound of the loss increase is within the tolerance."""
         return self.interval[1] <= self.tolerance
 
 
 def canary(train: Train, how: How, *, seeds: Sequence[int] = (0, 1, 2), tolerance: float = 0.02) -> Canary:
-    """Train from each seed with and without `how`. All ranks call it, and come to the same answer.
+    """Train from each seed with and without `how`. All ranks call it and get the same result.
 
-    Raises UsageError for less than two seeds, or trainings of unlike lengths.
+    Raises UsageError for fewer than two seeds, or trainings of different lengths.
     """
     if len(seeds) < 2:
         raise UsageError("one seed does not show how much losses vary", remedy="Pass two or more.")

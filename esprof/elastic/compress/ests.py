@@ -1,7 +1,7 @@
-"""The guard of a codec that a plan has brought to a job of ESTs: every so many steps the mean that the ranks come to
-is held against that of the same gradients without a codec.
+"""The guard of a codec that a plan has set in a job of ESTs. At an interval it compares the mean gradient with that of the
+same gradients without a codec.
 
-What it decides rests on what each EST has, and so not on where it runs; and it goes into checkpoints.
+Its decisions depend on the values of each EST, not on where they run; its state is saved in checkpoints.
 """
 
 import math
@@ -21,7 +21,7 @@ from esprof.elastic.runtime.transport import Transport
 
 
 class Guarded(msgspec.Struct, frozen=True, kw_only=True):
-    """A codec's plan, and how it is to be guarded."""
+    """The plan of a codec, and the settings of its guard."""
 
     plan: str
     version: int
@@ -37,7 +37,7 @@ class _Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class EstGuard:
-    """Watches the codec that holds from `from_step` on. All ranks make the same calls, and come to the same."""
+    """Guards the codec that is used from `from_step` on. All ranks make the same calls and get the same results."""
 
     of: Guarded
     from_step: int
@@ -52,14 +52,14 @@ class EstGuard:
         return self.of.settings
 
     def inspects(self, step: int, optimizers: int) -> bool:
-        """Whether a step's gradients are to be brought to their exact mean, too. Of `optimizers` that take turns, step
-        by step, each is looked at in its turn, as far as there are steps enough between two looks."""
+        """Whether to compute the exact mean of a step's gradients, too. Alternating `optimizers` are inspected one
+        after the other, if the interval between inspections is long enough."""
         every = self.settings.every
         inspections, since = divmod(step - self.from_step, every)
         return since == inspections * (1 - every) % optimizers % every
 
     def note(self, loss: float) -> None:
-        """Take in a step's loss."""
+        """Record a step's loss."""
         self._losses.add(loss)
 
     def inspect(
@@ -72,12 +72,13 @@ class EstGuard:
         transport: Transport,
         device: torch.device,
     ) -> str | None:
-        """Why the codec is to be given up; None where it is not. `lost` is what the mean has lost (`Layout.lost`). Of
-        this rank's ESTs `gradients` are squares of what was to be sent, and `states` what the codec keeps."""
+        """Why the codec is given up; None if it is not. `lost` is the relative squared error of the mean
+        (`Layout.lost`). For the ESTs of this rank, `gradients` are squared norms before encoding, and `states` the
+        codec's states."""
         totals = torch.zeros(2 * n_est + 1, dtype=torch.float64, device=device)
         for est, square in gradients.items():
             totals[est], totals[n_est + est] = square, _unsent(states[est].values())
-        # Kernels of several types of devices may differ in the last bit: rank 0's figure is everybody's.
+        # Kernels of different device types may differ in the last bit: all ranks use rank 0's value.
         totals[-1] = lost if transport.rank == 0 else 0.0
         transport.add(totals).wait()
         *squares, lost = totals.tolist()
@@ -88,7 +89,7 @@ class EstGuard:
         return found.alarm
 
     def saved(self) -> Any:
-        """What a checkpoint keeps of it, for JSON."""
+        """The state for a checkpoint, JSON-serializable."""
         inspections, losses = self._watch.inspections, self._losses
         return msgspec.to_builtins(_Saved(of=self.of, from_step=self.from_step, inspections=inspections, losses=losses))
 
@@ -101,5 +102,5 @@ class EstGuard:
 
 
 def _unsent(states: Iterable[State]) -> Tensor | float:
-    """Square of what an EST's codec has not sent so far."""
+    """Squared norm of an EST's residuals."""
     return sum((state["residual"].double().square().sum() for state in states if "residual" in state), 0.0)

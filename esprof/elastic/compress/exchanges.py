@@ -1,7 +1,7 @@
-"""How ranks come to the mean of a gradient that is encoded: by all-reduces, by gathering all, or by parts.
+"""Exchanges that average an encoded gradient over the ranks: by all-reduce, all-gather, or all-to-all of shards.
 
-An exchange is a generator: it starts a transfer, yields it, and goes on when that is done. So whoever drives it decides
-which thread or stream does which part. The mean is written over the gradient, with the same bits on all ranks.
+An exchange is a generator: it starts a collective, yields it, and continues when it is done. Its caller decides which thread
+or stream runs it. The mean overwrites the gradient, with the same bits on all ranks.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,18 +36,18 @@ class Counted:
         return self.inner.rank
 
     def add(self, tensor: Tensor) -> Work:
-        # As a ring does it: each rank sends all of it twice, but for one part.
+        # As a ring all-reduce: each rank sends 2 (n - 1) / n of the tensor.
         self.sent += 2 * tensor.nbytes * (self.world - 1) // self.world
         return self.inner.add(tensor)
 
     def gather(self, mine: Tensor) -> tuple[Tensor, Work]:
-        """(what all ranks' tensors will be in, in their order; the transfer)."""
+        """(output of all ranks' tensors in rank order, the running collective)."""
         self.sent += mine.nbytes * (self.world - 1)
         out = mine.new_empty(self.world * len(mine))
         return out, self.inner.gather(out, mine)
 
     def swap(self, shards: Tensor) -> tuple[Tensor, Work]:
-        """(what each rank's part for this one will be in, in their order; the transfer). `parts` has one for each
+        """(output of each rank's shard for this rank in rank order, the running collective). `shards` has one for each
         rank."""
         self.sent += shards.nbytes * (self.world - 1) // self.world
         out, sizes = torch.empty_like(shards), [len(shards) // self.world] * self.world
@@ -56,17 +56,18 @@ class Counted:
 
 @dataclass(frozen=True)
 class Links:
-    """What transfers go over: each is used by one thread alone, so that all ranks start its transfers in one order."""
+    """The links of an exchange. Each is used by one thread alone, so that all ranks start its collectives in the same
+    order."""
 
     first: Counted
-    """Of the first transfer of an exchange."""
+    """For the first collective of an exchange."""
     later: Counted
-    """Of those that follow."""
+    """For the later collectives."""
 
 
 def exchange_for(codec: Codec, wanted: Exchange | None) -> Exchange:
-    """How this codec's gradients are exchanged: as `wanted`, or by default with the fewest bytes for many ranks. Raises
-    UsageError where it cannot be."""
+    """The exchange for this codec: `wanted`, or by default the one with the fewest bytes for many ranks. Raises
+    UsageError if the codec does not support `wanted`."""
     can: tuple[Exchange, ...]
     if isinstance(codec, Summable):
         can = ("all_reduce", "all_gather")
@@ -82,7 +83,7 @@ def exchange_for(codec: Codec, wanted: Exchange | None) -> Exchange:
 
 
 def reduced(exchange: Exchange, codec: Codec, gradient: Tensor, state: State, links: Links) -> Steps:
-    """The steps by which `gradient` (1-D) becomes the mean of all ranks'."""
+    """The exchange that replaces `gradient` (1-D) by the mean over all ranks."""
     if exchange == "all_reduce":
         assert isinstance(codec, Summable), "exchange_for lets no other through"
         return _summed(codec, gradient, state, links)
@@ -91,10 +92,10 @@ def reduced(exchange: Exchange, codec: Codec, gradient: Tensor, state: State, li
 
 
 def unsent(state: State, numel: int, link: Counted) -> Tensor | None:
-    """What this rank has to add to its next gradient of `numel` entries, exchanged over `link`, for nothing that
-    `state` keeps to be lost; None where that is nothing.
+    """The residual that this rank has to add to its next gradient of `numel` entries, exchanged over `link`, when
+    `state` is dropped; None if there is none.
 
-    What the second encoding of this rank's part lost is of the mean: it counts as often as there are ranks.
+    The residual of the second encoding of this rank's shard is part of the mean, so it is multiplied by the number of ranks.
     """
     whole = state["residual"][:numel] if "residual" in state else None
     second = state.get("second")
@@ -119,7 +120,7 @@ def _gathered(codec: Codec, gradient: Tensor, state: State, links: Links) -> Ste
 
 
 def _by_shards(codec: Codec, gradient: Tensor, state: State, links: Links) -> Steps:
-    """Each rank gets its part from all, and shares the mean of it. What the second encoding loses is kept, too."""
+    """Each rank receives its shard from all, and gathers the encoded mean. Has a residual for the second encoding, too."""
     world, rank = links.first.world, links.first.rank
     shard = shard_size(len(gradient), world)
     whole = gradient.new_zeros(world * shard)
@@ -141,12 +142,12 @@ def _by_shards(codec: Codec, gradient: Tensor, state: State, links: Links) -> St
 
 
 def shard_size(numel: int, world: int) -> int:
-    """Entries of each rank's part: blocks that share a scale stay whole."""
+    """Entries of each rank's shard: a multiple of the blocks that share a scale."""
     return -(-numel // (world * BLOCK)) * BLOCK
 
 
 def _residuals_of_shards(codec: Codec, state: State, whole: Tensor, shard: int) -> list[State]:
-    """What the codec keeps for each part: views of one residual, so that another exchange can go on with it."""
+    """The codec's state for each shard: views of one residual, so that another exchange can continue with it."""
     if not codec.has_state:
         return [{} for _ in range(len(whole) // shard)]
     if "residual" not in state:
@@ -158,7 +159,7 @@ def _residuals_of_shards(codec: Codec, state: State, whole: Tensor, shard: int) 
 
 
 def _decode_mean(codec: Codec, wires: Tensor, world: int, out: Tensor) -> None:
-    """Write the mean of what `world` equally long wires stand for over `out`, always added in the ranks' order."""
+    """Write the mean of `world` decoded wires of equal length to `out`, added in rank order."""
     decoded = torch.empty_like(out)
     for rank, wire in enumerate(wires.view(world, -1)):
         codec.decode(wire, decoded if rank else out)

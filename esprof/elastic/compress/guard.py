@@ -1,7 +1,7 @@
-"""Whether compression still does no harm: what is lost, what is left unsent, and the loss.
+"""Guards compression by the error of the mean gradient, the residual, and the loss.
 
-A look is taken every so many steps, and what it sees is summed over the ranks, so that all decide alike. That the guard is
-content says that so far nothing of this was wrong, not that the model will be as accurate.
+Inspects a step at an interval; results are summed over the ranks, so that all decide the same. Without an alarm none
+of these checks has failed so far; that does not guarantee the accuracy of the model.
 """
 
 import math
@@ -18,25 +18,25 @@ from esprof.elastic.compress.exchanges import Counted
 from esprof.elastic.runtime.transport import Work
 
 _MIN_LOSSES_FOR_SPIKE = 20
-"""Losses from which on one can be told from the others."""
+"""Minimum number of losses to detect a spike."""
 
 
 @dataclass
 class Inspection:
-    """What was seen of one bucket at one step; the same on all ranks."""
+    """The inspection of one bucket in one step; the same on all ranks."""
 
     step: int
     vnmse: float
-    """Squared error of the mean that the ranks came to, relative to the squared exact one."""
+    """Squared error of the mean gradient, relative to the square of the exact mean."""
     unsent: float
-    """Norm of what was not sent, relative to that of the gradient; the root mean square over the ranks."""
+    """Norm of the residual relative to that of the gradient; root mean square over the ranks."""
     alarm: str | None = None
-    """Why the bucket's codec is given up; None where it is not."""
+    """Why the bucket's codec is given up; None if it is not."""
 
 
 @dataclass
 class BucketWatch:
-    """The looks at one bucket."""
+    """The inspections of one bucket."""
 
     settings: GuardSettings
     inspections: list[Inspection] = field(default_factory=list)
@@ -44,8 +44,8 @@ class BucketWatch:
     def inspect(
         self, step: int, exact: Tensor, mean: Tensor, state: State, spiked: bool, link: Counted, everyone: Counted
     ) -> Iterator[Work]:
-        """Look at `mean`, which the ranks of `link` came to, beside `exact`, what this rank had to send, which is used up.
-        `everyone` is a link to all ranks, which may have other parts of the bucket."""
+        """Compare `mean`, the result of the ranks of `link`, with the mean of `exact`, this rank's uncompressed
+        gradient, which is overwritten. `everyone` links all ranks, which may hold other shards of the bucket."""
         unsent = state["residual"].square().sum() if "residual" in state else exact.new_zeros(())
         mine = [unsent, exact.square().sum(), exact.new_tensor(float(spiked))]
         exact.mul_(1 / link.world)
@@ -57,7 +57,7 @@ class BucketWatch:
         self.judge(step, lost / whole if whole else 0.0, math.sqrt(left / sent) if sent else 0.0, spiked=spikes > 0)
 
     def judge(self, step: int, vnmse: float, unsent: float, *, spiked: bool) -> Inspection:
-        """Take in a look."""
+        """Record an inspection."""
         found = Inspection(step, vnmse, unsent)
         self.inspections.append(found)
         found.alarm = self._alarm(found, spiked)
@@ -80,11 +80,11 @@ class BucketWatch:
 
 @dataclass
 class Losses:
-    """Whether the latest loss is far above those before."""
+    """Detects a loss far above the previous ones."""
 
     spike: float
     spiked: bool = False
-    """Since this was last asked for by a look."""
+    """Whether there was a spike since the last inspection."""
     _count: int = 0
     _mean: float = 0.0
     _squares: float = 0.0

@@ -1,7 +1,7 @@
-"""Exchanges that send compressed gradients between hosts alone.
+"""Hierarchical exchanges, which compress gradients between hosts only.
 
-The ranks of one host first add up their gradients by parts, uncompressed. Each part's owner exchanges it, compressed,
-with the owners of the same part on the other hosts, and the parts are gathered within the host again.
+The ranks of one host first reduce-scatter their gradients, uncompressed. The owner of each shard exchanges it, compressed,
+with the owners of the same shard on the other hosts; then the shards are all-gathered within the host.
 """
 
 import socket
@@ -23,15 +23,14 @@ from esprof.elastic.runtime.transport import GroupTransport
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts that a job's ranks are on, each with as many, and this rank's links to those it exchanges parts
-    with."""
+    """The hosts of a job, each with the same number of ranks, and this rank's links."""
 
     of_rank: tuple[int, ...]
-    """Number of each rank's host, in the ranks' order."""
+    """Number of each rank's host, in rank order."""
     within: Links
-    """Between the ranks of this one's host."""
+    """Between the ranks of this host."""
     between: Counted
-    """Between the owners of this rank's part, of each host one: only who drives exchanges to their end uses it."""
+    """Between the owners of this rank's shard, one per host. Used only by the thread that completes exchanges."""
 
     @property
     def sent(self) -> int:
@@ -39,23 +38,23 @@ class Hosts:
         return self.within.first.sent + self.within.later.sent + self.between.sent
 
     def unsent(self, state: State, numel: int) -> Tensor | None:
-        """As `exchanges.unsent`: what this rank has to add to its next gradient of `numel` entries. The state is that
-        of its part of the host's mean."""
+        """Like `exchanges.unsent`: the residual that this rank has to add to its next gradient of `numel` entries. The
+        state is that of its shard of the host's mean."""
         link, shard = self.within.later, shard_size(numel, self.within.later.world)
         residual = exchanges.unsent(state, shard, self.between)
         if residual is None:
             return None
         whole = residual.new_zeros(link.world * shard)
-        # Of what one rank adds, its host's mean gets a share.
+        # The host's mean divides it by the number of ranks of the host.
         whole[link.rank * shard : (link.rank + 1) * shard] = residual * link.world
         return whole[:numel]
 
 
 class SharedHosts:
-    """The hosts of a job's ranks, found out the first time that they matter. All ranks make the same calls."""
+    """The hosts of a job's ranks, determined on first use. All ranks make the same calls."""
 
     def __init__(self, group: dist.ProcessGroup, *, threaded: bool) -> None:
-        """`threaded` as `hosts_of` has it."""
+        """`threaded` as in `hosts_of`."""
         self._group, self._threaded = group, threaded
         self.found: Hosts | None = None
 
@@ -65,16 +64,15 @@ class SharedHosts:
         return self.found
 
     def find_for(self, *choices: CodecChoice) -> None:
-        """Find them out if a choice needs them. Raises UsageError where ranks cannot exchange gradients between
-        hosts."""
+        """Determine the hosts if a choice needs them. Raises UsageError if ranks cannot exchange gradients between hosts."""
         if self.found is None and any(choice.topology == "hierarchical" for choice in choices):
             self.found = hosts_of(self._group, threaded=self._threaded)
 
 
 def hosts_of(group: dist.ProcessGroup, *, threaded: bool) -> Hosts:
-    """Find out which ranks of `group` share a host. All ranks of the job call it; it makes process groups, two of each
-    host where transfers are started by a thread `threaded` that of the backward pass, too. Raises UsageError, on all
-    ranks, where the hosts are such that gradients cannot be exchanged between them alone."""
+    """Determine which ranks of `group` share a host, and create process groups. All ranks of the job call it. With
+    `threaded`, collectives are also started by a thread other than that of the backward pass, and each host gets two
+    groups. Raises UsageError on all ranks if the hosts do not support hierarchical exchanges."""
     names: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(names, socket.gethostname(), group=group)
     ranks = dist.get_process_group_ranks(group)
@@ -94,8 +92,8 @@ def hosts_of(group: dist.ProcessGroup, *, threaded: bool) -> Hosts:
 
 
 def arranged(names: Sequence[str]) -> list[list[int]]:
-    """The ranks of each host, by each rank's host name. Raises UsageError where there are not several hosts, each with
-    several ranks, and as many."""
+    """The ranks of each host, from each rank's host name. Raises UsageError unless there are several hosts with the
+    same number of ranks, at least two each."""
     hosts: dict[str, list[int]] = {}
     for rank, name in enumerate(names):
         hosts.setdefault(name, []).append(rank)
@@ -116,8 +114,8 @@ def arranged(names: Sequence[str]) -> list[list[int]]:
 
 
 def by_hosts(gradient: Tensor, within: Links, between: Callable[[Tensor], Steps]) -> Steps:
-    """The steps by which `gradient` (1-D) becomes the mean of all ranks'; those of `between` make of this rank's part
-    of its host's mean that of all hosts' means."""
+    """The exchange that replaces `gradient` (1-D) by the mean over all ranks; `between` averages this rank's shard
+    over the hosts."""
     world = within.first.world
     shard = shard_size(len(gradient), world)
     received, work = within.first.swap(torch.nn.functional.pad(gradient, (0, world * shard - len(gradient))))

@@ -1,4 +1,4 @@
-"""Who drives exchanges: a thread beside the backward pass, or a stream beside its own."""
+"""Runs exchanges concurrently with the backward pass: in a thread, or on a separate GPU stream."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ from esprof.elastic.runtime.transport import Work
 
 
 class ExchangeLane(Protocol):
-    """Runs exchanges one after the other, in the order in which they come."""
+    """Runs exchanges one after the other, in the order of submission."""
 
     def run(self, under_way: Work | None, steps: Steps, result: Tensor) -> Future[Tensor]:
-        """Wait for `under_way`, then drive `steps` to their end; the future then holds `result`."""
+        """Wait for `under_way`, then complete `steps`; returns a future of `result`."""
 
     def close(self) -> None: ...
 
@@ -28,7 +28,7 @@ def lane_for(device: torch.device) -> ExchangeLane:
 
 
 class ThreadLane:
-    """A thread: transfers of CPU tensors are waited for by whoever needs them."""
+    """A thread, which blocks in collectives of CPU tensors."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Work | None, Steps, Tensor, Future[Tensor]] | None] = SimpleQueue()
@@ -56,7 +56,7 @@ class ThreadLane:
 
 
 class StreamLane:
-    """A stream of a GPU: all is issued at once, and the device waits."""
+    """A GPU stream: everything is launched at once, and the device waits."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

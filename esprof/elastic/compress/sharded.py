@@ -1,8 +1,8 @@
-"""Gradients of FSDP2 that travel as 16-bit floats and are added as 32-bit ones.
+"""FSDP2 gradients that are sent as bf16 and summed as float32.
 
-A reduce-scatter in bf16 (`MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`) adds in bf16, too, and loses more the more
-ranks there are. Here each rank gets its shard of all ranks' gradients by an all-to-all, and adds them in 32 bits: as many
-bytes.
+A reduce-scatter in bf16 (`MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`) also sums in bf16; its error grows with
+the number of ranks. Here each rank receives its shard of all ranks' gradients by an all-to-all, with as many bytes, and sums
+in float32.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from esprof.core.errors import UsageError
 
 
 def compress_sharded(model: nn.Module) -> "NarrowReduceScatter":
-    """Let all gradients of `model`, which `fully_shard` has been applied to, travel as bf16.
+    """Send all gradients of `model`, to which `fully_shard` was applied, as bf16.
 
-    Raises UsageError where nothing of it is sharded, or this torch lets nobody else carry out the reduce-scatter.
+    Raises UsageError if nothing is sharded, or this torch does not support a custom reduce-scatter.
     """
     sharded = _sharded(model)
     if not sharded:
@@ -29,14 +29,14 @@ def compress_sharded(model: nn.Module) -> "NarrowReduceScatter":
         raise UsageError(f"torch {torch.__version__} has no set_custom_reduce_scatter", remedy="Use a newer one.")
     made = NarrowReduceScatter()
     for module in sharded:
-        # Sums alone: other operations are NCCL's own.
+        # Only sums are supported: other operations need NCCL's reduce-scatter.
         module.set_force_sum_reduction_for_comms(True)
         module.set_custom_reduce_scatter(made)
     return made
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether `fully_shard` has been applied to it, or to a part of it."""
+    """Whether `fully_shard` was applied to the model or one of its modules."""
     return bool(_sharded(model))
 
 
@@ -72,10 +72,10 @@ class NarrowReduceScatter:
 
 
 def narrowed(gradient: Tensor) -> Tensor:
-    """What travels of it: bf16, or what it is if that is no longer."""
+    """The gradient as bf16; unchanged if its type has at most 16 bits."""
     return gradient if gradient.element_size() <= torch.bfloat16.itemsize else gradient.to(torch.bfloat16)
 
 
 def add(received: Tensor, shard: Tensor) -> None:
-    """Add up what has come, a shard of each rank, in `shard`."""
+    """Sum the received shards of all ranks into `shard`."""
     torch.sum(received.view(-1, len(shard)), dim=0, dtype=shard.dtype, out=shard)
