@@ -8,7 +8,7 @@ import numpy as np
 from esprof.analyzers.finding import CPU_CONTENTION, Diagnosis, Finding, RankBreakdown, Throughput
 from esprof.analyzers.findings import RULES
 from esprof.analyzers.ignore import NOTHING, Ignores, ignored_note
-from esprof.analyzers.largest_part import computing, largest_part
+from esprof.analyzers.largest_share import computing, largest_share
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpriced
 from esprof.analyzers.steps.job_steps import JobSteps
@@ -154,7 +154,7 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankB
         )
     if not findings or findings[0].saving_us <= 0:
         takes = f"A step takes {readable.duration(step_ns)}, {100 * computing(parts):.0f} % of it compute"
-        rest = largest_part(replayed, parts)
+        rest = largest_share(replayed, parts)
         if rest is None:
             return f"{takes}; no cause known to esprof costs noticeable time.{caveat}"
         return f"{takes}. {rest} No change that esprof can price would save 1 % of a step.{caveat}"

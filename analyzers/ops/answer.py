@@ -1,4 +1,4 @@
-"""What `esprof ops` answers."""
+"""Output of `esprof ops`, as types."""
 
 from typing import Literal
 
@@ -11,12 +11,12 @@ Sort = Literal["own-gpu", "total-gpu", "own-cpu", "total-cpu", "calls"]
 
 OpKind = Literal["op", "module", "annotation", "runtime", "collective", "loader", "checkpoint"]
 """`op` is an operation of PyTorch, `module` the forward of an `nn.Module`, `annotation` a range that the job marked
-(`record_function`), `runtime` a call of the driver (CUDA, ROCm), `collective` a transfer on a CPU thread (gloo), `loader` a
+(`record_function`), `runtime` a call of the driver (CUDA, ROCm), `collective` a gloo collective on a CPU thread, `loader` a
 call of a DataLoader's iterator, `checkpoint` a save."""
 
 
 class RankOp(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation on one rank, per mean steady step."""
+    """One operation on one rank, per mean steady-state step."""
 
     rank: Rank
     calls: float
@@ -27,7 +27,7 @@ class RankOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """Work on a GPU that an operation launched itself, by name: per mean steady step, the mean of the ranks."""
+    """GPU work of one name that an operation launched itself, per mean steady-state step; the mean over ranks."""
 
     name: str
     calls: float
@@ -35,51 +35,51 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shapes(msgspec.Struct, frozen=True, kw_only=True):
-    """Shapes of the inputs that an operation was called with, and how often in a mean steady step; the mean of the ranks."""
+    """Input shapes of an operation, and its calls with them in a mean steady-state step; the mean over ranks."""
 
     shapes: str
     calls: float
 
 
-class CallPlace(msgspec.Struct, frozen=True, kw_only=True):
+class CallSite(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the job's own code that an operation was called from."""
 
     frame: str
     """As `file(line): function`."""
     share_pct: float
-    """Share of what is known of the operation's places, by time, in per cent."""
+    """Share of the operation's time with a known source location, in per cent."""
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True):
-    """All calls of one name. Times are per mean steady step, the mean of the ranks; they are sums over threads and streams.
+    """All calls of one name. Times are means over ranks, per mean steady-state step, summed over threads and streams.
 
-    Own CPU time leaves out what is called inside; total CPU time counts a recursive call once. GPU times are those of the
-    kernels, copies and fills launched: own ones while nothing else was called inside, total ones by all that is called
-    inside, too.
+    Own CPU time excludes nested calls; total CPU time counts a recursive call once. GPU times are those of the kernels,
+    copies and fills launched: own time counts those launched by the operation itself, total time also those launched by
+    nested calls.
     """
 
     name: str
     kind: OpKind
     shapes: str | None
-    """Shapes of its inputs, where rows are told apart by them and they were recorded."""
+    """Shapes of its inputs, if rows are separated by shapes and shapes were recorded."""
     calls: float
     own_cpu_us: float
     total_cpu_us: float
     own_gpu_us: float
     total_gpu_us: float
     share_pct: float
-    """Its own time of that of all, on the device by which rows are sorted, in per cent."""
+    """Its share of the own time of all operations, on the device by which rows are sorted, in per cent."""
     differs: Rank | None
-    """The rank that is furthest from the others by what rows are sorted by; None where none differs much."""
+    """The rank furthest from the median in the sort column; None if no rank differs much."""
     by_rank: tuple[RankOp, ...]
     kernels: tuple[Kernel, ...]
-    """What it launched itself, most time first, at most `over_ranks.MAX_PARTS_NAMED`."""
+    """Kernels that it launched itself, most time first, at most `over_ranks.MAX_DETAILS_NAMED`."""
     kernels_found: int
     inputs: tuple[Shapes, ...]
-    """Most frequent first, at most `over_ranks.MAX_PARTS_NAMED`; empty where they were not recorded."""
+    """Most frequent first, at most `over_ranks.MAX_DETAILS_NAMED`; empty if shapes were not recorded."""
     inputs_found: int
-    places: tuple[CallPlace, ...]
-    """Most time first, at most `over_ranks.MAX_PARTS_NAMED`; empty where nothing tells."""
+    places: tuple[CallSite, ...]
+    """Most time first, at most `over_ranks.MAX_DETAILS_NAMED`; empty if no source location is known."""
 
 
 class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,10 +88,10 @@ class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "esprof.ops/1"
     world_size: int
     ranks: tuple[Rank, ...]
-    """The ranks that the means are of."""
+    """Ranks over which means are taken."""
     missing_ranks: tuple[Rank, ...]
     steps: tuple[int, ...]
-    """The steady steps that the means are of."""
+    """Steady-state steps over which means are taken."""
     step_us: float
     """Mean duration of these steps on these ranks."""
     has_gpu: bool
@@ -105,9 +105,9 @@ class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     gpu_us: float
     """Time of all work on GPUs launched in these steps, per mean step and rank, summed over streams."""
     gpu_outside_us: float
-    """The part of it that was launched outside any operation, module or range."""
+    """The portion of `gpu_us` launched outside any operation, module or range."""
     shapes_recorded: bool
     found: int
-    """Rows that there are; `ops` are the first of them."""
+    """Number of rows; `ops` holds the first of them."""
     ops: tuple[Op, ...]
     warnings: tuple[RunWarning, ...]

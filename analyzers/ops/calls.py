@@ -1,4 +1,4 @@
-"""The calls of one rank in the steady steps: what ran on its CPU threads, nested, and what that launched on GPUs."""
+"""The calls of one rank in the steady-state steps: nested calls on its CPU threads, and the GPU work they launched."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,15 +21,14 @@ _KINDS: dict[str, OpKind] = {
     "checkpoint": "checkpoint",
     "python": "module",
 }
-"""Kinds of events that are calls on a thread. Of the `python` ones only modules are: other frames are no operations."""
+"""Kinds of events that are calls on a thread. Of `python` events only modules count as operations."""
 
 _ON_GPU = ("kernel", "memcpy", "memset", "collective")
 
 
 @dataclass(frozen=True)
 class Key:
-    """What the calls of one row of the table have in common. `shapes` are None where rows are not shape_numbers apart by "
-    "them."""
+    """Identity of a row of the table. `shapes` is None if rows are not separated by shapes."""
 
     kind: OpKind
     name: str
@@ -38,44 +37,43 @@ class Key:
 
 @dataclass(frozen=True)
 class RankCalls:
-    """The calls of one rank that overlap its steady steps, thread by thread; each array has an entry for each of "
-    "them."""
+    """The calls of one rank that overlap its steady-state steps, sorted by thread; arrays have one entry for each call."""
 
     row: np.ndarray
     """Row of the event table."""
     key: np.ndarray
     """Index into `keys`."""
     keys: tuple[Key, ...]
-    around: np.ndarray
-    """Index of the call that each stands in; -1 for none."""
+    enclosing: np.ndarray
+    """Index of the enclosing call; -1 if there is none."""
     outermost: np.ndarray
-    """bool: no call of the same key is around it."""
+    """bool: no call of the same key encloses it."""
     starts_inside: np.ndarray
     """bool: it starts in a steady step."""
     counts: np.ndarray
-    """bool: it does, and is not the only call in one of its own key. So torch counts operations that call an overload of
-    themselves."""
+    """bool: the call starts inside and is not the only call within a call of its own key. torch also counts an operation
+    that calls its own overload once."""
     own_ns: np.ndarray
-    """Time in the steady steps in which nothing inside it is open."""
+    """Time in the steady-state steps in which no nested call is open."""
     total_ns: np.ndarray
-    """Time in the steady steps."""
+    """Time in the steady-state steps."""
     adds_ns: np.ndarray
-    """The part of it in which no earlier call of its key is open on the thread."""
+    """The portion of `total_ns` in which no earlier call of its key is open on the thread."""
 
 
 @dataclass(frozen=True)
 class LaunchedWork:
-    """Work that the calls of a rank launched on GPUs in its steady steps; each array has an entry for each piece."""
+    """Kernels, copies and fills that a rank launched in its steady-state steps; arrays have one entry for each."""
 
     row: np.ndarray
     """Row of the event table."""
     by: np.ndarray
-    """Index of the innermost of `RankCalls` that is no runtime call; -1 where it was launched outside any."""
+    """Index of the launching call in `RankCalls`, the innermost one that is not a runtime call; -1 if there is none."""
     dur_ns: np.ndarray
 
 
 class SteadyTime:
-    """The steady steps of a rank laid end to end: time outside them counts nothing."""
+    """A clock that runs only during the steady-state steps of a rank."""
 
     def __init__(self, spans: Sequence[tuple[Ns, Ns]]) -> None:
         """`spans` are (start, end) of each step, ascending, on the rank's clock."""
@@ -86,13 +84,13 @@ class SteadyTime:
         self.total_ns = int(self._length.sum())
 
     def at(self, moment: np.ndarray) -> np.ndarray:
-        """Steady time that has passed at each moment (ns)."""
+        """Time of this clock at each moment, ns."""
         step = np.searchsorted(self._begin, moment, side="right") - 1
         into = np.clip(moment - self._begin[step], 0, self._length[step])
         return np.where(step >= 0, self._before[step] + into, 0)
 
     def holds(self, moment: np.ndarray) -> np.ndarray:
-        """Whether each moment (ns) lies in a steady step."""
+        """Whether each moment (ns) lies in a steady-state step."""
         step = np.searchsorted(self._begin, moment, side="right") - 1
         inside: np.ndarray = (step >= 0) & (moment - self._begin[step] < self._length[step])
         return inside
@@ -104,15 +102,17 @@ def calls_of(events: Table, steady: SteadyTime, by_shape: bool) -> RankCalls:
     key, keys = _keys(events, row, by_shape)
     start = events.ints("start_ns")[row]
     begin, end = steady.at(start), steady.at(start + events.ints("dur_ns")[row])
-    own, around, outermost, adds = nested(events.ints("tid")[row], begin, end, key, len(keys))
+    own, enclosing, outermost, adds = nested(events.ints("tid")[row], begin, end, key, len(keys))
     starts_inside = steady.holds(start)
-    is_alone = np.bincount(around[around >= 0], minlength=len(row))[around] == 1
-    repeats = (around >= 0) & is_alone & (key[around] == key)
-    return RankCalls(row, key, keys, around, outermost, starts_inside, starts_inside & ~repeats, own, end - begin, adds)
+    is_alone = np.bincount(enclosing[enclosing >= 0], minlength=len(row))[enclosing] == 1
+    repeats = (enclosing >= 0) & is_alone & (key[enclosing] == key)
+    return RankCalls(
+        row, key, keys, enclosing, outermost, starts_inside, starts_inside & ~repeats, own, end - begin, adds
+    )
 
 
 def _rows(events: Table, steady: SteadyTime) -> np.ndarray:
-    """Rows of calls that overlap the steady steps, thread by thread, each after the one around it."""
+    """Rows of the calls that overlap the steady-state steps, sorted by thread, each after its enclosing call."""
     codes, kinds = events.codes("kind")
     is_call = np.array([kind in _KINDS for kind in kinds] + [False])[codes]
     if "python" in kinds:
@@ -151,24 +151,23 @@ def known(shapes: str) -> str | None:
 
 
 def launched_by(events: Table, calls: RankCalls) -> LaunchedWork:
-    """The work that `calls` launched on GPUs in steady steps. What was launched before is left out, however long "
-    "it ran."""
+    """The GPU work that `calls` launched in steady-state steps, without work launched before them."""
     gpu = np.flatnonzero((events.ints("stream") >= 0) & events.is_kind(*_ON_GPU))
     is_runtime = np.array([key.kind == "runtime" for key in calls.keys] + [False])[calls.key]
     launches = np.flatnonzero(is_runtime & calls.starts_inside)
     correlation = events.ints("correlation")
     at = position(correlation[calls.row[launches]], correlation[gpu])
     gpu, launch = gpu[at >= 0], launches[at[at >= 0]]
-    by = nearest(calls.around, ~is_runtime)
+    by = nearest(calls.enclosing, ~is_runtime)
     return LaunchedWork(gpu, by[launch], events.ints("dur_ns")[gpu])
 
 
 def total_gpu_ns(calls: RankCalls, launched: LaunchedWork) -> tuple[np.ndarray, np.ndarray]:
-    """Time of the work on GPUs that each call launched (itself, with all that stands in it), ns."""
+    """(time of the GPU work that each call launched itself, the same including its nested calls), ns."""
     own = np.zeros(len(calls.row), np.int64)
     mine = launched.by >= 0
     np.add.at(own, launched.by[mine], launched.dur_ns[mine])
-    return own, with_inner(calls.around, own)
+    return own, with_inner(calls.enclosing, own)
 
 
 def by_pair(key: np.ndarray, code: np.ndarray, texts: Sequence[str], values: np.ndarray) -> dict[tuple[int, str], int]:

@@ -1,6 +1,6 @@
-"""Which call stands in which: compiled sweeps over the calls of all threads of a rank.
+"""Nesting of calls: compiled sweeps over the calls of all threads of a rank.
 
-Calls come as arrays, thread by thread, those of a thread by start, and of those that start together the outer one first.
+Calls are arrays sorted by thread, then by start; of calls that start together, the outer one is first.
 """
 
 import numpy as np
@@ -12,16 +12,16 @@ from esprof.core.compiled import compiled
 def nested(
     thread: np.ndarray, start: np.ndarray, end: np.ndarray, key: np.ndarray, keys: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(own time, row of the call around it, whether it is the outermost of its key, what it adds to its key) of each call.
+    """(own time, row of the enclosing call, whether it is the outermost of its key, time added to its key) of each call.
 
-    Own time is when no call that began later on the thread is open, so that the own times of a thread sum to the time in
-    which anything is open, even where calls overlap without standing in each other. The call around is -1 for none. `key`
-    goes from 0 to below `keys`; a call is the outermost of its key where none of those around it has that key. What it adds
-    is its time in which no earlier call of its key was open on the thread: all of it, or none where it is not the outermost,
-    unless calls overlap without standing in each other.
+    Own time is the time in which no later call of the thread is open. The own times of a thread sum to the time in which
+    any call is open, even if calls overlap without being nested. The enclosing call is -1 if there is none. `key` is in
+    0..`keys` - 1. A call is the outermost of its key if no enclosing call has that key. The time added is the time in which
+    no earlier call of its key was open on the thread. For nested calls this is all of the call's time if it is the
+    outermost, else 0.
     """
     calls = len(start)
-    own, around = np.zeros(calls, np.int64), np.full(calls, -1, np.int64)
+    own, enclosing = np.zeros(calls, np.int64), np.full(calls, -1, np.int64)
     outermost, is_open = np.zeros(calls, np.bool_), np.zeros(keys, np.int32)
     adds, until = np.zeros(calls, np.int64), np.zeros(keys, np.int64)
     stack, depth, cursor = np.empty(calls + 1, np.int64), 0, 0
@@ -39,7 +39,7 @@ def nested(
         if depth:
             top = stack[depth - 1]
             own[top] += start[i] - cursor
-            around[i] = top
+            enclosing[i] = top
         cursor = start[i]
         outermost[i] = is_open[key[i]] == 0
         open_until = start[i] if outermost[i] else max(start[i], until[key[i]])
@@ -48,26 +48,26 @@ def nested(
         is_open[key[i]] += 1
         stack[depth] = i
         depth += 1
-    return own, around, outermost, adds
+    return own, enclosing, outermost, adds
 
 
 @compiled
-def with_inner(around: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """`own` of each call and of all that stand in it; `around` is as `nested` gives it."""
+def with_inner(enclosing: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Sum of `own` over each call and all calls nested in it; `enclosing` is as returned by `nested`."""
     total = own.copy()
-    for i in range(len(around) - 1, -1, -1):
-        if around[i] >= 0:
-            total[around[i]] += total[i]
+    for i in range(len(enclosing) - 1, -1, -1):
+        if enclosing[i] >= 0:
+            total[enclosing[i]] += total[i]
     return total
 
 
 @compiled
-def nearest(around: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The call itself where it is `wanted`, else the innermost wanted one around it; -1 for none."""
-    found = np.full(len(around), -1, np.int64)
-    for i in range(len(around)):
+def nearest(enclosing: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Row of each call if it is `wanted`, else of the innermost wanted call that encloses it; -1 if there is none."""
+    found = np.full(len(enclosing), -1, np.int64)
+    for i in range(len(enclosing)):
         if wanted[i]:
             found[i] = i
-        elif around[i] >= 0:
-            found[i] = found[around[i]]
+        elif enclosing[i] >= 0:
+            found[i] = found[enclosing[i]]
     return found

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.ops.answer import CallPlace, Kernel, Op, OpsAnswer, RankOp, Shapes, Sort
+from esprof.analyzers.ops.answer import CallSite, Kernel, Op, OpsAnswer, RankOp, Shapes, Sort
+from esprof.analyzers.ops.call_sites import call_sites_of
 from esprof.analyzers.ops.calls import (
     Key,
     LaunchedWork,
@@ -19,7 +20,6 @@ from esprof.analyzers.ops.calls import (
     launched_by,
     total_gpu_ns,
 )
-from esprof.analyzers.ops.places import places_of
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core import readable
@@ -29,8 +29,8 @@ from esprof.replay.steps import RecordedSteps, steps_of
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
-MAX_PARTS_NAMED = 4
-"""Kernels, shapes and places that are named of one operation."""
+MAX_DETAILS_NAMED = 4
+"""Most kernels, shapes and source locations listed for one operation."""
 
 MIN_DIFFERENCE_FROM_MEDIAN = 0.25
 """A rank differs where it is further from the median of the ranks than this share of the median …"""
@@ -43,7 +43,7 @@ _SUMS = ("calls", "own_cpu", "total_cpu", "own_gpu", "total_gpu")
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of the table. `sort` is None for the own time on the GPU, or on the CPU where no GPU is used."""
+    """Options of the table. If `sort` is None, rows are sorted by own GPU time, or own CPU time if no GPU is used."""
 
     sort: Sort | None = None
     top: int = 20
@@ -54,7 +54,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class _RankOps:
-    """Sums over the steady steps of one rank, ns and calls; arrays have an entry for each of `keys`."""
+    """Sums over the steady-state steps of one rank, ns and calls; arrays have one entry for each of `keys`."""
 
     keys: tuple[Key, ...]
     sums: np.ndarray
@@ -71,10 +71,10 @@ class _RankOps:
 
 
 def ops_run(run: Run, asked: Asked = Asked()) -> OpsAnswer:
-    """The operations of `run`. Raises InputError where it has no recorded step, UsageError for a rank that it lacks."""
+    """The operations of `run`. Raises InputError if it has no recorded step, UsageError for a rank that it lacks."""
     if not any(len(run.events(rank)) for rank in run.ranks):
         raise InputError(
-            "no window was recorded, and operations are seen in windows only",
+            "no window was recorded; operations are recorded in windows only",
             path=run.path,
             remedy="Record it without --flight, or with --every or --attach.",
         )
@@ -83,7 +83,7 @@ def ops_run(run: Run, asked: Asked = Asked()) -> OpsAnswer:
 
 
 def ops(steps: RecordedSteps, samples: JobSamples, asked: Asked = Asked()) -> OpsAnswer:
-    """The operations of the steady steps; `samples` are of the same run."""
+    """The operations of the steady-state steps; `samples` belong to the same run."""
     run = steps.run
     if asked.rank is not None:
         check_rank(run, asked.rank)
@@ -115,7 +115,7 @@ def ops(steps: RecordedSteps, samples: JobSamples, asked: Asked = Asked()) -> Op
 
 
 def check_rank(run: Run, rank: Rank) -> None:
-    """Raise UsageError where `run` has no such rank."""
+    """Raise UsageError if `run` has no such rank."""
     if rank not in run.ranks:
         raise UsageError(f"the run has no rank {rank}", remedy=f"It has {readable.ranks(run.ranks)}.")
 
@@ -144,7 +144,7 @@ def _of_rank(samples: JobSamples, rank: Rank, steps: RecordedSteps, by_shape: bo
         ),
         kernels=_kernels(events, calls, launched),
         shapes=_shapes(events, calls),
-        places=places_of(events, samples.of(rank), calls, steady),
+        places=call_sites_of(events, samples.of(rank), calls, steady),
         gpu_ns=int(launched.dur_ns.sum()),
         outside_ns=int(launched.dur_ns[launched.by < 0].sum()),
         step_ns=steady.total_ns / len(steps.steady),
@@ -179,8 +179,8 @@ class _Table:
         self._key_of = [np.array([index.setdefault(key, len(index)) for key in one.keys], int) for one in found]
         self.keys = list(index)
         self._sums = np.zeros((len(_SUMS), len(ranks), len(index)), np.int64)
-        for place, (one, keys) in enumerate(zip(found, self._key_of, strict=True)):
-            self._sums[:, place, keys] = one.sums
+        for column, (one, keys) in enumerate(zip(found, self._key_of, strict=True)):
+            self._sums[:, column, keys] = one.sums
         self._kernels = self._joined([{at: ns for at, (_, ns) in one.kernels.items()} for one in found])
         self._launches = self._joined([{at: n for at, (n, _) in one.kernels.items()} for one in found])
         self._shapes = self._joined([one.shapes for one in found])
@@ -225,19 +225,19 @@ class _Table:
             total_gpu_us=total_gpu,
             share_pct=round(100 * times[2 * self._on_gpu] / (self._own_of_all() or 1), 3),
             differs=self._differs(key),
-            by_rank=tuple(self._rank_op(place, key) for place in range(len(self._ranks))),
+            by_rank=tuple(self._rank_op(column, key) for column in range(len(self._ranks))),
             kernels=tuple(
                 Kernel(name=name, calls=round(launches[name] / self._per, 3), us=self.mean_us(ns))
-                for name, ns in kernels.most_common(MAX_PARTS_NAMED)
+                for name, ns in kernels.most_common(MAX_DETAILS_NAMED)
             ),
             kernels_found=len(kernels),
             inputs=tuple(
-                Shapes(shapes=text, calls=round(n / self._per, 3)) for text, n in inputs.most_common(MAX_PARTS_NAMED)
+                Shapes(shapes=text, calls=round(n / self._per, 3)) for text, n in inputs.most_common(MAX_DETAILS_NAMED)
             ),
             inputs_found=len(inputs),
             places=tuple(
-                CallPlace(frame=text, share_pct=round(100 * ns / (places.total() or 1), 3))
-                for text, ns in places.most_common(MAX_PARTS_NAMED)
+                CallSite(frame=text, share_pct=round(100 * ns / (places.total() or 1), 3))
+                for text, ns in places.most_common(MAX_DETAILS_NAMED)
             ),
         )
 
@@ -250,18 +250,18 @@ class _Table:
         return sum(one.gpu_ns for one in self._found) if self._on_gpu else int(self._sums[1].sum())
 
     def _differs(self, key: int) -> Rank | None:
-        """Of two ranks that are as far from their median as each other, the one with more time."""
+        """The rank that differs from the others in the sort column. Of two equally far from the median, the larger."""
         mine = self._sorted_by()[:, key].astype(float)
         middle = float(np.median(mine))
         away = np.abs(mine - middle)
-        furthest = max(range(len(mine)), key=lambda place: (away[place], mine[place]))
+        furthest = max(range(len(mine)), key=lambda column: (away[column], mine[column]))
         least = MIN_DIFFERENCE_OF_TOTAL * self._own_of_all() / len(mine) if self.sort != "calls" else 0
         return self._ranks[furthest] if away[furthest] > max(MIN_DIFFERENCE_FROM_MEDIAN * middle, least) else None
 
-    def _rank_op(self, place: int, key: int) -> RankOp:
-        calls, own_cpu, total_cpu, own_gpu, total_gpu = (self._sums[:, place, key] / self._steps).tolist()
+    def _rank_op(self, column: int, key: int) -> RankOp:
+        calls, own_cpu, total_cpu, own_gpu, total_gpu = (self._sums[:, column, key] / self._steps).tolist()
         return RankOp(
-            rank=self._ranks[place],
+            rank=self._ranks[column],
             calls=round(calls, 3),
             own_cpu_us=us(own_cpu),
             total_cpu_us=us(total_cpu),

@@ -125,16 +125,18 @@ def chosen(samples: JobSamples) -> tuple[SampledPhase, dict[Rank, RankStacks]]:
 
 
 def _sampled(samples: JobSamples, rank: Rank, phase: SampledPhase) -> RankStacks:
-    looks = samples.of(rank)
-    if not len(looks):
+    rank_samples = samples.of(rank)
+    if not len(rank_samples):
         return RankStacks((), np.zeros(0, np.int64), None, 0)
-    used = np.isin(looks.step, _steps_in(samples.steps, rank, phase)) & (looks.code >= 0)
-    code, dur, cpu = looks.code[used], looks.dur_ns[used], looks.cpu_ns[used]
+    used = np.isin(rank_samples.step, _steps_in(samples.steps, rank, phase)) & (rank_samples.code >= 0)
+    code, dur, cpu = rank_samples.code[used], rank_samples.dur_ns[used], rank_samples.cpu_ns[used]
 
     def by_stack(values: np.ndarray) -> np.ndarray:
-        return np.bincount(code, weights=np.maximum(values, 0), minlength=len(looks.stacks)).astype(np.int64)
+        return np.bincount(code, weights=np.maximum(values, 0), minlength=len(rank_samples.stacks)).astype(np.int64)
 
-    return RankStacks(tuple(looks.stacks), by_stack(dur), None if (cpu < 0).any() else by_stack(cpu), int(used.sum()))
+    return RankStacks(
+        tuple(rank_samples.stacks), by_stack(dur), None if (cpu < 0).any() else by_stack(cpu), int(used.sum())
+    )
 
 
 def _steps_in(steps: JobSteps, rank: Rank, phase: SampledPhase) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""How long functions of the job's own code take in the steps of the whole run, by the stacks that were sampled."""
+"""How long functions of the job's own code take in the steps of the whole run, from sampled stacks that were sampled."""
 
 import re
 from collections import Counter, defaultdict
@@ -35,7 +35,7 @@ MIN_SHARE_PASSED_ON = 0.8
 MIN_TENSOR_WORK_NS: Ns = 200 * NS_PER_US
 """A function that is mostly in operations longer than this, ns, is work on tensors, whatever it is for."""
 
-MIN_RECORDED_LOOKS = 3
+MIN_RECORDED_SAMPLES = 3
 """Looks at a function while operations were recorded from which on they tell whether it is."""
 
 _TRAINING = re.compile(
@@ -59,7 +59,7 @@ class _Called:
     """As `file: function`."""
     line: str
     """As `file(line): function`."""
-    is_part: bool
+    is_training: bool
     """Whether it is then a part of the training: it calls the model, say, or is called by it."""
     is_input: bool
     """Whether it is then at work on a batch."""
@@ -69,7 +69,7 @@ class _Called:
 class OwnFunction:
     """A function of the job's own code that is no part of the training, and what it takes of the run."""
 
-    place: SourceLocation
+    location: SourceLocation
     """The line at which most of its time is spent, and what that led to."""
     functions: frozenset[str]
     """The function, and those of the job's own that it calls, as `file: function`."""
@@ -81,7 +81,7 @@ class OwnFunction:
 
 
 class FunctionTimes:
-    """The looks at the training threads in the steps without profiler, garbage collections left out."""
+    """Samples of the training threads in the steps without profiler, garbage collections excluded."""
 
     def __init__(self, samples: JobSamples) -> None:
         self._samples = samples
@@ -91,25 +91,25 @@ class FunctionTimes:
         self._stacks: list[str] = []
         self._rank_of_stack: list[int] = []
         """Column of the rank that each is of."""
-        looks = [self._looks_of(rank) for rank in run.ranks]
-        # The looks of all ranks: column of the rank, number of the step among those without profiler, stack, ns, and what
+        of_ranks = [self._samples_of(rank) for rank in run.ranks]
+        # The samples of all ranks: column of the rank, number of the step among those without profiler, stack, ns, and what
         # of that the thread ran.
         self._rank, self._at, self._stack, self._ns, self._ran = (
-            np.concatenate([np.zeros(0, np.int64), *columns]) for columns in zip(*looks, strict=True)
+            np.concatenate([np.zeros(0, np.int64), *columns]) for columns in zip(*of_ranks, strict=True)
         )
 
-    def _looks_of(self, rank: Rank) -> tuple[np.ndarray, ...]:
-        looks = self._samples.of(rank)
-        inside = (looks.code >= 0) & np.isin(looks.step, self._steps)
-        end, dur = looks.at_ns[inside], looks.dur_ns[inside]
+    def _samples_of(self, rank: Rank) -> tuple[np.ndarray, ...]:
+        rank_samples = self._samples.of(rank)
+        inside = (rank_samples.code >= 0) & np.isin(rank_samples.step, self._steps)
+        end, dur = rank_samples.at_ns[inside], rank_samples.dur_ns[inside]
         own_ns = dur - self._samples.collecting(rank).collecting_ns(end - dur, end)
-        number = len(self._stacks) + looks.code[inside]
-        self._stacks += looks.stacks
+        number = len(self._stacks) + rank_samples.code[inside]
+        self._stacks += rank_samples.stacks
         column = self._run.ranks.index(rank)
-        self._rank_of_stack += [column] * len(looks.stacks)
-        ran_ns = own_ns * looks.cpu_ns[inside] / np.maximum(dur, 1)
-        rank_of_look = np.full(int(inside.sum()), column)
-        return rank_of_look, np.searchsorted(self._steps, looks.step[inside]), number, own_ns, ran_ns
+        self._rank_of_stack += [column] * len(rank_samples.stacks)
+        ran_ns = own_ns * rank_samples.cpu_ns[inside] / np.maximum(dur, 1)
+        rank_of_sample = np.full(int(inside.sum()), column)
+        return rank_of_sample, np.searchsorted(self._steps, rank_samples.step[inside]), number, own_ns, ran_ns
 
     def of(self, function: re.Pattern[str]) -> MeasuredPrice | None:
         """What the functions that the pattern finds (as `file(line): function`) take in a mean step, with all that they
@@ -132,7 +132,7 @@ class FunctionTimes:
             if function in named or spent.mean() < MIN_SHARE_OF_STEP * self._step_ns:
                 continue
             found = self._finding(function)
-            if self._is_own(found) and not self._is_tensor_work(function) and (one := self._told(function, found)):
+            if self._is_own(found) and not self._is_tensor_work(function) and (one := self._described(function, found)):
                 named |= one.functions
                 yield one
 
@@ -149,7 +149,11 @@ class FunctionTimes:
                 continue
             found = self._finding(function)
             is_input = any(called.is_input for called in found if called)
-            if not is_input and self._is_in(found).sum() >= MIN_SAMPLES and (one := self._told(function, found, lone)):
+            if (
+                not is_input
+                and self._is_in(found).sum() >= MIN_SAMPLES
+                and (one := self._described(function, found, lone))
+            ):
                 named |= one.functions
                 yield one
 
@@ -171,7 +175,7 @@ class FunctionTimes:
     def _finding(self, function: str) -> list[_Called | None]:
         return [next((one for one in chain if one.function == function), None) for chain in self._chains]
 
-    def _told(
+    def _described(
         self, function: str, found: list[_Called | None], among: Collection[str] | None = None
     ) -> OwnFunction | None:
         """All of what is known of a function, named by the one that it passes most of its time on to, `among` these; None
@@ -190,16 +194,16 @@ class FunctionTimes:
                 depth[called.function] = max(at, depth.get(called.function, 0))
                 lines[called.function][SourceLocation(called.line, None if last == called.line else last)] += ns
             inner[below[-1].function if below else ""] += ns
-        whole = within[function]
+        total_ns = within[function]
         deepest = max(
-            (name for name in within if within[name] >= MIN_SHARE_PASSED_ON * whole), key=lambda name: depth[name]
+            (name for name in within if within[name] >= MIN_SHARE_PASSED_ON * total_ns), key=lambda name: depth[name]
         )
-        if inner[deepest] < (1 - MIN_SHARE_PASSED_ON) * whole:
+        if inner[deepest] < (1 - MIN_SHARE_PASSED_ON) * total_ns:
             return None
         inside = self._is_in(found) & self._is_usual[self._at]
         of_rank = np.bincount(self._rank[inside], self._ns[inside], len(self._run.ranks)) / self._is_usual.sum()
         return OwnFunction(
-            place=lines[deepest].most_common(1)[0][0],
+            location=lines[deepest].most_common(1)[0][0],
             functions=frozenset(within),
             took_ns=dict(zip(self._run.ranks, of_rank.tolist(), strict=True)),
             ran=min(1.0, float(self._ran[inside].sum() / self._ns[inside].sum())),
@@ -229,14 +233,14 @@ class FunctionTimes:
         return np.bincount(self._stack[inside], self._ns[inside], len(self._stacks))
 
     def _is_in(self, found: list[_Called | None]) -> np.ndarray:
-        """Mask of the looks at the stacks that `found` has something for."""
+        """Mask of the samples whose stack has an entry in `found`."""
         mask: np.ndarray = np.array([one is not None for one in found] + [False])[self._stack]
         return mask
 
     def _is_own(self, found: list[_Called | None]) -> bool:
-        looks = int(self._is_in(found).sum())
-        part = int(self._is_in([one if one and one.is_part else None for one in found]).sum())
-        return len(self._steps) >= MIN_STEPS and looks >= MIN_SAMPLES and part <= MAX_SHARE_OF_TRAINING * looks
+        count = int(self._is_in(found).sum())
+        in_training = int(self._is_in([one if one and one.is_training else None for one in found]).sum())
+        return len(self._steps) >= MIN_STEPS and count >= MIN_SAMPLES and in_training <= MAX_SHARE_OF_TRAINING * count
 
     def _measured(self, found: list[_Called | None], steps: np.ndarray) -> MeasuredPrice:
         """By the steps of this mask."""
@@ -245,15 +249,17 @@ class FunctionTimes:
         return MeasuredPrice(saving_ns=float(took.mean()), margin_ns=mean_margin(took), step_ns=self._step_ns)
 
     def _is_tensor_work(self, function: str) -> bool:
-        """Whether most of the looks at it while operations were recorded were within long ones."""
-        looks = [look for rank in self._run.ranks for look in self._recorded_looks(rank, function)]
-        return len(looks) >= MIN_RECORDED_LOOKS and sum(looks) > len(looks) / 2
+        """Whether most samples of the function in recorded steps lie within long operations."""
+        are_long = [is_long for rank in self._run.ranks for is_long in self._within_long_operations(rank, function)]
+        return len(are_long) >= MIN_RECORDED_SAMPLES and sum(are_long) > len(are_long) / 2
 
-    def _recorded_looks(self, rank: Rank, function: str) -> list[bool]:
-        """Whether each look at a function, in a step of which operations were recorded, was within a long one."""
-        looks, timed = self._samples.of(rank), self._job.in_phase(rank, "timed")
-        mine = np.array([any(one.function == function for one in _chain(text)) for text in looks.stacks] + [False])
-        at = looks.at_ns[mine[looks.code] & np.isin(looks.step, timed)]
+    def _within_long_operations(self, rank: Rank, function: str) -> list[bool]:
+        """Whether each sample of a function in a recorded step lies within a long operation."""
+        rank_samples, timed = self._samples.of(rank), self._job.in_phase(rank, "timed")
+        mine = np.array(
+            [any(one.function == function for one in _chain(text)) for text in rank_samples.stacks] + [False]
+        )
+        at = rank_samples.at_ns[mine[rank_samples.code] & np.isin(rank_samples.step, timed)]
         events = self._run.events(rank)
         is_long = events.is_kind("op") & (events.ints("dur_ns") > MIN_TENSOR_WORK_NS)
         begin = events.ints("start_ns")[is_long]
@@ -269,12 +275,12 @@ def _chain(stack: str) -> list[_Called]:
         if is_own(line) and (called := frame(line)).file:
             above, below = frames[: at + 1], frames[at + 1 :]
             is_input = any(_INPUT in other for other in above)
-            is_part = is_input or _is_part(above, below)
-            found.append(_Called(f"{called.file}: {called.function}", line, is_part, is_input))
+            is_training = is_input or _is_training(above, below)
+            found.append(_Called(f"{called.file}: {called.function}", line, is_training, is_input))
     return found
 
 
-def _is_part(above: list[str], below: list[str]) -> bool:
+def _is_training(above: list[str], below: list[str]) -> bool:
     """Whether a function is a part of the model, or calls what trains, by the lines down to its own and those below."""
     # A hook is called as forward and backward are, but has another name.
     called = max((number for number, line in enumerate(above) if line.endswith(_CALLS_MODEL)), default=len(above))
@@ -287,11 +293,11 @@ def leading_functions(samples: JobSamples, ranks: Sequence[Rank]) -> set[str]:
     of_function: dict[str, float] = defaultdict(float)
     total = 0.0
     for rank in ranks:
-        looks = samples.of(rank)
-        here = (looks.code >= 0) & np.isin(looks.step, samples.steps.in_phase(rank, "stack"))
-        of_stack = np.bincount(looks.code[here], looks.dur_ns[here], len(looks.stacks))
+        rank_samples = samples.of(rank)
+        here = (rank_samples.code >= 0) & np.isin(rank_samples.step, samples.steps.in_phase(rank, "stack"))
+        of_stack = np.bincount(rank_samples.code[here], rank_samples.dur_ns[here], len(rank_samples.stacks))
         total += float(of_stack.sum())
         for at in np.flatnonzero(of_stack).tolist():
-            for function in functions_of(looks.stacks[at]):
+            for function in functions_of(rank_samples.stacks[at]):
                 of_function[function] += of_stack[at]
     return {function for function, ns in of_function.items() if ns >= MIN_SHARE_OF_STACKS_LEADING * total}

@@ -29,7 +29,7 @@ class Collections:
     """How many there were, on all ranks."""
     per_step_ns: dict[Rank, float]
     """What a mean step of each rank spends in them, ns."""
-    place: str
+    location: str
     """The line that was seen right behind most of their time; "" for none."""
 
 

@@ -10,7 +10,7 @@ from esprof.replay.cpu.sampled import RankSamples
 
 
 @dataclass(frozen=True)
-class RankLooks:
+class StackSamples:
     """The samples of one rank, by time; each array has an entry for each of them. See `schema.SAMPLES`."""
 
     at_ns: np.ndarray
@@ -35,16 +35,16 @@ class JobSamples:
     def __init__(self, steps: JobSteps) -> None:
         self.steps = steps
         self.run = steps.run
-        self._looks: dict[Rank, RankLooks] = {}
+        self._samples: dict[Rank, StackSamples] = {}
         self._collecting: dict[Rank, RankSamples] = {}
 
-    def of(self, rank: Rank) -> RankLooks:
-        if rank not in self._looks:
+    def of(self, rank: Rank) -> StackSamples:
+        if rank not in self._samples:
             table = self.run.samples(rank)
             code, stacks = table.codes("stack")
             at, dur, cpu, step = (table.ints(column) for column in ("at_ns", "dur_ns", "cpu_ns", "step"))
-            self._looks[rank] = RankLooks(at, dur, cpu, step, code, stacks)
-        return self._looks[rank]
+            self._samples[rank] = StackSamples(at, dur, cpu, step, code, stacks)
+        return self._samples[rank]
 
     def collecting(self, rank: Rank) -> RankSamples:
         """The same with the garbage collections of `rank`, as replay looks at them."""

@@ -139,18 +139,18 @@ def _row(is_slow: np.ndarray) -> tuple[int, int] | None:
 
     A few that are slow elsewhere do not count, nor does the row that a job's start may be.
     """
-    places = np.flatnonzero(is_slow)
-    aside = int((1 - MIN_SHARE_DUE) / 2 * len(places))
-    if len(places) - 2 * aside < MIN_STEPS_OF_A_RULE:
+    positions = np.flatnonzero(is_slow)
+    aside = int((1 - MIN_SHARE_DUE) / 2 * len(positions))
+    if len(positions) - 2 * aside < MIN_STEPS_OF_A_RULE:
         return None
-    first, last = int(places[aside]), int(places[-1 - aside])
+    first, last = int(positions[aside]), int(positions[-1 - aside])
     # What lies aside may belong to the row nonetheless.
     while first > 0 and is_slow[first - 1]:
         first -= 1
     while last + 1 < len(is_slow) and is_slow[last + 1]:
         last += 1
     within = int(is_slow[first : last + 1].sum())
-    is_row = within >= MIN_SHARE_DUE * max(last - first + 1, len(places)) and first >= WARM_UP_SHARE * len(is_slow)
+    is_row = within >= MIN_SHARE_DUE * max(last - first + 1, len(positions)) and first >= WARM_UP_SHARE * len(is_slow)
     return (first, last) if is_row else None
 
 

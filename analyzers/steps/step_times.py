@@ -127,10 +127,10 @@ def step_times(job: RecordedJob, findings: Sequence[Finding] = ()) -> StepTimes 
 def _steps(job: JobSteps) -> tuple[np.ndarray, np.ndarray]:
     """(numbers of the steps that all ranks have, ascending, int64[steps]; the role of each, str[steps])."""
     beside = len(ROLES) - 1
-    place: dict[str | None, int] = {role: number for number, role in enumerate(ROLES[:beside])}
+    number_of: dict[str | None, int] = {role: number for number, role in enumerate(ROLES[:beside])}
     ranks = []
     for rank in job.run.ranks:
-        roles = [place.get(phase, beside) for phase in job.phases(rank).tolist()]
+        roles = [number_of.get(phase, beside) for phase in job.phases(rank).tolist()]
         ranks.append(dict(zip(job.table(rank).ints("step").tolist(), roles, strict=True)))
     first = min(min(of) for of in ranks)
     steps = sorted(set(ranks[0]).intersection(*ranks[1:]))

@@ -1,1 +1,1 @@
-"""What the report sums up of a run."""
+"""Summary of a run for the report."""

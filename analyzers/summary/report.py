@@ -16,7 +16,7 @@ from esprof.run.run import RankMeta
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """One stretch of one lane in the timeline; `cls` is a critical-path class (`compute`, `wait`, …)."""
+    """One interval of one lane in the timeline; `cls` is a critical-path class (`compute`, `wait`, …)."""
 
     rank: Rank
     lane: str
@@ -27,7 +27,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
-    """A bounded part of the timeline: at most a few thousand bars of one or two steps, short ones merged."""
+    """A bounded excerpt of the timeline: at most a few thousand bars of one or two steps, short ones merged."""
 
     steps: tuple[int, ...]
     span_us: float
@@ -60,8 +60,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     probed: Probed | None
     """None where nothing was measured for the job."""
     assignment: EstAdvice | None
-    """Which ESTs should run where; None where the run does not tell which ran where."""
+    """Advised assignment of ESTs to ranks; None if the run does not record the present one."""
     history: tuple[JobEvent, ...]
     """What happened to an elastic job, the oldest first; at most the last `MAX_EVENTS`."""
     rounds: tuple[Round, ...]
-    """How `esprof tune` has tuned it, the oldest first; as many."""
+    """Rounds of `esprof tune`, the oldest first; at most the last `MAX_EVENTS`."""

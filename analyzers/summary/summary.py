@@ -28,13 +28,14 @@ MAX_BARS = 3_000
 MAX_STEPS_DRAWN = 2
 MAX_OPERATIONS = 40
 MAX_EVENTS = 100
-PARTS_OF_EXCERPT = 2_000
-"""A stretch shorter than 1/PARTS_OF_EXCERPT of the excerpt is too thin to see and joins its neighbour of the same class."""
+MAX_BARS_ACROSS = 2_000
+"""A bar shorter than 1/MAX_BARS_ACROSS of the excerpt is too thin to see; it is merged with its neighbour of the same
+class."""
 
 
 def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
-    """Everything that a renderer shows about a run, which is built and replayed unless it is already; findings that
-    `ignores` covers are told apart. Raises InputError where the run has no graph."""
+    """Everything that a renderer shows about a run. A Run is built and replayed; findings covered by `ignores` are listed
+    separately. Raises InputError if the run has no graph."""
     replayed = of if isinstance(of, Replayed) else Replayed.of(of)
     run, job = replayed.run, RecordedJob(replayed.run)
     diagnosis = diagnose_replayed(replayed, job, ignores)
@@ -63,12 +64,12 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
 def _assignment(replayed: Replayed) -> EstAdvice | None:
     try:
         return advise_ests(replayed)
-    except EsprofError:  # It is of no elastic job, or does not tell enough of it.
+    except EsprofError:  # Not an elastic job, or too little was recorded.
         return None
 
 
 def excerpt(replayed: Replayed) -> Excerpt:
-    """The last steady steps as bars, one row a lane; bounded, with what was left out counted."""
+    """The last steady-state steps as bars, one row for each lane. At most `MAX_BARS`; the rest is only counted."""
     timeline, dfg = replayed.timeline, replayed.built.dfg
     last = int(replayed.pricer.steady_at[-1])
     first = last - 1 if last - 1 in replayed.pricer.steady_at and MAX_STEPS_DRAWN > 1 else last
@@ -81,7 +82,7 @@ def excerpt(replayed: Replayed) -> Excerpt:
             (int(timeline.start_ns[n]), int(timeline.end_ns[n]), dfg.label(int(n)), Cls(dfg.cls[n]).label)
             for n in nodes
         ]
-        for start, end, name, cls in _merged(spans, (finish - begin) / PARTS_OF_EXCERPT):
+        for start, end, name, cls in _merged(spans, (finish - begin) / MAX_BARS_ACROSS):
             bars.append(_bar(lane.rank, lane.role, max(start, begin), min(end, finish), begin, name, cls))
     for rank in dfg.marks.ranks:
         for role, name, cls, spans_of in (
@@ -92,12 +93,12 @@ def excerpt(replayed: Replayed) -> Excerpt:
                 if start < end and end > begin and start < finish:
                     bars.append(_bar(rank, role, max(start, begin), min(end, finish), begin, name, cls))
     longest = sorted(range(len(bars)), key=lambda n: (-bars[n].dur_us, n))[:MAX_BARS]
-    kept = [bars[n] for n in sorted(longest)]
+    drawn = [bars[n] for n in sorted(longest)]
     return Excerpt(
         steps=tuple(dfg.marks.steps[first : last + 1]),
         span_us=us(finish - begin),
-        bars=tuple(sorted(kept, key=lambda bar: bar.rank)),
-        shown=len(kept),
+        bars=tuple(sorted(drawn, key=lambda bar: bar.rank)),
+        shown=len(drawn),
         total=int(inside.sum()),
     )
 
@@ -107,7 +108,7 @@ def _bar(rank: int, lane: str, start: Ns, end: Ns, begin: Ns, name: str, cls: st
 
 
 def _merged(spans: list[tuple[Ns, Ns, str, str]], finest: float) -> list[tuple[Ns, Ns, str, str]]:
-    """Join neighbours of the same class when either is too thin to see; the joint bar says how many it stands for."""
+    """Merge neighbours of the same class if either is too thin to see; the merged bar says how many it holds."""
     found: list[tuple[Ns, Ns, str, str]] = []
     more: list[int] = []  # How many further spans each of `found` stands for.
     for start, end, name, cls in sorted(spans):

@@ -56,10 +56,14 @@ def name_of(term: Term) -> str:
 
 def job_class(run: Run) -> JobClass:
     # `cpu:gloo,cuda:nccl` names one for each kind of device: what was used was that of the job's.
-    of_groups = {part for group in run.meta.groups if group.backend for part in group.backend.split(",")}
+    of_groups = {backend for group in run.meta.groups if group.backend for backend in group.backend.split(",")}
     kind = "cuda" if any(rank.accelerators for rank in run.meta.ranks) else "cpu"
     backends = sorted(
-        {part.removeprefix(f"{kind}:") for part in of_groups if ":" not in part or part.startswith(f"{kind}:")}
+        {
+            backend.removeprefix(f"{kind}:")
+            for backend in of_groups
+            if ":" not in backend or backend.startswith(f"{kind}:")
+        }
     )
     # Of a job on CPUs the name of the processor says less than that.
     devices = sorted({rank.device or "accelerator" if rank.accelerators else "CPU" for rank in run.meta.ranks})

@@ -20,14 +20,16 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
             axis=1,
         )
         parts = partition(layers(timeline, rank), spans).mean(axis=0)
-        transfers = partition([_intervals(timeline, _of(dfg, dfg.nodes_of(rank), Cls.COMMUNICATION))], spans)[
+        communication_ns = partition([_intervals(timeline, _of(dfg, dfg.nodes_of(rank), Cls.COMMUNICATION))], spans)[
             :, 0
         ].mean()
         meta = replayed.run.rank(rank)
         values = {part: us(float(value)) for part, value in zip(PARTS, parts, strict=True)}
         # Rounded parts must still sum to the step that is shown.
         total = round(sum(values.values()), 3)
-        overlap = 100 * (1 - parts[PARTS.index("exposed_communication")] / transfers) if transfers else None
+        overlap = (
+            100 * (1 - parts[PARTS.index("exposed_communication")] / communication_ns) if communication_ns else None
+        )
         found.append(
             RankBreakdown(
                 rank=rank,
@@ -62,10 +64,10 @@ def waits(timeline: Timeline, rank: Rank) -> np.ndarray:
     dfg = timeline.dfg
     mine = dfg.nodes_of(rank)
     mine = mine[dfg.collective[mine] >= 0]
-    arrive, transfer = _of(dfg, mine, Cls.WAIT), _of(dfg, mine, Cls.COMMUNICATION)
+    arrive, communicate = _of(dfg, mine, Cls.WAIT), _of(dfg, mine, Cls.COMMUNICATION)
     arrive = arrive[np.argsort(dfg.collective[arrive])]
-    transfer = transfer[np.argsort(dfg.collective[transfer])]
-    return np.stack([timeline.end_ns[arrive], timeline.start_ns[transfer]], axis=1)
+    communicate = communicate[np.argsort(dfg.collective[communicate])]
+    return np.stack([timeline.end_ns[arrive], timeline.start_ns[communicate]], axis=1)
 
 
 def stalls(timeline: Timeline, rank: Rank) -> np.ndarray:

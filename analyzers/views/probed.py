@@ -59,7 +59,7 @@ class CurveSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Of products: how much of what the device's data sheet says that is; None where that is not known."""
 
 
-class BesideSummary(msgspec.Struct, frozen=True, kw_only=True):
+class OverlapSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What goes on beside a backward pass, and the pass beside it."""
 
     what: str
@@ -106,7 +106,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool
     steps: tuple[StepSummary, ...]
     curves: tuple[CurveSummary, ...]
-    beside: tuple[BesideSummary, ...]
+    beside: tuple[OverlapSummary, ...]
     two_at_once: tuple[TwoAtOnce, ...]
     conditions: tuple[Condition, ...]
     left_out: tuple[NotMeasured, ...]
@@ -134,7 +134,7 @@ def probed(probes: Probes) -> Probed:
             for step in probes.steps
         ),
         curves=tuple(_curve(sweep, names.get(sweep.ranks[0])) for sweep in with_points if _stands_alone(sweep)),
-        beside=tuple(_beside(with_points)),
+        beside=tuple(_overlaps(with_points)),
         two_at_once=tuple(_two_at_once(with_points)),
         conditions=probes.conditions,
         left_out=tuple(dict.fromkeys(probes.left_out)),
@@ -188,13 +188,13 @@ def _quartiles(samples_ns: tuple[int, ...]) -> dict[str, float]:
     return {"median_us": us(median), "low_us": us(low), "high_us": us(high)}
 
 
-def _beside(sweeps: list[Sweep]) -> Iterator[BesideSummary]:
+def _overlaps(sweeps: list[Sweep]) -> Iterator[OverlapSummary]:
     for passes in sweeps:
         if passes.kind == "backward" and passes.beside:
-            yield from _beside_on(passes, sweeps)
+            yield from _overlaps_of(passes, sweeps)
 
 
-def _beside_on(passes: Sweep, sweeps: list[Sweep]) -> Iterator[BesideSummary]:
+def _overlaps_of(passes: Sweep, sweeps: list[Sweep]) -> Iterator[OverlapSummary]:
     """What went on beside these passes of one rank."""
     (rank,), what = passes.ranks, passes.beside
     kind, _, name = what.rpartition(" ")
@@ -210,7 +210,7 @@ def _beside_on(passes: Sweep, sweeps: list[Sweep]) -> Iterator[BesideSummary]:
         longer = float(np.median(point.samples_ns)) / _pass_ns(sweeps, rank, point.size)
         beside = took.get(point.size)
         usual = alone.at(point.size) if alone is not None and alone.holds(point.size) else None
-        yield BesideSummary(
+        yield OverlapSummary(
             what=what,
             rank=rank,
             size=point.size,
@@ -223,8 +223,8 @@ def _beside_on(passes: Sweep, sweeps: list[Sweep]) -> Iterator[BesideSummary]:
 def _pass_ns(sweeps: list[Sweep], rank: Rank, size: Bytes) -> float:
     """What a pass takes with nothing beside it, ns: in the turns with what was beside it at this size, or at any time."""
     alone = [one for one in sweeps if one.kind == "backward" and one.ranks == (rank,) and not one.beside]
-    in_turns = [point for one in alone if one.unit == "bytes" for point in one.points if point.size == size]
-    points = in_turns or [point for one in alone for point in one.points]
+    interleaved = [point for one in alone if one.unit == "bytes" for point in one.points if point.size == size]
+    points = interleaved or [point for one in alone for point in one.points]
     return float(np.median([sample for point in points for sample in point.samples_ns]))
 
 

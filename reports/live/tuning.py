@@ -19,7 +19,7 @@ import msgspec
 
 from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.ests import advise_est_codec
-from esprof.analyzers.advisors.job.est_answer import EstAdvice, NotTold
+from esprof.analyzers.advisors.job.est_answer import EstAdvice, NotRecorded
 from esprof.analyzers.advisors.job.ests import advise_ests, shortlist
 from esprof.core.errors import EsprofError
 from esprof.core.plan import Fallback, Plan, PlanStatus, status_of
@@ -180,7 +180,7 @@ class Tuner:
         )
         try:
             current, plan = self._proposed(current, since)
-        except NotTold as reason:
+        except NotRecorded as reason:
             return msgspec.structs.replace(current, outcome="nothing", why=reason.reason)
         except EsprofError as error:
             return msgspec.structs.replace(current, why=str(error))

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from esprof.analyzers.views.probed import POOR_LINE_PCT, BesideSummary, CurveSummary, Probed, StepSummary
+from esprof.analyzers.views.probed import POOR_LINE_PCT, CurveSummary, OverlapSummary, Probed, StepSummary
 from esprof.core import readable
 from esprof.core.readable import decimal
 from esprof.core.text import printable
@@ -130,10 +130,10 @@ def _size(curve: CurveSummary, size: int) -> str:
     return f"{decimal(size / 1e9)} GFLOP" if curve.unit == "flop" else f"{size:,}"
 
 
-def _concurrent(summaries: Sequence[BesideSummary]) -> Table:
+def _concurrent(summaries: Sequence[OverlapSummary]) -> Table:
     """The largest size of each operation, on the rank whose backward pass is slowed down most."""
     rows = grid("what", ">rank", ">size", ">slower by", ">pass slower by", ">work lost per MiB", padding=2)
-    largest: dict[str, BesideSummary] = {}
+    largest: dict[str, OverlapSummary] = {}
     for one in sorted(summaries, key=lambda one: (one.size, one.pass_longer_pct)):
         largest[one.what] = one
     for one in largest.values():

@@ -7,7 +7,7 @@ import msgspec
 from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Diagnosis, Finding, Ignored, RankBreakdown, Throughput
-from esprof.analyzers.ops.answer import CallPlace, Kernel, Op, OpsAnswer, RankOp, Shapes
+from esprof.analyzers.ops.answer import CallSite, Kernel, Op, OpsAnswer, RankOp, Shapes
 from esprof.analyzers.samples.flame import Flame, FlameNode, FlameTree, LineShare
 from esprof.analyzers.steps.step_times import ROLES, FindingMark, Series, StepTimes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
@@ -461,7 +461,7 @@ def _operation(ranks, has_gpu, kind, name, calls, own_cpu, total_cpu, own_gpu, t
         kernels_found=3 if launches and has_gpu else 0,
         inputs=(Shapes(shapes="[[8, 64], [64, 32]]", calls=calls),),
         inputs_found=1,
-        places=(CallPlace(frame="model/blocks.py(41): forward", share_pct=88.0),) if kind == "op" else (),
+        places=(CallSite(frame="model/blocks.py(41): forward", share_pct=88.0),) if kind == "op" else (),
     )
 
 

@@ -11,7 +11,7 @@ from esprof.analyzers.advisors.cluster.levels import fill
 from esprof.analyzers.advisors.cluster.mix import DeviceType, JobId, Mix, Together
 from esprof.analyzers.advisors.cluster.money import Tradeoff, break_even, frontier
 from esprof.analyzers.advisors.cluster.policies import Objective, Posed, Prices, Row, has_teams, pose
-from esprof.analyzers.advisors.cluster.program import Infeasible, OptimalityProof, Optimum, prove, solve, solve_whole
+from esprof.analyzers.advisors.cluster.program import Infeasible, OptimalityProof, Optimum, prove, solve, solve_integers
 from esprof.core.errors import MismatchError, UsageError
 
 SCHEMA = "esprof.advice/1"
@@ -84,7 +84,7 @@ def advise(mix: Mix, objective: Objective, prices: Prices | None = None, *, whol
     by_teams = objective == "fairness" and has_teams(mix) and not whole
     posed = pose(mix, objective, prices, merged=not (whole or by_teams))
     in_time = np.arange(len(posed.program.gain)) < len(posed.columns)
-    found = solve_whole(posed.program, in_time) if whole else solve(posed.program)
+    found = solve_integers(posed.program, in_time) if whole else solve(posed.program)
     if whole and len(posed.program.gain) > len(posed.columns) and found.value < _MIN_SHARE:
         raise Infeasible("not all jobs run at once where each stays in its place", remedy="Leave out --whole.")
     if by_teams:  # As high a level for the last; and the others rise on.
@@ -177,17 +177,17 @@ def _pairs(posed: Posed, mine: int, its: int) -> list[tuple[JobId, JobId | None]
 
 def _vector(posed: Posed, decision: Sequence[Given]) -> np.ndarray:
     """The variables of a program, each job a class of its own, that a decision stands for."""
-    place = {}
+    column_of = {}
     for number, (at, until_h) in enumerate(posed.columns):
         mine, its, kind, _, _ = posed.sharing.columns[at]
         ((job, other),) = _pairs(posed, mine, its)
-        place[frozenset({job, other}), posed.sharing.kinds[kind], until_h] = number
+        column_of[frozenset({job, other}), posed.sharing.kinds[kind], until_h] = number
     x = np.zeros(len(posed.columns))
     for one in decision:
         key = frozenset({one.job, one.with_}), one.device, one.until_h
-        if key not in place:
+        if key not in column_of:
             raise MismatchError(f"job {one.job} is given {one.device}, which it cannot use")
-        x[place[key]] += (one.share if posed.unit == "share" else one.hours) or 0.0
+        x[column_of[key]] += (one.share if posed.unit == "share" else one.hours) or 0.0
     return x
 
 

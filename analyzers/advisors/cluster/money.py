@@ -90,10 +90,10 @@ def break_even(posed: Posed, found: Optimum) -> dict[DeviceType, float]:
     reduced = posed.program.rows.T @ found.duals - posed.program.gain
     kinds = np.array([sharing.columns[at][2] for at, _ in posed.columns])
     held = np.array([sharing.first(sharing.columns[at][0]).scale_factor for at, _ in posed.columns])
-    turns: dict[DeviceType, float] = {}
+    prices: dict[DeviceType, float] = {}
     for number, kind in enumerate(sharing.kinds):
         mine = kinds == number
         if mine.any() and not (found.x[: len(kinds)][mine] > _MIN_SHARE_USED).any():
             price = -posed.program.gain[: len(kinds)][mine] / held[mine]
-            turns[kind] = float((price - reduced[: len(kinds)][mine] / held[mine]).max())
-    return turns
+            prices[kind] = float((price - reduced[: len(kinds)][mine] / held[mine]).max())
+    return prices

@@ -81,7 +81,7 @@ def solve(program: Program) -> Optimum:
     return Optimum(x, duals, float(program.gain @ x), float(program.bounds @ duals))
 
 
-def solve_whole(program: Program, whole: np.ndarray) -> Optimum:
+def solve_integers(program: Program, whole: np.ndarray) -> Optimum:
     """The best x whose variables of the mask `whole`, bool[variables], are whole numbers. Raises Infeasible."""
     found = milp(
         -program.gain,

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from esprof.analyzers.advisors.cluster.mix import JobId
-from esprof.analyzers.advisors.cluster.program import Program, solve_whole
+from esprof.analyzers.advisors.cluster.program import Program, solve_integers
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def reclaim(servers: Sequence[BorrowedServer], jobs: Mapping[JobId, StopCost], c
     rows += [np.concatenate([-np.ones(len(servers)), np.zeros(len(names))]), *np.eye(width)]
     bounds += [-float(count), *np.ones(width)]
     costs = np.array([*(server.flexible_cost for server in servers), *(jobs[name].cost for name in names)])
-    found = solve_whole(Program(-costs, csr_array(np.array(rows)), np.array(bounds)), np.ones(width, bool))
+    found = solve_integers(Program(-costs, csr_array(np.array(rows)), np.array(bounds)), np.ones(width, bool))
     chosen = found.x > 0.5
     return Reclaimed(
         servers=tuple(server.name for server, taken in zip(servers, chosen[: len(servers)], strict=True) if taken),

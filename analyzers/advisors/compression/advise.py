@@ -24,7 +24,7 @@ from esprof.analyzers.advisors.compression.answer import (
 from esprof.analyzers.advisors.compression.search import search
 from esprof.analyzers.advisors.compression.sharded import advise_shards
 from esprof.analyzers.advisors.compression.timeline import BucketTimeline, Costs
-from esprof.analyzers.advisors.job.planned import part_of, plan_of
+from esprof.analyzers.advisors.job.planned import plan_of, section_of
 from esprof.core.errors import EsprofError
 from esprof.core.plan import BucketChoice, CompressionBody, Plan, PlanParts, PlanPromise
 from esprof.core.types import us
@@ -292,5 +292,5 @@ def _plan(replayed: Replayed, advice: CompressionAdvice) -> Plan:
     )
     body = CompressionBody(buckets=buckets, bucket_mb=advice.bucket_mb, warm_up_steps=_WARM_UP)
     applies: Literal["live", "restart"] = "live" if advice.bucket_mb is None else "restart"
-    part = part_of(replayed, body, promise, applies=applies, changes_bits=True)
+    part = section_of(replayed, body, promise, applies=applies, changes_bits=True)
     return plan_of(replayed, len(replayed.run.ranks), PlanParts(compression=part))

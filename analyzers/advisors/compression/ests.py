@@ -1,6 +1,6 @@
-"""Which codec the gradients of an elastic job's ESTs should have: by its own replay, and the exchanges that it has measured.
+"""Choose the codec for the gradients of an elastic job's ESTs, from its replay and the exchanges that it has measured.
 
-Each EST's gradient is encoded whole, so there is one codec for all, and all that were measured are replayed.
+An EST's gradient is encoded as one tensor, so there is one codec for all. Each measured codec is replayed.
 """
 
 from statistics import fmean
@@ -15,8 +15,8 @@ from esprof.analyzers.advisors.compression.answer import (
     CompressionAdvice,
     is_worth_it,
 )
-from esprof.analyzers.advisors.job.est_answer import NotTold
-from esprof.analyzers.advisors.job.planned import part_of, plan_of
+from esprof.analyzers.advisors.job.est_answer import NotRecorded
+from esprof.analyzers.advisors.job.planned import plan_of, section_of
 from esprof.core.errors import EsprofError
 from esprof.core.plan import CodecChoice, CompressionBody, GuardSettings, Plan, PlanParts, PlanPromise
 from esprof.core.types import us
@@ -29,11 +29,11 @@ from esprof.run.run import Exchange
 def advise_est_codec(
     replayed: Replayed, max_vnmse: float = MAX_VNMSE, *, known_error: float | None = None
 ) -> CompressionAdvice:
-    """The advice for a job whose mean gradient may lose so much of its square. `known_error` is how far predictions of this
-    very job may be off, as a share of a step, for who knows.
+    """Advise a codec for a job whose mean gradient may lose at most `max_vnmse` of its square. `known_error` is the error
+    of predictions for this job as a share of a step, if it is known.
 
-    Raises NotTold where the job has not measured its exchanges, or there is none that sends less, EsprofError where replay
-    is too far off.
+    Raises NotRecorded if the job has measured no exchange that sends fewer bytes, EsprofError if replay's error is too
+    large.
     """
     run, pricer, est_load = replayed.run, replayed.pricer, _est_load(replayed)
     measured = {one.codec: one for one in run.meta.exchanges if one.ests == est_load.assignment.ests}
@@ -81,20 +81,20 @@ def advise_est_codec(
 
 
 def _est_load(replayed: Replayed) -> EstLoad:
-    """How the job's ESTs take turns. Raises as `advise_est_codec` does."""
+    """Load of the job's ESTs by rank. Raises as `advise_est_codec` does."""
     run, pricer = replayed.run, replayed.pricer
     if pricer.too_far_off:
         raise EsprofError(pricer.too_far_off, path=run.path)
     if not any(one.codec != NONE for one in run.meta.exchanges):
-        raise NotTold(
-            "the job has measured no exchange by a codec that sends less, or was not asked to",
+        raise NotRecorded(
+            "the job has measured no exchange with a codec that sends fewer bytes",
             path=run.path,
-            remedy="`esprof tune --allow compression` asks it to.",
+            remedy="Measure them with `esprof tune --allow compression`.",
         )
     try:
         return EstLoad.of(run, pricer.dfg, pricer.steps)
     except Declined as reason:
-        raise NotTold(str(reason), path=run.path) from reason
+        raise NotRecorded(str(reason), path=run.path) from reason
 
 
 def _decided(chosen: Exchange | None, saves_ns: float) -> BucketAdvice:
@@ -125,11 +125,11 @@ def _decided(chosen: Exchange | None, saves_ns: float) -> BucketAdvice:
 
 
 def _plan(replayed: Replayed, est_load: EstLoad, advice: CompressionAdvice, max_vnmse: float) -> Plan:
-    """What was allowed to be lost is what the guard lets through."""
+    """Plan of the advice. The guard allows the same loss as the advice does."""
     promise = PlanPromise(
         step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines
     )
     (decided,) = advice.decision
     body = CompressionBody(default=CodecChoice(codec=decided.codec), guard=GuardSettings(max_vnmse=max_vnmse))
-    part = part_of(replayed, body, promise, applies="live", changes_bits=True)
+    part = section_of(replayed, body, promise, applies="live", changes_bits=True)
     return plan_of(replayed, est_load.assignment.n_est, PlanParts(compression=part))

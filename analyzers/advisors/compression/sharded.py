@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.advisors.compression.answer import NONE, TERM, BucketAdvice, CompressionAdvice, is_worth_it
-from esprof.analyzers.advisors.job.planned import part_of, plan_of
+from esprof.analyzers.advisors.job.planned import plan_of, section_of
 from esprof.core.plan import CompressionBody, Plan, PlanParts, PlanPromise
 from esprof.core.types import us
 from esprof.replay.replayed import Replayed
@@ -94,5 +94,5 @@ def _plan(replayed: Replayed, advice: CompressionAdvice) -> Plan:
     promise = PlanPromise(
         step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines
     )
-    part = part_of(replayed, CompressionBody(sharded="bf16"), promise, applies="restart", changes_bits=True)
+    part = section_of(replayed, CompressionBody(sharded="bf16"), promise, applies="restart", changes_bits=True)
     return plan_of(replayed, len(replayed.run.ranks), PlanParts(compression=part))

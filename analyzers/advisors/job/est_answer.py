@@ -10,7 +10,7 @@ from esprof.core.plan import Plan
 from esprof.core.types import Rank
 
 
-class NotTold(EsprofError):
+class NotRecorded(EsprofError):
     """The run does not tell what is needed, and would not with more steps either."""
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import msgspec
 
-from esprof.analyzers.advisors.job.est_answer import CountCertificate, EstAdvice, EstDecision, NotTold, RankPlan
+from esprof.analyzers.advisors.job.est_answer import CountCertificate, EstAdvice, EstDecision, NotRecorded, RankPlan
 from esprof.analyzers.advisors.job.growth import Inventory, growth
 from esprof.analyzers.advisors.job.makespan import (
     Device,
@@ -17,7 +17,7 @@ from esprof.analyzers.advisors.job.makespan import (
     step_s,
     waste,
 )
-from esprof.analyzers.advisors.job.planned import part_of, plan_of
+from esprof.analyzers.advisors.job.planned import plan_of, section_of
 from esprof.core import readable
 from esprof.core.assignment import Assignment
 from esprof.core.errors import EsprofError, MismatchError, UsageError
@@ -109,7 +109,7 @@ class _Job:
             est_load = EstLoad.of(replayed.run, pricer.dfg, pricer.steps)
             devices = _devices(replayed, est_load)
         except Declined as reason:
-            raise NotTold(str(reason), path=replayed.run.path) from reason
+            raise NotRecorded(str(reason), path=replayed.run.path) from reason
         prices = _AssignmentPrices(replayed, est_load, exchanges)
         return cls(est_load, devices, fewest_seconds(devices, est_load.assignment.n_est), prices)
 
@@ -320,7 +320,7 @@ def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:
         baselines_us=advice.baselines,
     )
     changes_bits = len({plan.device for plan in ranks}) > 1
-    part = part_of(replayed, body, promise, applies="live", changes_bits=changes_bits)
+    part = section_of(replayed, body, promise, applies="live", changes_bits=changes_bits)
     return plan_of(replayed, advice.certificate.n_est, PlanParts(assignment=part))
 
 

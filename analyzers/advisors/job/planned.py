@@ -11,7 +11,7 @@ from esprof.replay.replayed import Replayed
 Body = TypeVar("Body")
 
 
-def part_of(
+def section_of(
     replayed: Replayed, body: Body, promise: PlanPromise, *, applies: Literal["live", "restart"], changes_bits: bool
 ) -> PlanPart[Body]:
     """A piece of advice, with what it rests on."""

@@ -8,7 +8,7 @@ from esprof.analyzers.finding import Confidence
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.analyzers.samples.garbage import COLLECT_LESS
-from esprof.analyzers.steps.slow_places import COMPUTING, LOADER, NO_CPU, Excess, computing_of, line_of, stage_of
+from esprof.analyzers.steps.excess import COMPUTING, LOADER, NO_CPU, Excess, computing_of, line_of, stage_of
 from esprof.analyzers.steps.step_groups import AT_EPOCHS, AT_RANDOM, MIN_EPOCHS, SlowGroup
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable

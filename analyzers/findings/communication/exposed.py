@@ -10,7 +10,7 @@ from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.findings.communication.late_gradients import late_gradients
 from esprof.analyzers.findings.communication.small_collectives import MIN_PER_STEP, small_collectives
 from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
-from esprof.analyzers.samples.sampled_places import seen_calling
+from esprof.analyzers.samples.sampled_lines import seen_calling
 from esprof.analyzers.views.collectives import SMALL, steady_collectives
 from esprof.core import readable
 from esprof.core.readable import duration

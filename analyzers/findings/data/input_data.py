@@ -11,7 +11,7 @@ from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.samples.job_samples import JobSamples
-from esprof.analyzers.samples.sampled_places import Seen, seen_within
+from esprof.analyzers.samples.sampled_lines import Seen, seen_within
 from esprof.analyzers.views.breakdown import stalls
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable

@@ -13,7 +13,7 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.function_time import FunctionTimes, leading_functions
 from esprof.analyzers.samples.garbage import COLLECT_LESS, Collections
-from esprof.analyzers.steps.slow_places import stage_of
+from esprof.analyzers.steps.excess import stage_of
 from esprof.analyzers.steps.step_groups import MIN_STEPS_AT_RANDOM
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
@@ -90,7 +90,7 @@ def python_code(case: Case) -> Iterator[Cause]:
         costly = [spot for spot in costly if not spot.collects]
         measured, is_reported = all_of_run.measured, _is_reported(case.job, all_of_run)
         if measured.is_worth_naming and all_of_run.count >= MIN_STEPS_AT_RANDOM and not is_reported:
-            yield _collecting(all_of_run.per_step_ns, all_of_run.place, measured)
+            yield _collecting(all_of_run.per_step_ns, all_of_run.location, measured)
     times = None if case.replayed.built.dfg.has_gpu() else case.job.function_times
     reported: set[str] = set()
     for spot in costly:
@@ -107,7 +107,7 @@ def _without_gaps(case: Case, times: FunctionTimes, reported: Set[str]) -> Itera
     leading = leading_functions(case.job.samples, case.run.ranks)
     for one in islice((one for one in times.own(leading) if not one.functions & reported), MAX_PLACES_NAMED):
         in_all = sum(one.took_ns.values())
-        spot = _Spot(one.place.frame, one.took_ns, one.ran * in_all, {one.place: in_all})
+        spot = _Spot(one.location.frame, one.took_ns, one.ran * in_all, {one.location: in_all})
         if spot.is_alike(len(case.run.ranks)):
             yield _cause(spot, one.measured)
 

@@ -93,7 +93,7 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, m
     is_tested = case.is_explained and len(case.replayed.steps.steady) >= MIN_STEPS_FOR_TEST
     own = _single_rank_work(case)
     locations = {
-        rank: replace(location, python=own[rank].place.frame, call=own[rank].place.call)
+        rank: replace(location, python=own[rank].location.frame, call=own[rank].location.call)
         if rank in own and not location.python
         else location
         for rank, location in slow_locations(case, ranks, kind).items()
@@ -141,8 +141,8 @@ def _price_of(one: OwnFunction) -> MeasuredPrice:
 
 def _by_single_rank_work(rank: Rank, work: OwnFunction) -> Cause:
     """A rank with work that no other rank does, found in the samples of all steps only."""
-    where, price = printable(work.place.frame, LONGEST_NAME), _price_of(work)
-    calls = {"python_call": by_rank({rank: printable(work.place.call, LONGEST_NAME)})} if work.place.call else {}
+    where, price = printable(work.location.frame, LONGEST_NAME), _price_of(work)
+    calls = {"python_call": by_rank({rank: printable(work.location.call, LONGEST_NAME)})} if work.location.call else {}
     return Cause(
         id=UNRECORDED.id,
         title=f"{readable.ranks((rank,)).capitalize()} delays the other ranks: it alone spends "

@@ -27,7 +27,7 @@ def any_calls(draw):
 
 @st.composite
 def nested_calls(draw, most=20):
-    """Calls on one thread, each within the one around it or beside it, and none empty."""
+    """Calls on one thread, each within the one enclosing it or beside it, and none empty."""
     ends, rows, at = [10_000], [], 0
     for _ in range(draw(st.integers(0, most))):
         for _ in range(draw(st.integers(0, len(ends) - 1))):
@@ -84,11 +84,11 @@ def test_the_total_of_a_key_is_the_time_in_which_one_of_its_calls_is_open(calls)
 @given(nested_calls())
 def test_own_time_is_the_duration_less_that_of_the_direct_children(calls):
     _, start, end, _ = calls
-    own, around, *_ = nested(*calls, KEYS)
+    own, enclosing, *_ = nested(*calls, KEYS)
     for i in range(len(start)):
         outer = [j for j in range(len(start)) if stands_in(calls, i, j)]
-        assert around[i] == (outer[-1] if outer else -1)
-        children = [j for j in range(len(start)) if around[j] == i]
+        assert enclosing[i] == (outer[-1] if outer else -1)
+        children = [j for j in range(len(start)) if enclosing[j] == i]
         assert own[i] == end[i] - start[i] - sum(end[j] - start[j] for j in children)
 
 
@@ -104,20 +104,23 @@ def test_a_call_within_one_of_its_key_is_not_the_outermost(calls):
 @settings(deadline=None)  # the first call compiles
 @given(nested_calls(), st.data())
 def test_inner_values_count_for_every_call_around_them(calls, data):
-    _, around, *_ = nested(*calls, KEYS)
-    values = np.array(data.draw(st.lists(st.integers(0, 9), min_size=len(around), max_size=len(around))), np.int64)
+    _, enclosing, *_ = nested(*calls, KEYS)
+    values = np.array(
+        data.draw(st.lists(st.integers(0, 9), min_size=len(enclosing), max_size=len(enclosing))), np.int64
+    )
     expected = [
-        values[i] + sum(values[j] for j in range(len(around)) if stands_in(calls, j, i)) for i in range(len(around))
+        values[i] + sum(values[j] for j in range(len(enclosing)) if stands_in(calls, j, i))
+        for i in range(len(enclosing))
     ]
-    assert with_inner(around, values).tolist() == expected
+    assert with_inner(enclosing, values).tolist() == expected
 
 
 @settings(deadline=None)  # the first call compiles
 @given(nested_calls())
 def test_the_nearest_wanted_call_is_the_innermost_around_or_itself(calls):
     wanted = calls[3] == 0
-    _, around, *_ = nested(*calls, KEYS)
-    found = nearest(around, wanted)
+    _, enclosing, *_ = nested(*calls, KEYS)
+    found = nearest(enclosing, wanted)
     for i in range(len(wanted)):
         candidates = [j for j in range(len(wanted)) if wanted[j] and (i == j or stands_in(calls, i, j))]
         assert found[i] == (candidates[-1] if candidates else -1)

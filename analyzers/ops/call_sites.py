@@ -5,17 +5,19 @@ import numpy as np
 from esprof.analyzers.ops.calls import RankCalls, SteadyTime, by_pair
 from esprof.analyzers.ops.nesting import nearest, nested
 from esprof.analyzers.samples.frames import frame
-from esprof.analyzers.samples.job_samples import RankLooks
+from esprof.analyzers.samples.job_samples import StackSamples
 from esprof.replay.building.lookup import entries
 from esprof.run.schema import Table
 
 
-def places_of(events: Table, looks: RankLooks, calls: RankCalls, steady: SteadyTime) -> dict[tuple[int, str], int]:
-    """Time by (key of calls, frame of the job's own code), ns: of frames that the profiler recorded, else of those sampled.
+def call_sites_of(
+    events: Table, samples: StackSamples, calls: RankCalls, steady: SteadyTime
+) -> dict[tuple[int, str], int]:
+    """Time by (key of calls, frame of the job's own code), ns, from frames that the profiler recorded, else from samples.
 
-    A frame that the profiler recorded tells the first line of its function, a sample the line that it was at.
+    A recorded frame has the first line of its function, a sampled one the line that was running.
     """
-    return _by_frames(events, calls) or _by_samples(events, looks, calls, steady)
+    return _by_frames(events, calls) or _by_samples(events, samples, calls, steady)
 
 
 def _by_frames(events: Table, calls: RankCalls) -> dict[tuple[int, str], int]:
@@ -29,44 +31,46 @@ def _by_frames(events: Table, calls: RankCalls) -> dict[tuple[int, str], int]:
     order = np.lexsort((-dur, start, tid))
     is_frame = order < len(frames)
     same_key = np.zeros(len(order), np.int64)
-    _, around, _, _ = nested(tid[order], start[order], (start + dur)[order], same_key, 1)
-    at = nearest(around, is_frame)
+    _, enclosing, _, _ = nested(tid[order], start[order], (start + dur)[order], same_key, 1)
+    at = nearest(enclosing, is_frame)
     found = np.flatnonzero(~is_frame & (at >= 0))
-    call, place = order[found] - len(frames), name[row[order[at[found]]]]
-    return by_pair(calls.key[call], place, names, calls.total_ns[call])
+    call, site = order[found] - len(frames), name[row[order[at[found]]]]
+    return by_pair(calls.key[call], site, names, calls.total_ns[call])
 
 
-def _by_samples(events: Table, looks: RankLooks, calls: RankCalls, steady: SteadyTime) -> dict[tuple[int, str], int]:
-    moment, weight = looks.at_ns, np.maximum(looks.dur_ns, 0)
-    names, place_of = _innermost(looks.stacks)
-    place = entries(place_of, looks.code, -1)
+def _by_samples(
+    events: Table, samples: StackSamples, calls: RankCalls, steady: SteadyTime
+) -> dict[tuple[int, str], int]:
+    moment, weight = samples.at_ns, np.maximum(samples.dur_ns, 0)
+    names, frame_of_stack = _innermost(samples.stacks)
+    site = entries(frame_of_stack, samples.code, -1)
     role, roles = events.codes("thread_role")
     main = np.flatnonzero(role[calls.row] == (roles.index("main") if "main" in roles else len(roles)))
-    used = np.flatnonzero(steady.holds(moment) & (place >= 0))
+    used = np.flatnonzero(steady.holds(moment) & (site >= 0))
     if not len(used) or not len(main):
         return {}
-    moment, weight, place = moment[used], weight[used], place[used]
+    moment, weight, site = moment[used], weight[used], site[used]
     start = events.ints("start_ns")[calls.row]
     end = start + events.ints("dur_ns")[calls.row]
-    # The calls of a thread stand together: the last that began before the sample, then the ones around it.
+    # Calls are sorted by thread: start from the last one that began before the sample and go up to its enclosing calls.
     before = np.searchsorted(start[main], moment, side="right") - 1
     at = entries(main, before, -1)
     key, where, ns = [], [], []
     while (at >= 0).any():
         is_open = (at >= 0) & (end[at] > moment) & calls.outermost[at]
         key.append(calls.key[at[is_open]])
-        where.append(place[is_open])
+        where.append(site[is_open])
         ns.append(weight[is_open])
-        at = entries(calls.around, at, -1)
+        at = entries(calls.enclosing, at, -1)
     return by_pair(np.concatenate(key), np.concatenate(where), names, np.concatenate(ns))
 
 
 def _innermost(stacks: list[str]) -> tuple[list[str], np.ndarray]:
     """The job's innermost frames in `stacks`: (their texts, for each stack the index of its own or -1)."""
     index: dict[str, int] = {}
-    place = np.full(len(stacks), -1, np.int64)
+    site = np.full(len(stacks), -1, np.int64)
     for number, stack in enumerate(stacks):
         own = next((line for line in reversed(stack.splitlines()) if frame(line).origin == "job"), None)
         if own is not None:
-            place[number] = index.setdefault(own, len(index))
-    return list(index), place
+            site[number] = index.setdefault(own, len(index))
+    return list(index), site

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from esprof.analyzers.samples.job_samples import JobSamples
-from esprof.analyzers.samples.sampled_places import seen_calling, seen_within
+from esprof.analyzers.samples.sampled_lines import seen_calling, seen_within
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.replay.cpu.sampled import RankSamples
 from esprof.run.raw.stages import GARBAGE_COLLECTION
@@ -37,7 +37,7 @@ def test_the_function_with_most_samples_is_named_by_its_most_frequent_line():
     looks = [(105, MAIN), (115, f"{MAIN}\n{LOADER}\n{READ}"), (125, f"{MAIN}\n{DECODE}"), (135, f"{MAIN}\n{DECODE}")]
     seen = seen_within(JobSamples(JobSteps(run(*looks))), 0, spans((130, 140), (100, 128)))
     assert seen is not None
-    assert (seen.place.frame, seen.share) == (DECODE, 0.75)
+    assert (seen.location.frame, seen.share) == (DECODE, 0.75)
     assert seen.text == DECODE
 
 
@@ -66,7 +66,7 @@ def test_calls_of_a_library_are_told_by_the_line_that_made_them():
     found = seen_calling(JobSamples(JobSteps(run(*looks))), 0, CALLED)
     assert found is not None
     seen, took_ns = found
-    assert seen.place.frame == MAIN
+    assert seen.location.frame == MAIN
     assert took_ns == pytest.approx(3 * 10 * MS / 10)
     assert seen_calling(JobSamples(JobSteps(run((110, MAIN)))), 0, CALLED) is None
 

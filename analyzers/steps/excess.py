@@ -1,4 +1,4 @@
-"""What slow steps have that usual ones lack: stages, waits, and lines on the sampled stacks."""
+"""Where slow steps spend more time than usual ones: stages, waits, and lines of the sampled stacks."""
 
 import re
 from collections import defaultdict
@@ -13,36 +13,36 @@ from esprof.analyzers.steps.step_groups import SlowGroup
 from esprof.core.types import Rank
 
 MIN_SHARE_OF_EXCESS = 0.5
-"""Least share of what slow steps take too long that must lie in one place, to be its cause."""
+"""Least share of the slow steps' excess time that a stage, wait or line must have to be its cause."""
 
 MAX_SHARE_OF_USUAL_STEP = 0.05
-"""Most time that usual steps may be at a line, as a share of them, for it to be what slow steps have beyond them."""
+"""Largest share of a usual step that a line may take and still count as specific to slow steps."""
 
 LOADER = "waiting for the data loader"
 NO_CPU = "waiting for a CPU"
 COMPUTING = "computing on its CPU"
 
 _SAVES = ("torch.save", "torch.distributed.checkpoint.", "safetensors.torch.")
-"""How stages begin that the recorder notes where something is saved."""
+"""Prefixes of the stages that the recorder notes for saves."""
 
 _SAVING = re.compile(r"\): (.*\.)?_?([a-z0-9_]*_)?(save|snapshot|checkpoint|ckpt|dump)(_[a-z0-9_]*)?$", re.IGNORECASE)
-"""How a line ends that is in a function that saves."""
+"""Matches the end of a line in a function that saves."""
 
 
 @dataclass(frozen=True)
 class Excess:
-    """One thing that slow steps of some ranks have beyond the usual."""
+    """One activity on which slow steps of some ranks spend more time than usual steps."""
 
     what: str
     lost_ns: dict[Rank, float]
-    """How much of it a slow step has beyond a usual one, ns, by rank; of the ranks that have most of it."""
+    """Excess of a slow step over a usual one, ns, for each rank where it is most of the steps' excess time."""
     is_save: bool = False
     innermost: str | None = None
-    """The last line of the job's own at which most of it happens, where `what` does not say it."""
+    """The innermost line of the job's own code with most of the time, if `what` does not name it."""
 
 
 def stage_of(job: JobSteps, group: SlowGroup) -> Excess | None:
-    """The stage, or the wait, that slow steps have most of; None where none bears most of what they take too long."""
+    """The stage or wait with most of the slow steps' excess time; None if no single one has most of it."""
     most: dict[str, dict[Rank, float]] = defaultdict(dict)
     for rank in job.run.ranks:
         for what, spent_ns in _spent(job, rank, group.steps).items():
@@ -59,7 +59,7 @@ def stage_of(job: JobSteps, group: SlowGroup) -> Excess | None:
 
 
 def computing_of(job: JobSteps, group: SlowGroup) -> Excess | None:
-    """The ranks that ran for longer in slow steps, where that is most of what these take too long; None for none."""
+    """Longer CPU time in slow steps, on ranks where it is most of their excess time; None if there is no such rank."""
     lost = {}
     for rank in job.run.ranks:
         ran = job.rows(rank, group.steps).ints("cpu_ns")
@@ -71,7 +71,7 @@ def computing_of(job: JobSteps, group: SlowGroup) -> Excess | None:
 
 
 def _spent(job: JobSteps, rank: Rank, steps: np.ndarray) -> dict[str, np.ndarray]:
-    """What a rank spends in each of `steps` in stages, in its loader, and without a CPU, ns, float64[steps], by name."""
+    """Time of a rank in each stage, in its loader, and waiting for a CPU, in each of `steps`, ns, float64[steps]."""
     table = job.rows(rank, steps)
     begin = table.ints("start_ns")
     end = begin + table.ints("dur_ns")
@@ -93,13 +93,13 @@ def _spent(job: JobSteps, rank: Rank, steps: np.ndarray) -> dict[str, np.ndarray
 
 
 def line_of(samples: JobSamples, group: SlowGroup) -> Excess | None:
-    """The line that slow steps are at and usual ones are not; None where none bears most of what they take too long."""
+    """The line with most of the slow steps' excess time that usual steps hardly run; None if there is none."""
     found = {rank: line for rank in samples.run.ranks if (line := _line_of(samples, rank, group)) is not None}
     if not found:
         return None
-    # Others wait for the rank that has something else to do, where they wait in each step.
-    sure = min(found, key=lambda rank: found[rank].usual_ns / found[rank].slow_ns)
-    line = found[sure]
+    # The other ranks wait for the slow one, at a line where they also wait in usual steps.
+    clearest = min(found, key=lambda rank: found[rank].usual_ns / found[rank].slow_ns)
+    line = found[clearest]
     lost = {rank: one.slow_ns - one.usual_ns for rank, one in found.items() if one.text == line.text}
     return Excess(line.text, lost, line.is_save, line.innermost)
 
@@ -108,15 +108,15 @@ def line_of(samples: JobSamples, group: SlowGroup) -> Excess | None:
 class _Line:
     text: str
     slow_ns: float
-    """How long a slow step is there, ns."""
+    """Time of a mean slow step at the line, ns."""
     usual_ns: float
     is_save: bool
     innermost: str | None
-    """The last line of the job's own that it led to, behind the one that it called."""
+    """The innermost line of the job's own code below it, beyond the one that it called."""
 
 
 def _line_of(samples: JobSamples, rank: Rank, group: SlowGroup) -> _Line | None:
-    """Of all lines with what was called before them, the outermost that only slow steps are at for long."""
+    """The outermost line, in its chain of callers, that takes long in slow steps only."""
     stacks, slow, usual = _sampled(samples, rank, group)
     usual_ns = float(group.took_ns[group.is_usual].mean())
     tree = _Tree()
@@ -145,7 +145,7 @@ def _line_of(samples: JobSamples, rank: Rank, group: SlowGroup) -> _Line | None:
 
 
 def _under(tree: "_Tree", outermost: int, found: list[int]) -> list[int]:
-    """Those of the lines `found` that `outermost` led to, each called by the one before it: where most of the time goes."""
+    """The chain of calls below `outermost` among the lines `found`, at each level the one with the most time."""
     below, chain = outermost, []
     while under := [line for line in found if tree.caller[line] == below]:
         below = max(under, key=lambda line: tree.slow_ns[line])
@@ -154,7 +154,7 @@ def _under(tree: "_Tree", outermost: int, found: list[int]) -> list[int]:
 
 
 class _Tree:
-    """Lines of stacks, each under the one that called it. What is told of a line holds for all that is under it, too."""
+    """Lines of stacks as a call tree. Times of a line include those of the lines below it."""
 
     def __init__(self) -> None:
         self._number: dict[tuple[int, str], int] = {}
@@ -163,10 +163,10 @@ class _Tree:
         """The line that called each; -1 for the outermost."""
         self.depth: list[int] = []
         self.slow_ns: list[float] = []
-        """How long a slow step is at each line, ns."""
+        """Time of a mean slow step at each line, ns."""
         self.usual_ns: list[float] = []
         self.saving_ns: list[float] = []
-        """How long of `slow_ns` a function that saves is at work, at this line or under it."""
+        """The portion of `slow_ns` in which this line or one below it is in a function that saves."""
 
     def add(self, stack: list[str], slow_ns: float, usual_ns: float) -> None:
         path: list[int] = []
@@ -191,10 +191,13 @@ class _Tree:
 
 
 def _sampled(samples: JobSamples, rank: Rank, group: SlowGroup) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """(stacks, how long a slow step is at each, how long a usual one is), ns, float64[stacks]."""
-    looks = samples.of(rank)
+    """(stacks; time of a mean slow step at each; the same of a usual step), ns, float64[stacks]."""
+    rank_samples = samples.of(rank)
     means = []
     for mask in (group.is_slow, group.is_usual):
-        here = np.isin(looks.step, group.steps[mask]) & (looks.code >= 0)
-        means.append(np.bincount(looks.code[here], looks.dur_ns[here], len(looks.stacks)) / max(1, int(mask.sum())))
-    return looks.stacks, means[0], means[1]
+        here = np.isin(rank_samples.step, group.steps[mask]) & (rank_samples.code >= 0)
+        means.append(
+            np.bincount(rank_samples.code[here], rank_samples.dur_ns[here], len(rank_samples.stacks))
+            / max(1, int(mask.sum()))
+        )
+    return rank_samples.stacks, means[0], means[1]

@@ -33,7 +33,7 @@ def computing(parts: Sequence[RankBreakdown]) -> float:
     return sum(part.compute / part.step_us for part in parts) / len(parts)
 
 
-def largest_part(replayed: Replayed, parts: Sequence[RankBreakdown]) -> str | None:
+def largest_share(replayed: Replayed, parts: Sequence[RankBreakdown]) -> str | None:
     """A sentence on the largest part that is not compute; None if compute fills the step."""
     if computing(parts) >= MIN_COMPUTING_SHARE:
         return None

@@ -1,0 +1,83 @@
+"""Sampled lines of the job's own code: during given intervals, or while it calls a library."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.samples.frames import frame
+from esprof.analyzers.samples.job_samples import JobSamples, StackSamples
+from esprof.analyzers.steps.step_groups import SLOW_TIMES_MEDIAN
+from esprof.core.types import Rank
+from esprof.run.stacks import SourceLocation, location_of
+
+MIN_SHARE_OF_SAMPLES = 0.5
+"""Least share of the samples that a function must have for its line to be named."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The most frequent line of the function with the most samples."""
+
+    location: SourceLocation
+    share: float
+    """Share of the samples' time spent in its function."""
+
+    @property
+    def text(self) -> str:
+        """`file(line): function`, and the function that it called."""
+        return (
+            self.location.frame
+            if self.location.call is None
+            else f"{self.location.frame}, calling {self.location.call}"
+        )
+
+
+def seen_within(samples: JobSamples, rank: Rank, spans_ns: np.ndarray) -> Seen | None:
+    """The line of the job's own code that ran during `spans_ns`, int64[n, 2]: disjoint intervals on the rank's clock.
+
+    None if there are no samples in them, or no function has most of the time.
+    """
+    rank_samples = samples.of(rank)
+    if not len(rank_samples) or not len(spans_ns):
+        return None
+    order = np.argsort(spans_ns[:, 0])
+    begin, end = spans_ns[order, 0], spans_ns[order, 1]
+    span = np.searchsorted(begin, rank_samples.at_ns) - 1
+    return _most(rank_samples, (span >= 0) & (rank_samples.at_ns <= end[span]))
+
+
+def seen_calling(samples: JobSamples, rank: Rank, callee: re.Pattern[str]) -> tuple[Seen, float] | None:
+    """(the line of the job's own code that calls a line matching `callee`, time of these calls in a mean step, ns).
+
+    None if no such call was sampled, or no function makes most of them. Slow steps are excluded: other findings cover them.
+    """
+    rank_samples, steps = samples.of(rank), samples.steps.table(rank)
+    took = steps.ints("dur_ns")
+    usual = steps.ints("step")[took <= SLOW_TIMES_MEDIAN * np.median(took)] if len(took) else took
+    calls = np.array([bool(callee.search(stack)) for stack in rank_samples.stacks] + [False])
+    chosen = calls[rank_samples.code] & np.isin(rank_samples.step, usual)
+    seen = _most(rank_samples, chosen)
+    if seen is None:
+        return None
+    return seen, float(rank_samples.dur_ns[chosen].sum()) * seen.share / max(1, len(usual))
+
+
+def _most(rank_samples: StackSamples, chosen: np.ndarray) -> Seen | None:
+    chosen = chosen & (rank_samples.code >= 0)
+    took = np.bincount(rank_samples.code[chosen], rank_samples.dur_ns[chosen], len(rank_samples.stacks))
+    of_function: dict[tuple[str, str], dict[SourceLocation, float]] = defaultdict(lambda: defaultdict(float))
+    for at in np.flatnonzero(took).tolist():
+        location = location_of(rank_samples.stacks[at])
+        of = frame(location.frame)
+        of_function[of.file, of.function][location] += float(took[at])
+    if not of_function:
+        return None
+    by_location = max(of_function.values(), key=lambda some: sum(some.values()))
+    share = sum(by_location.values()) / float(took.sum())
+    return (
+        Seen(max(by_location, key=lambda location: by_location[location]), share)
+        if share >= MIN_SHARE_OF_SAMPLES
+        else None
+    )
