@@ -1,7 +1,7 @@
 """The global dataflow graph of a run, its replay, and what-if questions.
 
-`build`, `replay` and `what_if` work on graphs. `Replayed` is a run with its graph and replay: what `answer`, and all in
-`esprof.analyzers`, start from; they make it of a Run themselves.
+`build`, `replay` and `what_if` work on graphs. `Replayed` is a run with its graph and replay, from which `answer`
+and `esprof.analyzers` start.
 """
 
 from esprof.replay.building.build import build

@@ -1,4 +1,4 @@
-"""What calls of the GPU's runtime do, and copies, told by their names: the one place where these are compared."""
+"""Traits of GPU runtime calls and copies, by their names."""
 
 import re
 from functools import cache
@@ -27,7 +27,7 @@ CALL_TRAITS = np.dtype(
         ("makes_stream_wait", np.bool_),  # lets a stream wait for an event
     ]
 )
-"""What is asked about a call of the GPU's runtime, one flag each."""
+"""Traits of a GPU runtime call, one flag each."""
 
 
 @cache

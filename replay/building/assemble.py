@@ -1,4 +1,4 @@
-"""The parts of all ranks as one graph: joins between them, one numbering, one set of names."""
+"""The graphs of all ranks as one: joins between them, one numbering, one set of names."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -18,10 +18,10 @@ from esprof.run.clocks.by_collectives import Clocks
 
 
 def assemble(graphs: Sequence[RankGraph], rendezvous: Rendezvous, steps: tuple[int, ...]) -> tuple[Dfg, BuildCounts]:
-    """Tie the parts together at their rendezvous, on the clock of the job.
+    """Connect the graphs of the ranks at their collectives, on the clock of the job.
 
-    Returns the graph with the counts of its parts, and of what had to be dropped to make it one. Raises InputError on a
-    cycle of edges that are beyond doubt.
+    Returns the graph, and the counts of all ranks with those of dropped edges. Raises InputError on a cycle of certain
+    edges.
     """
     nodes, edges, lanes, names = _pooled(graphs, rendezvous.clocks)
     joins, ties = _joins(nodes, rendezvous.arrival_ns, names)
@@ -42,14 +42,13 @@ def assemble(graphs: Sequence[RankGraph], rendezvous: Rendezvous, steps: tuple[i
 
 
 def _bases(graphs: Sequence[RankGraph]) -> list[int]:
-    """Number of the first node of each part."""
+    """Number of the first node of each rank."""
     return [0, *accumulate(len(graph.nodes) for graph in graphs)][:-1]
 
 
 def _pooled(graphs: Sequence[RankGraph], clocks: Clocks) -> tuple[np.ndarray, np.ndarray, list[Lane], dict[str, int]]:
-    """(nodes, edges, lanes, number of each name) of all parts as one, numbered through, on the job's clock.
-
-    The names of the nodes are the numbers of the last of these, not packed any more.
+    """(nodes, edges, lanes, number of each name) of all ranks, numbered consecutively, on the job's
+    clock. Nodes hold the numbers of their names, no longer packed.
     """
     nodes, edges = (joined(column) for column in zip(*((graph.nodes, graph.edges) for graph in graphs), strict=True))
     lanes: list[Lane] = []
@@ -71,12 +70,12 @@ def _pooled(graphs: Sequence[RankGraph], clocks: Clocks) -> tuple[np.ndarray, np
 
 
 def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """A node for each collective at which its members meet, and the edges from arrivals to it and from it to transfers."""
+    """(a join node for each matched collective, edges from arrivals to joins and from joins to communication)."""
     members = np.flatnonzero(nodes["collective"] >= 0)
     collective, is_arrival = nodes["collective"][members], nodes["cls"][members] == Cls.WAIT
     joins = nodes_of(len(arrival_ns), start_ns=arrival_ns, lane=JOIN_LANE, cls=Cls.WAIT)
     joins["collective"] = np.arange(len(joins))
-    # Of several values for one place numpy keeps the last: backwards, that of the collective's first member.
+    # numpy keeps the last of several values for one index: in reverse, that of the collective's first member.
     communications = members[~is_arrival][::-1]
     joins["step"][nodes["collective"][communications]] = nodes["step"][communications]
     name = np.zeros(len(joins), np.int64)
@@ -86,7 +85,7 @@ def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> 
     joins["name"] = np.array(
         [names.setdefault(f"{spelling[code]} (join)", len(names)) for code in distinct.tolist()], np.int64
     )[kinds]
-    # Joins stand behind all nodes, in order of their collectives. An arrival leads to its join, and a join to transfers.
+    # Joins follow all other nodes, in order of their collectives.
     join, has_edge = len(nodes) + collective, nodes["has_join_edge"][members]
     source, target = np.where(is_arrival, members, join), np.where(is_arrival, join, members)
     return joins, edges_of(source[has_edge], target[has_edge], Edge.RENDEZVOUS)

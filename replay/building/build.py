@@ -1,4 +1,4 @@
-"""From a Run to its Dfg: read the ranks, match collectives, align clocks, build each rank's part, tie the ranks together."""
+"""From a Run to its Dfg: read the ranks, match collectives, align clocks, build each rank's graph, connect the ranks."""
 
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class Built:
     dfg: Dfg
     counts: BuildCounts
     unmatched: dict[Rank, int]
-    """How many calls of each rank have peers, and could not be matched with them."""
+    """Number of calls of each rank that have peers but no match."""
     clocks: Clocks
     communication: CommunicationFit
 
@@ -35,9 +35,9 @@ class Built:
 def build(
     run: Run, steps: RecordedSteps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
 ) -> Dfg:
-    """The global dataflow graph of `run` over its recorded steps (`steps_of(run)`, where `steps` does not tell).
+    """The global dataflow graph of `run` over its recorded steps (by default `steps_of(run)`).
 
-    With an executor, of threads or processes, ranks are built side by side. Raises InputError where the ranks have no
+    An executor, of threads or processes, builds ranks in parallel. Raises InputError where the ranks have no
     recorded step in common, where none of them recorded a CPU operation, and where the recorded dependencies form a cycle.
     """
     return build_counted(run, steps, executor, rules).dfg
@@ -46,7 +46,7 @@ def build(
 def build_counted(
     run: Run, steps: RecordedSteps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
 ) -> Built:
-    """`build`, with what was counted on the way, the clocks and the transfer times. Raises InputError as `build` does."""
+    """`build`, with counts, clocks and communication times. Raises InputError as `build` does."""
     steps = steps or steps_of(run)
     run = steps.run
     events = [read_rank(run, rank, steps.boundaries[rank], steps.all) for rank in run.ranks]
@@ -65,7 +65,7 @@ def build_counted(
 
 
 def _coverage(calls: CollectiveCalls, number: np.ndarray, rendezvous: Rendezvous) -> BuildCounts:
-    """How many calls of collectives there are, and how many were matched: those that have their `number`."""
+    """Number of collective calls, and of matched ones (`number` is 0 or more)."""
     return BuildCounts(
         collectives=int((~calls.is_p2p).sum()),
         p2p=int(calls.is_p2p.sum()),

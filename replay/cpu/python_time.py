@@ -1,4 +1,4 @@
-"""What Python code takes of a rank's main thread, by place: sampled stacks and noted garbage collections, held against the
+"""Time of Python code on a rank's main thread by source location: sampled stacks and garbage collections, mapped to the
 graph."""
 
 import re
@@ -41,11 +41,11 @@ class _Silence(NamedTuple):
 
 @dataclass(frozen=True)
 class PythonTime:
-    """The places in Python that the main thread of a rank was seen at while no operation was recorded.
+    """Source locations in Python at which the main thread of a rank was sampled while no operation was recorded.
 
-    Windows with stacks and those of the graph hold different steps: what the silences of a name were made of there is taken
-    for what the nodes of that name are made of. A long gap that is not as long elsewhere is told by the samples in it, and
-    garbage collections by their own times. Waiting for a collective is no Python code.
+    Windows with stacks and the window of the graph hold different steps: nodes of a name are assumed to consist of the same
+    locations as silences of that name. A long gap that is shorter elsewhere is explained by its own samples, and garbage
+    collections by their own times. Waiting for a collective is not Python code.
     """
 
     run: Run

@@ -1,4 +1,4 @@
-"""What the samples of a rank's training thread tell of a stretch of time, and when it collected garbage."""
+"""Samples of a rank's training thread within a stretch of time, and its garbage collections."""
 
 import re
 from collections import defaultdict
@@ -24,7 +24,7 @@ MIN_RUNNING_SHARE = 0.7
 
 @dataclass(frozen=True)
 class LocationShare:
-    """What one place takes of a stretch of time."""
+    """Share of a stretch of time at one source location."""
 
     location: SourceLocation
     share: float
@@ -74,7 +74,7 @@ class RankSamples:
         return samples.ints("at_ns"), samples.ints("dur_ns"), samples.ints("cpu_ns"), codes, stacks
 
     def within(self, begin: Ns, end: Ns) -> list[LocationShare] | None:
-        """What the samples of this time tell; None where there are none."""
+        """Locations sampled in this time; None without samples."""
         at, dur, cpu, codes, texts = self._samples
         first, last = np.searchsorted(at, [begin, end], side="right").tolist()
         took: dict[SourceLocation, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))

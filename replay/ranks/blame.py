@@ -27,7 +27,7 @@ MAX_SUSPECTS = 16
 """Ranks whose delay is replayed: those with most work beyond their counterparts'. A job of any size then needs as many."""
 
 MIN_CATEGORY_SHARE_OF_STEP = 0.01
-"""Share of a step that a place must take longer than usual, for its rank to be called slow because of it."""
+"""Share of a step by which a category of work must take longer than usual for its rank to count as slow."""
 
 MIN_DEVIATIONS = 3.0
 """Work beyond that of counterparts is more than scatter from this many standard deviations on."""
@@ -219,10 +219,10 @@ class Blame:
 
     @cached_property
     def slow_ranks(self) -> tuple[Rank, ...]:
-        """Ranks that bear clearly more than an even share of the blame, and have more to do in more of the steps, or at the
-        same place step after step, than chance would give.
+        """Ranks that bear clearly more than an even share of the blame, and have more work in more of the steps, or in the
+        same category step after step, than chance would give.
 
-        None where all ranks are late by turns, where a single hiccup makes the difference, and where ranks never meet.
+        Empty without collectives, if different ranks are late in different steps, or if a single hiccup decides.
         """
         if not len(arrivals(self.dfg, self.steps)):
             return ()
@@ -260,14 +260,13 @@ class Blame:
         return certain
 
     def persist(self, suspects: np.ndarray, among: int = 2, only: tuple[Cls, ...] = tuple(Cls)) -> np.ndarray:
-        """Whether a place of each rank takes noticeably longer than usual step after step, bool[ranks].
+        """Whether a category of work of each rank takes noticeably longer than usual step after step, bool[ranks].
 
-        Places are all nodes of a name on a lane, all of a class, and all nodes of a lane. Only the ranks in the columns
-        `suspects` are looked at, and of their work only these classes; `among` is the number of ranks that chance had to
-        pick them from.
+        A category is all nodes of a lane with one name, all with one class, or all nodes of the lane. Only ranks in the
+        columns `suspects` and only these classes are tested; `among` is the number of ranks from which chance could pick.
         """
         extra, of_rank = self._extra_by_category(suspects, only)
-        # Chance may pick from all places of a rank, too, whether they are noticed or not.
+        # Chance may also pick from all categories of a rank, noticed or not.
         categories = np.bincount(of_rank, minlength=1)
         noticed = trimmed_mean(extra) > MIN_CATEGORY_SHARE_OF_STEP * self.step_ns
         extra, of_rank = extra[:, noticed], of_rank[noticed]
@@ -277,7 +276,7 @@ class Blame:
         return found
 
     def _extra_by_category(self, suspects: np.ndarray, only: tuple[Cls, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """(what each place takes beyond the usual in each of `steps`, ns, float64[steps, P]; column of its rank, int[P])."""
+        """(excess time of each of P categories in each of `steps`, ns, float64[steps, P]; column of its rank, int[P])."""
         dfg = self.dfg
         of_suspects = np.isin(dfg.rank, np.array(dfg.marks.ranks)[suspects])
         nodes = np.flatnonzero(self.peers.own & dfg.of(*only) & np.isin(dfg.step, self.steps) & of_suspects)
@@ -289,7 +288,7 @@ class Blame:
         row = np.searchsorted(self.steps, dfg.step[nodes])
         extra = np.zeros((len(self.steps), len(categories)))
         np.add.at(extra, (np.tile(row, len(kind)), category), np.tile(self.excess_ns[nodes], len(kind)))
-        # Where a lane has nodes of one name alone, its places are one and the same.
+        # A lane with nodes of one name only has identical categories.
         extra, first = np.unique(extra, axis=1, return_index=True)
         ranks = [dfg.lanes[lane].rank for lane in (categories[first] // kinds).tolist()]
         return extra, np.searchsorted(dfg.marks.ranks, ranks)

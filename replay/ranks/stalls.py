@@ -23,7 +23,7 @@ MIN_STALLS_PER_STEP = 5
 """Least number of stalls of a mean step of each rank."""
 
 MIN_STALL_NAMES = 3
-"""Least number of names of the operations and gaps in which each rank stalls: at one place it would be the job itself."""
+"""Least number of names of the operations and gaps in which each rank stalls: one name alone would be the job itself."""
 
 
 def starved_ns(blame: Blame) -> np.ndarray | None:

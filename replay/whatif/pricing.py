@@ -1,10 +1,9 @@
-"""The one way to the price of a scenario: findings, advisors, `esprof replay` and reports all ask here.
+"""Estimated saving of a scenario, for findings, advisors, `esprof replay` and reports.
 
-A scenario goes in as text, `network=2x,straggler=fix`. Out comes by how much the mean step gets shorter and the interval in
-which that lies, or the reason why there is no price. On the way `grammar.parse` reads the terms, `apply.apply` changes the
-graph by them, `replays.Replays` replays it, `step_costs.StepCosts` says what its steps cost against those of the recorded
-graph, and `error.known.KnownError` how far that may be off. Where transfers were measured, `slowing.Slowing` lets them slow
-down the work beside them.
+The input is a text such as `network=2x,straggler=fix`. The result is the saving of the mean step with its interval, or the
+reason why there is none. `grammar.parse` reads the terms, `apply.apply` edits the graph, `replays.Replays` replays it,
+`step_costs.StepCosts` compares its steps with those of the recorded graph, and `error.intervals.KnownError` estimates the
+error. If a probe measured communication, `slowing.Slowing` models how it slows concurrent work.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,10 +31,10 @@ MAX_ERROR_PCT = 10.0
 """A graph whose own error on the run is above this answers no what-if, unless the caller allows more."""
 
 _MIN_NOTED_SHARE = 0.01
-"""Share of a step from which on it is told that a change was left out."""
+"""Share of a step from which on a note says that a change was ignored."""
 
 _CHANGES_COMMUNICATION = ("network", "collective", "communication", "bucket_mb", "compress")
-"""Terms that change how long transfers last or where they lie, and so what they cost the work beside them."""
+"""Terms that change the duration or time of communication, and so the slowdown of concurrent work."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ class Pricer:
 
     @property
     def without_slowing(self) -> Dfg:
-        """The graph with CPU work as long as it would be without transfers beside it; as it is, where that is not known."""
+        """The graph with CPU work as long as without concurrent communication; unchanged where that is unknown."""
         return self.dfg if self._slowing is None else self._slowing.undisturbed
 
     def price_slowed(self, dfg: Dfg, taken_ns: np.ndarray) -> Price:

@@ -1,2 +1,2 @@
-"""Collectives: which calls on several ranks are one (`matching`), who waits for whom, and what is waiting and what transfer
-(`rendezvous`), their nodes (`transfers`), and those that gloo's threads carry out (`gloo`)."""
+"""Collectives: match calls across ranks (`matching`), separate waiting from communication (`rendezvous`), make their nodes
+(`nodes`), and handle those on gloo's threads (`gloo`)."""

@@ -24,7 +24,7 @@ from esprof.run.collective_names import collective_word
 class GlooWork:
     """The CPU collectives of one rank; times in ns on the rank's clock.
 
-    Arrays of which nothing else is said hold an entry for each collective whose issuing call was found, in order of calls.
+    Unless stated otherwise, arrays have an entry for each collective whose launching call was found, in order of calls.
     """
 
     lanes: tuple[Lane, ...]
@@ -44,20 +44,20 @@ class GlooWork:
     first: np.ndarray
     """Node of the arrival at each collective."""
     last: np.ndarray
-    """Node of the transfer of each collective."""
+    """Communication node of each collective."""
     noted: np.ndarray
-    """How long after the end of each transfer its own thread noted that end."""
+    """Delay from the end of each collective to when its own thread recorded that end."""
     queue: np.ndarray
-    """Edges by which a thread of gloo comes to its next collective when it is done with the one before (`EDGE`)."""
+    """Edges from each collective to the next one on the same gloo thread (`EDGE`)."""
     blocks: np.ndarray
-    """bool: the call returns right when the transfer is done: it waited for the transfer, or their threads share a core."""
+    """bool: the call returns when its collective ends: it waited for it, or their threads share a core."""
 
 
 def gloo_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds) -> GlooWork:
     """The collectives that ran on CPU threads, and the calls that launched them.
 
-    Each thread is a lane, on which it comes to its collectives; their transfers are on one more, the rank's link. Lanes and
-    nodes are numbered from `next_ids` on.
+    Each gloo thread is a lane of arrivals; all communication is on one more lane, the rank's link. Lanes and nodes are
+    numbered from `next_ids` on.
     """
     rows = events.collectives.row
     calls = np.flatnonzero(events.ints("stream", rows) < 0)
@@ -107,14 +107,14 @@ def _on_one_link(work: WorkNodes, end_order: np.ndarray, next_ids: NextIds, link
     communications = communications[np.argsort(end_order[matched], kind="stable")]
     start = nodes["start_ns"][communications]
     end = start + nodes["dur_ns"][communications]
-    # Backwards, a running minimum cuts each end to the ends of the later ones; forwards, the running maximum of the ends
-    # before is where each transfer can begin at the earliest.
+    # Backwards, a running minimum cuts each end to the ends of the later ones; forwards, the running maximum of earlier
+    # ends is the earliest possible start.
     end = np.maximum(np.minimum.accumulate(end[::-1])[::-1], start)
     reached = np.maximum.accumulate(np.append(start.min(initial=0), end))[:-1]
     start = np.clip(reached, start, end)
     nodes["start_ns"][communications], nodes["dur_ns"][communications] = start, end - start
     nodes["lane"][communications] = link
-    # Nodes stand lane by lane: the transfers move behind all others. `number` is the new number of each node.
+    # Nodes are sorted by lane: communication moves to the end. `number` is the new number of each node.
     order = np.append(np.setdiff1d(np.arange(len(nodes)), communications), communications)
     number = np.empty(len(nodes), np.int64)
     number[order] = next_ids.node + np.arange(len(nodes))
@@ -122,9 +122,9 @@ def _on_one_link(work: WorkNodes, end_order: np.ndarray, next_ids: NextIds, link
 
 
 def _launching_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(rows of `c10d::` calls, ascending; place in `rows` of the transfer that each launched).
+    """(rows of `c10d::` calls, ascending; position in `rows` of the collective that each launched).
 
-    Kind by kind: a process group queues its work first in, first out.
+    Calls are paired by kind: a process group queues its work first in, first out.
     """
     calls = np.sort(events.threads.row[events.by_name(events.threads.row, lambda name: name.startswith("c10d::"))])
     call_kind, row_kind = _kinds(events, calls, rows)
@@ -141,7 +141,7 @@ def _launching_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _kinds(events: RankEvents, *rows: np.ndarray) -> list[np.ndarray]:
-    """Number of the kind of transfer that each row is, or issues, by its name; an array for each of `rows`."""
+    """Kind of the collective that each row is or launches, by its name, as a number; an array for each of `rows`."""
     words: dict[str | None, int] = {}
     kind = np.zeros(len(events.texts), np.int64)
     for code in np.unique(np.concatenate([events.name[some] for some in rows])).tolist():
@@ -162,10 +162,9 @@ def works_of(gloo: GlooWork, threads: int) -> list[Works]:
 
 
 def launches(gloo: GlooWork, chains: Chains) -> np.ndarray:
-    """Edges from each call to the transfer that it launched, with the hand-over latency that this rank shows.
+    """Edges from each call to the collective that it launched, with this rank's hand-over latency.
 
-    The latency is the median time from issue to start of collectives that found one of gloo's threads idle; the others
-    waited in the queue for a thread.
+    The latency is the median time from launch to start of collectives that found a gloo thread idle; others queued.
     """
     delay = np.maximum(gloo.start - gloo.launched, 0)
     # Before the n-th was launched, n others were; those that had not ended kept a thread busy. The last lane is the link.
@@ -184,13 +183,13 @@ def awaited(gloo: GlooWork, works: Sequence[Works], chains: Chains) -> np.ndarra
 
 
 def returns(gloo: GlooWork, chains: Chains) -> np.ndarray:
-    """Edges from transfers to the calls that launched and waited for them."""
+    """Edges from collectives to the calls that launched and waited for them."""
     node = chains.node_of[gloo.call[gloo.blocks]]
     lag = chains.start_of(node) - gloo.end[gloo.blocks] + gloo.noted[gloo.blocks]
     return edges_of(gloo.last[gloo.blocks], node, Edge.BY_TIME, lag)
 
 
 def coverage(gloo: GlooWork) -> BuildCounts:
-    """How many calls waited for what they launched; the cause of all these is found by time."""
+    """Number of calls that waited for the collective that they launched, all found by time."""
     blocked = int(gloo.blocks.sum())
     return BuildCounts(waits=blocked, waits_inferred=blocked)

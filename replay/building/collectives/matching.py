@@ -1,4 +1,4 @@
-"""Which collective calls of different ranks are one."""
+"""Match collective calls across ranks."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ class CollectiveCalls:
     rank: np.ndarray
     """Position of each call's rank in the run."""
     identity: np.ndarray
-    """A number for each group and sequence number; where there is no sequence number, for each group, kind and step, and of
-    transfers from point to point for each group, sender, receiver and step. Only calls of one identity can be one."""
+    """A number for each group and sequence number; without sequence numbers, for each group, kind and step; for
+    point-to-point calls, for each group, sender, receiver and step. Only calls of one identity can match."""
     members: np.ndarray
     """Number of ranks that take part in each call, including ranks that the run lacks; 0 where unknown."""
     present: np.ndarray
     """How many of them the run has, without those that recorded nothing of the step that launched the call."""
     is_p2p: np.ndarray
-    """bool: the call is point to point, one transfer or several at once."""
+    """bool: the call is a send or receive, or a batch of several."""
     sends: np.ndarray
     """bool: other ranks need data of the call's rank."""
     receives: np.ndarray
     """bool: the call's rank needs data of other ranks."""
     bytes: np.ndarray
-    """Bytes of each call, the same for all calls that are one; -1 where unknown, or, as of an all-to-all, not the same."""
+    """Bytes of each call, the same on all ranks; -1 where unknown, and for an all-to-all, whose sizes differ."""
     alike: np.ndarray
-    """A number for each group, kind and size: such calls transfer about alike long; -1 where the size is not known."""
+    """A number for each group, kind and size: such calls take about the same time; -1 where the size is unknown."""
     start_ns: np.ndarray
     end_ns: np.ndarray
 
@@ -131,9 +131,9 @@ def _is_word(rows: Collectives, *words: str) -> np.ndarray:
 
 
 def match(calls: CollectiveCalls) -> np.ndarray:
-    """Number of the collective that each call is part of; -1 where it was not matched.
+    """Number of the collective of each call; -1 where unmatched.
 
-    Calls of one identity are matched by their occurrence, counted from the end: windows open at different places on
+    Calls of one identity are matched by their occurrence, counted from the end: windows open at different times on
     different ranks, but all ranks leave a step together (docs/explanation/replay.md §2). Where the sizes then differ, calls
     are aligned by their sizes. Calls that still differ in size are not matched. Of members that the run lacks nothing is
     known: the others are matched without them.
@@ -144,7 +144,7 @@ def match(calls: CollectiveCalls) -> np.ndarray:
     occurrence, _ = occurrences(on_rank, np.zeros(len(mine), np.int64), len(distinct))
     for together in _out_of_step(calls, mine, occurrence):
         occurrence[together] = _aligned(calls.rank[mine[together]], calls.bytes[mine[together]])
-    # Calls of one identity and turn are one, if each member that is present has made its call.
+    # Calls with the same identity and occurrence match if every present member has made its call.
     rendezvous, found = numbered(pairs(calls.identity[mine], occurrence))
     present = np.zeros(len(found), np.int64)
     present[rendezvous] = calls.present[mine]
@@ -161,9 +161,9 @@ def match(calls: CollectiveCalls) -> np.ndarray:
 
 
 def _has_sender_and_receiver(calls: CollectiveCalls, mine: np.ndarray, rendezvous: np.ndarray) -> np.ndarray:
-    """Whether the calls of each rendezvous tell of one another: one of them has data that another one needs.
+    """Whether each rendezvous has a sender and a receiver: one call has data that another one needs.
 
-    `rendezvous` is that of each of the calls `mine`. Receivers wait for nobody who is here where the run lacks their root.
+    `rendezvous` is that of each of the calls `mine`. If the run lacks the root, receivers wait for no recorded rank.
     """
     count = rendezvous.max(initial=-1) + 1
     given, taken = (np.bincount(rendezvous[role[mine]], minlength=count) for role in (calls.sends, calls.receives))
@@ -187,7 +187,7 @@ def is_partial(calls: CollectiveCalls, number: np.ndarray) -> np.ndarray:
 
 
 def _out_of_step(calls: CollectiveCalls, mine: np.ndarray, occurrence: np.ndarray) -> Iterator[np.ndarray]:
-    """Places in `mine` of the calls of each identity under which calls of one turn differ in size."""
+    """Positions in `mine` of the calls of each identity with a rendezvous whose sizes differ."""
     identity = calls.identity[mine]
     rendezvous, found = numbered(pairs(identity, occurrence))
     differ = ~_of_one_size(rendezvous, calls.bytes[mine], len(found))
@@ -196,19 +196,19 @@ def _out_of_step(calls: CollectiveCalls, mine: np.ndarray, occurrence: np.ndarra
 
 
 def _aligned(rank: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """The turn of each call, by the longest stretches of sizes that each rank shares with the one that has fewest calls.
+    """Occurrence of each call, by the longest runs of sizes that each rank shares with the rank with the fewest calls.
 
-    A call that finds no place there gets a turn of its own. Where all ranks have the same sizes, no call is missing: the
-    threads among which calls are shared only started them in another order. Then calls of one size keep their order.
+    A call outside these runs gets an occurrence of its own. If all ranks have the same sizes, no call is missing: threads
+    only started them in another order. Then calls of one size keep their order.
     """
     rows = {one: np.flatnonzero(rank == one) for one in np.unique(rank).tolist()}
     by_size = [own[np.argsort(size[own], kind="stable")] for own in rows.values()]
     if all(np.array_equal(size[own], size[by_size[0]]) for own in by_size):
         occurrence = np.empty(len(rank), np.int64)
-        # A line for each rank, its calls by size: those of one column are one.
+        # A row for each rank, its calls by size: calls in one column match.
         occurrence[np.stack(by_size)] = np.arange(len(by_size[0]))
         return occurrence
-    occurrence = len(rank) + np.arange(len(rank))  # Turns of their own, beyond all that can be shared.
+    occurrence = len(rank) + np.arange(len(rank))  # Distinct, beyond all common occurrences.
     reference = min(rows.values(), key=len)
     for own in rows.values():
         matcher = SequenceMatcher(None, size[reference].tolist(), size[own].tolist(), autojunk=False)

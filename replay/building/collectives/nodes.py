@@ -15,13 +15,13 @@ from esprof.replay.runtime_names import copies_across_bus
 
 @dataclass(frozen=True)
 class WorkNodes:
-    """Rows as nodes (`NODE`): a matched collective has two, an arrival and a transfer, all other work has one."""
+    """Rows as nodes (`NODE`): two for a matched collective (arrival and communication), one for other work."""
 
     nodes: np.ndarray
     first: np.ndarray
     """Number of the first node of each row; of a matched collective its arrival."""
     last: np.ndarray
-    """Number of the last node of each row; of a matched collective its transfer."""
+    """Number of the last node of each row; for a matched collective its communication."""
 
 
 def work_nodes(
@@ -29,11 +29,11 @@ def work_nodes(
 ) -> WorkNodes:
     """Nodes of `rows`, which stand lane by lane in order of execution; lanes and nodes are numbered from `next_ids` on.
 
-    A matched collective is an arrival of no duration and a transfer, between which the join of all ranks will stand; what
-    lies between arrival and join is waiting (docs/explanation/replay.md §2; Lumos, MLSys 2025). An unmatched one stays
-    whole: how much of it was waiting for a peer nobody knows, so with peers it counts as unexplained.
+    A matched collective is an arrival of zero duration and a communication; the join of all ranks will be between them. The
+    time from arrival to join is waiting (docs/explanation/replay.md §2; Lumos, MLSys 2025). An unmatched one is
+    one node: its share of waiting is unknown, so it counts as unexplained if it has peers.
     """
-    # The place of each row among the collectives, whose rows ascend; -1 where it is none.
+    # Position of each row among the collectives, whose rows ascend; -1 for other work.
     calls = events.collectives.row
     call = np.minimum(np.searchsorted(calls, rows), len(calls) - 1)
     call = np.where(entries(calls, call, -1) == rows, call, -1)

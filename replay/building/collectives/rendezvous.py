@@ -1,4 +1,4 @@
-"""What ranks tell one another of their collectives: clocks, who waits for whom, and what is waiting and what transfer."""
+"""Matched collectives across ranks: clock offsets, who waits for whom, and how much is waiting or communication."""
 
 from dataclasses import dataclass
 
@@ -17,9 +17,9 @@ class RankRendezvous:
     number: np.ndarray
     """Number of the collective, the same on all ranks; -1 where it was not matched."""
     communication_ns: np.ndarray
-    """What the call took once it need not wait any longer, ns; 0 where the call was not matched."""
+    """Duration of the call after its wait, ns; 0 where the call was not matched."""
     end_order: np.ndarray
-    """Place of the collective among all of the run, by when the first rank ended it; 0 where the call was not matched."""
+    """Position of the collective in the run, by when the first rank ended it; 0 where the call was not matched."""
     waits: np.ndarray
     """bool: the call waits for other ranks. A sender may leave before they come."""
     awaited: np.ndarray
@@ -34,18 +34,18 @@ class Rendezvous:
 
     clocks: Clocks
     communication: CommunicationFit
-    """Transfer times of the collectives that no rank leaves before all have come."""
+    """Durations of the collectives that no rank leaves before all have arrived."""
     by_rank: list[RankRendezvous]
     """What is known of the calls of each rank, in the order of the run's ranks."""
     arrival_ns: np.ndarray
-    """When the last rank that is waited for came to each collective, ns on the job's clock, shape (collectives,). A
-    guess where it is one that the run lacks."""
+    """Arrival of the last awaited rank at each collective, ns on the job's clock, shape (collectives,). Estimated where
+    that rank is missing."""
     early: int
-    """How many calls ended before those that they waited for came: a sign of clocks out of step."""
+    """Number of calls that ended before an awaited rank arrived: a sign of unaligned clocks."""
 
 
 def find_rendezvous(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
-    """Align the clocks by the collectives at which ranks met, and tell waiting from transfer."""
+    """Align the clocks by matched collectives, and separate waiting from communication."""
     at = np.flatnonzero(number >= 0)
     rendezvous, both_ways = number[at], (calls.sends & calls.receives)[at]
     shown = MatchedCalls(np.array(run.ranks)[calls.rank[at]], rendezvous, calls.start_ns[at], calls.end_ns[at])
@@ -89,11 +89,11 @@ def _latest(number: np.ndarray, moment: np.ndarray) -> np.ndarray:
 
 
 def _late_ns(number: np.ndarray, communication_ns: np.ndarray, alike: np.ndarray) -> np.ndarray:
-    """How long each collective waited for a member that the run lacks once all others had come, ns, shape (collectives,).
+    """How long each collective waited for a missing member after all others had arrived, ns, shape (collectives,).
 
-    `number` is the collective of each call, and `alike` is -1 where no member lacks. The last of those that are here may not
-    have been the last of all: then all that it shows is the most that the transfer can have taken. Mostly it was the last,
-    or close: what takes clearly longer than transfers alike do by the median waited.
+    `number` is the collective of each call, and `alike` is -1 where no member is missing. The time since the last recorded
+    arrival is an upper bound of the communication. Mostly it is tight; a collective that takes much longer than the median
+    of those alike has waited.
     """
     took, of = -_latest(number, -communication_ns), _latest(number, alike)
     order = np.lexsort((took, of))

@@ -1,2 +1,2 @@
-"""What transfers take: of the link (`links`), as `esprof probe` measured it (`probed`), and from the work beside them
+"""Cost of communication: on the link (`links`), as `esprof probe` measured it (`probed`), and for concurrent work
 (`slowing`)."""

@@ -1,4 +1,4 @@
-"""What the link takes of a transfer, and what latency or CPUs take: from the recorded transfers alone."""
+"""Share of a collective's time on the link, apart from latency and CPU work, from the recorded collectives alone."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,24 +11,24 @@ from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.communication.probed import Link, ProbedCollectives
 
 UNDISTURBED_QUANTILE = 0.05
-"""Share of the transfers, those with the least time a byte, that are taken to be limited by nothing but the link."""
+"""Share of the collectives, those with the least time per byte, that only the link is assumed to limit."""
 
 TYPICAL_QUANTILE = 0.25
-"""Quantile of the time a byte of all transfers at which a transfer is taken not to be slowed down by computing."""
+"""Quantile of the time per byte at which a collective is assumed not to be slowed down by compute."""
 
 DEFAULT_LATENCY: Ns = 10 * NS_PER_US
-"""Latency of a collective between GPUs where the recorded ones are all of one size, and so tell none."""
+"""Latency of a collective between GPUs where all recorded ones have one size, so that it is unknown."""
 
 MIN_SIZE_RATIO = 1.5
-"""How many times as large as the smallest transfer the largest must be for a line to be drawn through their times."""
+"""Least ratio of the largest to the smallest collective for a fit of a line through their times."""
 
 
 @dataclass(frozen=True)
 class Stretches:
     """Stretches of time in which transfers followed one another without a gap. C collectives, S stretches.
 
-    Two transfers that share a link take as long together as one after the other: a stretch tells more of the link than a
-    single transfer.
+    Two collectives that share a link take as long together as one after the other, so a stretch measures the link better
+    than a single collective.
     """
 
     collective: np.ndarray
@@ -55,7 +55,7 @@ class Stretches:
         return float(np.quantile(self.ns_per_byte[large], quantile))
 
     def communication_ns(self, size: Bytes) -> Ns:
-        """What a transfer of `size` bytes a rank takes on a link that carries one transfer after the other, ns."""
+        """Duration of a collective of `size` bytes per rank on a link that carries one at a time, ns."""
         return round(size * self._typical)
 
     @cached_property
@@ -122,7 +122,7 @@ def link_share(dfg: Dfg, recorded: Dfg, probed: ProbedCollectives | None = None)
 def _as_probed(
     share: np.ndarray, least: np.ndarray, dfg: Dfg, recorded: Dfg, nodes: np.ndarray, probed: ProbedCollectives
 ) -> None:
-    """Set the shares of the transfers `nodes` whose collective was measured."""
+    """Set the shares of the communication `nodes` whose collective was measured."""
     slowness = _ns_per_byte(dfg, recorded, nodes)
     by_number: dict[int, list[int]] = {}
     for node in nodes.tolist():
@@ -141,7 +141,7 @@ def _as_probed(
 
 
 def _ns_per_byte(dfg: Dfg, recorded: Dfg, nodes: np.ndarray) -> np.ndarray:
-    """Time a byte of these transfers: of those that were recorded, in the stretch of which they were a part."""
+    """Time per byte of these communication nodes; for recorded ones, that of their stretch."""
     slowness: np.ndarray = np.maximum(dfg.dur_ns[nodes], 1) / np.maximum(dfg.bytes[nodes], 1)
     if (found := stretches(recorded)) is not None:
         row = np.minimum(np.searchsorted(found.collective, dfg.collective[nodes]), len(found.collective) - 1)

@@ -1,2 +1,2 @@
-"""How far a what-if may be off: the error known for the run and the intervals made of it (`known`), the steps that a fit has
-not seen (`held_out`), and what changes of a kind were off by (`margins`)."""
+"""Error of a what-if: the known error of the run and the resulting intervals (`intervals`), the held-out test (`held_out`),
+and the known error of each kind of change (`model_errors`)."""

@@ -1,9 +1,9 @@
-"""DDP's gradient buckets: which gradients travelled together, and the graph with other buckets.
+"""DDP's gradient buckets: which gradients shared a bucket, and the graph with other buckets.
 
 DDP fills a bucket with gradients in the order in which they come, and closes it once it holds `bucket_cap_mb` (torch
 `Reducer::rebuild_buckets`; Li et al., VLDB 2020, §4.2). A trace with shapes tells each gradient's size at its
 `AccumulateGrad`, so the buckets of the run are checked against the rule before others are predicted. Without shapes, buckets
-between GPUs can still be put together.
+between GPUs can still be merged.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ class Rebucketed(NamedTuple):
 
     dfg: Dfg
     are_merged: bool
-    """Whether the new buckets are recorded ones put together, where DDP may close them a few gradients sooner."""
+    """Whether the new buckets are merged recorded ones. DDP may close buckets a few gradients sooner."""
 
 
 def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Rebucketed:

@@ -1,7 +1,7 @@
 """Gradients of FSDP2 between CPUs: the reduce-scatters in which they travel, and the same with bf16 on the wires.
 
-What that takes was measured by the code that does it (`esprof probe`: `shards`). The thread of the backward pass waits while
-gradients are cast, sent and added, as it does for the reduce-scatter whose place that takes: all three are the transfer's.
+`esprof probe` measured the cost with the same code (`shards`). The thread of the backward pass waits while gradients are
+cast, sent and added, as it does for the reduce-scatter that this replaces: all three count as communication.
 """
 
 from collections.abc import Sequence

@@ -1,3 +1,2 @@
-"""What terms change and choose in a graph: edits (`edits`, `overlay`), nodes by kind of work and by what is known of them
-beside the graph (`selections`, `queues`, `nested_operations`, `idle_gaps`, `host_cpus`, `loaders`), and the turns of an
-elastic job's ESTs (`est_load`)."""
+"""Edits of a graph (`edits`, `overlay`), selections of nodes by kind of work and by other records (`selections`, `queues`,
+`nested_operations`, `idle_gaps`, `host_cpus`, `loaders`), and the EST steps of an elastic job (`est_load`)."""

@@ -1,7 +1,7 @@
-"""The turns of an elastic job's ESTs in a graph: what they take on each rank, and the graph with ESTs elsewhere.
+"""EST steps of an elastic job in a graph: their cost on each rank, and the graph with ESTs on other ranks.
 
-A rank runs its ESTs one after the other, and the gradients of the last one travel beside its backward pass. So that one is
-told apart from the others; all others are alike.
+A rank runs its ESTs one after the other. The gradients of the last EST are sent during its backward pass, so the last one
+is distinguished from the others, which are alike.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ from esprof.replay.whatif.scenario import Declined
 from esprof.run.run import Run
 
 _EXCHANGE = "all_to_all"
-"""The collective by which partial sums travel: as many bytes as the rank has whole subtrees."""
+"""The collective that sends partial sums: bytes in proportion to the whole subtrees of the rank."""
 
 _GATHER = "all_gather"
-"""That by which encoded gradients travel, and sums of shards otherwise."""
+"""The collective that sends encoded gradients, or else sums of shards."""
 
 _MIN_SHARE_OF_LARGEST = 1 / 64
 """Of the largest such transfer, in bytes: a smaller one carries no gradients."""
