@@ -40,7 +40,7 @@ HOURS_A_DAY = 24
 
 @dataclass(frozen=True)
 class Page:
-    """Explanation of a finding in paragraphs, for `esprof explain ID` and `docs/reference/findings.md`."""
+    """Explanation of a finding in paragraphs, for `esprof explain ID` and `docs/reference/findings/`."""
 
     id: str
     title: str

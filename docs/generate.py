@@ -4,6 +4,7 @@ Run as `python -m docs.generate`: Python then takes the code of the checkout tha
 """
 
 import json
+import re
 import sys
 import textwrap
 import tomllib
@@ -13,31 +14,49 @@ from pathlib import Path
 import click
 import msgspec
 
+from docs import run_directory
 from esprof.analyzers.findings import PAGES, RULES
 from esprof.analyzers.ignore import parse
 from esprof.analyzers.rule import FAMILIES, Page
 from esprof.cli import root
 from esprof.core.plan import Plan
 from esprof.recorder.knobs import KNOBS
+from esprof.replay.whatif.term import Edit, Kind, TermPhase
 from esprof.replay.whatif.terms import TERMS
-from esprof.run import files, schema
 from esprof.verbs import VERBS
 
 DOCS = Path(__file__).parent
 WIDTH = 120
 KNOBS_END = "<!-- end of the knobs -->"
 NOTE = "<!-- Written by `make docs` from the code. -->\n"
+MAX_LINES = 200
+"""Of a page."""
+VERB_GROUPS = {
+    "Record": ("demo", "record", "probe", "merge"),
+    "Understand": ("diagnose", "explain", "replay", "ops", "report"),
+    "Fix": ("verify", "recommend", "apply", "tune"),
+    "Elastic jobs": ("elastic", "serve"),
+    "Guard": ("check",),
+}
+"""Title of a page -> its verbs."""
 
 
-def commands() -> str:
-    """Each verb's own help, as the terminal shows it."""
+def commands() -> dict[str, str]:
+    """The help of every verb as the terminal shows it, on a page for each group of verbs, and an index."""
+    assert sorted(verb for verbs in VERB_GROUPS.values() for verb in verbs) == sorted(VERBS)
     context = click.Context(root, info_name="esprof", terminal_width=100)
-    sections = {"esprof": root.get_help(context)}
-    for name in VERBS:
-        sections |= _helps(root.get_command(context, name), context, name)
-    return "\n".join(
-        [NOTE, "# Commands", *(f"\n## {name}\n\n```text\n{text}\n```" for name, text in sections.items()), ""]
-    )
+    index = [NOTE, "# Commands\n", "```text", root.get_help(context).split("\n\nVerbs:")[0], "```"]
+    pages = {}
+    for group, verbs in VERB_GROUPS.items():
+        file = f"{_slug(group)}.md"
+        sections: dict[str, str] = {}
+        index += [f"\n## {group}\n", "| command | purpose |", "|---|---|"]
+        for name in verbs:
+            sections |= _helps(root.get_command(context, name), context, name)
+            index.append(f"| [`esprof {name}`]({file}#esprof-{name}) | {VERBS[name]} |")
+        helps = (f"\n## {name}\n\n```text\n{text}\n```" for name, text in sections.items())
+        pages[file] = "\n".join([NOTE, f"# Commands: {group.lower()}", *helps, ""])
+    return {"index.md": "\n".join([*index, ""]), **pages}
 
 
 def _helps(command: click.Command | None, parent: click.Context, name: str) -> dict[str, str]:
@@ -51,17 +70,31 @@ def _helps(command: click.Command | None, parent: click.Context, name: str) -> d
     return found
 
 
-def findings() -> str:
-    """The catalogue, family by family."""
+def findings() -> dict[str, str]:
+    """The catalogue, on a page for each family, and an index."""
     intro = (
-        "Ids are stable. `esprof explain ID` shows the same page in the terminal. Savings come from replay. Savings of "
+        "Ids are stable. `esprof explain ID` shows the same text in the terminal. Savings come from replay. Savings of "
         "recurring slow steps (ESP601, ESP806) are measured on all steps of the run instead."
     )
-    parts = [NOTE, "# Findings\n", _wrapped(intro), _ignoring()]
+    index = [NOTE, "# Findings\n", _wrapped(intro), "", "| id | finding | family |", "|---|---|---|"]
+    pages = {}
     for digit, family in FAMILIES.items():
-        pages = [_page(page) for page in PAGES.values() if page.family == family]
-        parts += [f"\n## ESP{digit}xx: {family}", *pages] if pages else []
-    return "\n".join([*parts, ""])
+        file = f"{_slug(family)}.md"
+        found = [page for page in PAGES.values() if page.family == family]
+        if found:
+            pages[file] = "\n".join([NOTE, f"# ESP{digit}xx: {family}", *map(_page, found), ""])
+        for page in found:
+            index.append(f"| [{page.id}]({file}#{_slug(_heading(page))}) | {page.title} | [{family}]({file}) |")
+    return {"index.md": "\n".join([*index, _ignoring(), ""]), **pages}
+
+
+def _heading(page: Page) -> str:
+    return f"{page.id}: {page.title}"
+
+
+def _slug(title: str) -> str:
+    """The name of a page, or the anchor of a heading as mkdocs and GitHub make it."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
 
 
 def _ignoring() -> str:
@@ -92,7 +125,7 @@ ranks = [3]  # optional
 def _page(page: Page) -> str:
     points = {"Evidence": page.evidence, "Price": page.price, "Remedy": page.remedy}
     listed = "\n".join(_point(f"**{label}.** {text}") for label, text in points.items())
-    return f"\n### {page.id}: {page.title}\n\n{_wrapped(page.meaning)}\n\n{listed}"
+    return f"\n## {_heading(page)}\n\n{_wrapped(page.meaning)}\n\n{listed}"
 
 
 def _point(text: str) -> str:
@@ -113,12 +146,19 @@ def what_ifs() -> str:
         "A term is declined, with the reason, if the run lacks the evidence for it."
     )
     parts = [NOTE, "# What-ifs\n", _wrapped(intro)]
-    for kind in TERMS.values():
+    for kind in filter(_is_available, TERMS.values()):
         written = ", ".join(f"`{example}`" for example in kind.examples)
         points = [_point(f"**Syntax.** {written}"), _point(f"**Needs.** {kind.needs}")]
         points += [_point(f"**Assumes.** {kind.assumes}")] if kind.assumes else []
         parts += [f"\n## {kind.name}\n\n{_wrapped(kind.meaning)}\n", *points]
+    parts += ["\n## Not available yet\n", "| term | meaning | needs |", "|---|---|---|"]
+    parts += [f"| `{k.examples[0]}` | {k.meaning} | {k.needs} |" for k in TERMS.values() if not _is_available(k)]
     return "\n".join([*parts, ""])
+
+
+def _is_available(kind: Kind) -> bool:
+    """Whether any run has the evidence that the term needs."""
+    return not (isinstance(kind.effect, Edit) and kind.effect.phase == TermPhase.REFUSE)
 
 
 def verify() -> str:
@@ -133,76 +173,51 @@ def verify() -> str:
     return f"{before}{NOTE}\n{table}\n\n{KNOBS_END}{rest.split(KNOBS_END, 1)[1]}"
 
 
-def run_directory() -> str:
-    """Every file of a Run as a table, from the docstring of `esprof.run.files`, then the columns of each Parquet table."""
-    text = files.__doc__ or ""
-    rows, after = _run_files(text)
-    intro = text.split("\n===")[0].split("\n\n", 1)[1].strip()
-    listed = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    parts = [
-        NOTE,
-        "# The Run directory\n",
-        f"{intro}\n",
-        "| file | written by | content |",
-        "|---|---|---|",
-        listed,
-        "",
-    ]
-    parts += [f"{after}\n", "## Columns of the tables\n"]
-    parts += ["Names that end in `_ns` are nanoseconds. A column without a value is null.\n"]
-    parts += ["| table | column | type |", "|---|---|---|"]
-    for name in ("EVENTS", "STEPS", "STAGES", "MEMORY", "SAMPLES", "STACKS"):
-        parts += [
-            f"| `{name.lower()}/` | `{field.name}` | {_type_name(field.type)} |" for field in getattr(schema, name)
-        ]
-    return "\n".join([*parts, ""])
-
-
-def _type_name(of: object) -> str:
-    """An Arrow type as a reader of the table sees it: texts are stored as dictionaries."""
-    return "text" if str(of).startswith("dictionary") else str(of)
-
-
-def _run_files(text: str) -> tuple[list[list[str]], str]:
-    """Rows of the table in a docstring, and the text that follows; an indented line continues the row above."""
-    lines = text.splitlines()
-    first, second, last = (at for at, line in enumerate(lines) if line.startswith("==="))
-    starts = [at for at, char in enumerate(lines[first]) if char == "=" and lines[first][at - 1 : at] != "="]
-    rows: list[list[str]] = []
-    for line in lines[second + 1 : last]:
-        cells = [line[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
-        if cells[0]:
-            rows.append(cells)
-        else:
-            rows[-1] = [f"{above} {more}".strip() for above, more in zip(rows[-1], cells, strict=True)]
-    return rows, "\n".join(lines[last + 1 :]).strip()
-
-
 def plan_schema() -> str:
     """The JSON Schema of a Plan."""
     schema = msgspec.json.schema(Plan)
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
 
 
-def main() -> None:
-    stale = []
-    written = {
-        "reference/commands.md": commands(),
-        "reference/findings.md": findings(),
+def _pages() -> dict[str, str]:
+    """Text of each page, by its path in docs/."""
+    return {
+        **{f"reference/commands/{name}": text for name, text in commands().items()},
+        **{f"reference/findings/{name}": text for name, text in findings().items()},
+        "reference/run-directory/index.md": f"{NOTE}\n{run_directory.file_list()}",
+        "reference/run-directory/tables.md": f"{NOTE}\n{run_directory.tables()}",
+        "reference/run-directory/logs.md": f"{NOTE}\n{run_directory.log_fields()}",
         "reference/what-ifs.md": what_ifs(),
-        "reference/run-directory.md": run_directory(),
         "how-to/verify.md": verify(),
         "reference/plan.schema.json": plan_schema(),
     }
-    for name, text in written.items():
+
+
+def _surplus(pages: dict[str, str]) -> list[Path]:
+    """Pages in the generated folders that are not made from the code any more."""
+    folders = (DOCS / "reference" / name for name in ("commands", "findings", "run-directory"))
+    return [file for folder in folders for file in folder.glob("*.md") if str(file.relative_to(DOCS)) not in pages]
+
+
+def main() -> None:
+    pages = _pages()
+    long = [name for name, text in pages.items() if name.endswith(".md") and text.count("\n") > MAX_LINES]
+    if long:
+        sys.exit(f"{', '.join(long)}: more than {MAX_LINES} lines")
+    checks = "--check" in sys.argv[1:]
+    stale = [str(file.relative_to(DOCS)) for file in _surplus(pages)]
+    for name in stale if not checks else ():
+        (DOCS / name).unlink()
+    for name, text in pages.items():
         file = DOCS / name
         if file.exists() and file.read_text(encoding="utf-8") == text:
             continue
         stale.append(name)
-        if "--check" not in sys.argv[1:]:
+        if not checks:
+            file.parent.mkdir(exist_ok=True)
             file.write_text(text, encoding="utf-8")
             print(f"wrote {file}")
-    if stale and "--check" in sys.argv[1:]:
+    if stale and checks:
         sys.exit(f"{', '.join(stale)} in docs/ differ from the code: run `make docs`")
 
 

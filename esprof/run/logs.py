@@ -109,6 +109,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event of an elastic job, a line of its history."""
 
     what: EventKind
+    """Kind of the event."""
     step: int
     """The event happened before this step."""
     time_ns: Ns = msgspec.field(default_factory=time.time_ns)
@@ -116,19 +117,23 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     plan: str | None = None
     """Id of the plan concerned."""
     version: int | None = None
+    """Version of the plan."""
     before_us: float | None = None
     """Median step before the plan."""
     after_us: float | None = None
     """Median step with the plan."""
     promised_us: float | None = None
+    """Predicted step with the plan."""
     gain_low_us: float | None = None
     """Lower end of the 95 % interval of the reduction of a step in a trial."""
     gain_high_us: float | None = None
+    """Upper end of that interval."""
     phases_us: dict[str, float] = {}
     """Downtime by phase when the number of processes changed."""
     was: Setting | None = None
     """The setting before an adopted or tried plan, which a rollback restores."""
     reason: str = ""
+    """Reason for the event, if one is known."""
 
 
 HISTORY: JsonLog[JobEvent] = JsonLog(files.HISTORY, JobEvent)
@@ -146,10 +151,13 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One round of `esprof tune`: the advice to a running job with the predicted and measured gain. Times are per step."""
 
     round: int
+    """Number of the round."""
     kind: RoundKind
+    """What the advice changes."""
     step: int
     """The job was asked before this step."""
     outcome: RoundOutcome
+    """Result of the trial."""
     plan: str | None = None
     """Id; None without a plan."""
     counts: tuple[int, ...] = ()
@@ -161,17 +169,25 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     before_us: float | None = None
     """Measured without the plan, in the same period as `measured_us`."""
     predicted_us: float | None = None
+    """Predicted step with the plan."""
     low_us: float | None = None
+    """Lower end of the prediction's interval."""
     high_us: float | None = None
+    """Upper end of that interval."""
     measured_us: float | None = None
+    """Measured step with the plan."""
     predicted_gain_pct: float | None = None
+    """Predicted gain, in per cent of a step."""
     gain_pct: float | None = None
     """Measured, in per cent of `before_us`; with a 95 % interval if the trial was interleaved."""
     gain_low_pct: float | None = None
+    """Lower end of that interval."""
     gain_high_pct: float | None = None
+    """Upper end of that interval."""
     error_pct: float | None = None
     """Error of the predicted step relative to the measured one."""
     why: str = ""
+    """Reason for the outcome, if one is known."""
 
 
 ROUNDS: JsonLog[Round] = JsonLog(files.ROUNDS, Round)
@@ -186,6 +202,7 @@ class JobClass(msgspec.Struct, frozen=True, kw_only=True):
     devices: str
     """`CPU`, or the names of the accelerators."""
     world_size: int
+    """Number of ranks."""
     gradients: str | None
     """How gradients are synchronised: `DDP`, `FSDP`, or `collectives` of the job's own; None if they are not."""
 
@@ -198,32 +215,46 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """A mean step, µs, with its 95 % interval; None with too few measurements."""
 
     us: float
+    """The mean step."""
     low_us: float | None = None
+    """Lower end of the interval."""
     high_us: float | None = None
+    """Upper end of the interval."""
 
 
 class ReplayPromise(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="promised"):
     """Prediction of a replay, before the change is made. Times are of steps with the profiler."""
 
     id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
+    """Links the prediction with its outcome."""
     time_ns: Ns = msgspec.field(default_factory=time.time_ns)
+    """Since the Unix epoch."""
     spec: str
+    """The scenario, as written."""
     terms: tuple[str, ...]
     """Kinds of its terms, such as `data[ready]`."""
     job: JobClass
+    """Class of the job."""
     step_us: float
     """The mean step as it was recorded."""
     predicted_us: float
+    """The predicted mean step."""
     low_us: float
+    """Lower end of its interval."""
     high_us: float
+    """Upper end of its interval."""
     saving_low_us: float
+    """Lower end of the interval of the saving."""
     saving_high_us: float
+    """Upper end of the interval of the saving."""
     known_error_pct: float | None
     """Replay error on the unchanged run."""
     unprofiled_step_us: float | None
     """The median step without profiler, as it was recorded."""
     note: str | None
+    """Assumption or limit of the prediction, if any."""
     versions: dict[str, str]
+    """Versions of the software that made the recording."""
 
     @property
     def shares(self) -> tuple[float, float, float]:
@@ -237,22 +268,31 @@ class ObservedOutcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="what
     """Measured outcome of the prediction with the same `id`."""
 
     id: str
+    """Id of the prediction."""
     time_ns: Ns = msgspec.field(default_factory=time.time_ns)
+    """Since the Unix epoch."""
     spec: str
+    """The scenario, as written."""
     terms: tuple[str, ...]
+    """Kinds of its terms."""
     job: JobClass
+    """Class of the job."""
     by: str
     """How the change was made: `verify` or `test bed`."""
     repeats: int
     """Number of measured pairs."""
     before: Estimate
+    """Step without the change."""
     predicted: Estimate
+    """Predicted step with the change."""
     observed: Estimate
+    """Measured step with the change."""
     error_pct: float
     """Error of the predicted step, in per cent of the observed one."""
     held: bool
     """Whether the observed step lies in the predicted interval."""
     versions: dict[str, str]
+    """Versions of the software of the measured runs."""
 
 
 LedgerLine = ReplayPromise | ObservedOutcome
@@ -266,6 +306,7 @@ class LiveStep(msgspec.Struct, frozen=True, kw_only=True):
     """One finished step of a running job."""
 
     step: int
+    """Number of the step."""
     took_us: float
     """Time since the end of the preceding step."""
     busy_us: tuple[float, ...]

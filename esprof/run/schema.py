@@ -56,7 +56,34 @@ EVENTS = pa.schema(
         ("est", pa.int32()),
     ]
 )
-"""The event table. Times are ns since the Unix epoch on the rank's own clock; a column the source lacks is null."""
+"""`events/`: profiler events, one row per event. A column that the source lacks is null.
+
+- `name`: name of the operation, kernel, call or annotation;
+- `kind`: one of `KINDS`;
+- `start_ns`: since the Unix epoch, on the rank's own clock;
+- `dur_ns`: duration;
+- `pid`: process, as in the trace;
+- `tid`: thread of an event on the CPU;
+- `thread_role`: `main`, `autograd`, `comm` (threads of gloo) or `other`; null on a GPU;
+- `device`: GPU of an event on a GPU;
+- `stream`: stream of an event on a GPU;
+- `correlation`: number that a call of the GPU runtime shares with the work that it launched;
+- `external_id`: number that torch.profiler gives an operation and the work that it launched;
+- `step`: step in which the event was launched;
+- `autograd_seq`: number that an operation of the forward pass shares with its backward operation;
+- `fwd_tid`: thread of the forward operation, for a backward operation;
+- `sync_stream`: stream that a synchronisation waits for;
+- `sync_correlation`: `correlation` of the call that recorded the CUDA event it waits for;
+- `group`: process group of a collective;
+- `coll_seq`: number of the collective in its group;
+- `collective`: kind of the collective, such as `all_reduce`;
+- `is_p2p`: whether it is a send or a receive;
+- `peer`: rank at the other end of a send or receive;
+- `in_bytes`: bytes of a collective's input, or of a copy;
+- `out_bytes`: bytes of a collective's output;
+- `dtype`: element type of a collective;
+- `shapes`: shapes of an operation's inputs, with `record --shapes`;
+- `est`: number of the EST (logical worker) that the event belongs to."""
 
 EST_STEP_PREFIX = "EasyScaleThread#"
 """Prefix of the name of the annotation that encloses an EST step; the number of the EST follows."""
@@ -78,12 +105,19 @@ STEPS = pa.schema(
 )
 """`steps/`: all steps of the job.
 
+- `step`: number of the step;
+- `start_ns`: since the Unix epoch, on the rank's own clock;
+- `dur_ns`: duration;
 - `phase`: `plain` (without profiler), `warmup`, `timed`, `stack` (recorded with stacks, excluded from all timing) or
   `export` (the profiler was started, or its trace written);
-- `tokens`: number of all tokens; `padding`: tokens that only pad their sequences, null without an attention mask;
-- `cpu_ns`: time the training thread ran; `ready_ns`: time it waited for a CPU. It slept for the rest of the step;
-- `throttled_ns`: time the process's control groups were stopped at their CPU quota, summed over CPUs, since the last step
-  with a value."""
+- `samples`: number of samples;
+- `tokens`: number of all tokens;
+- `padding`: tokens that only pad their sequences, null without an attention mask;
+- `loader_wait_ns`: time that the training thread waited for its DataLoader;
+- `cpu_ns`: time that the training thread ran;
+- `ready_ns`: time that the training thread waited for a CPU. It slept for the rest of the step;
+- `throttled_ns`: time that the process's control groups were stopped at their CPU quota, summed over CPUs, since the last
+  step with a value."""
 
 ADDED = {"steps": ("padding", "cpu_ns", "ready_ns", "throttled_ns"), "stages": ("cpu_ns",)}
 """Columns, by table, that Runs of earlier versions lack; they are null there."""
@@ -106,14 +140,23 @@ STAGES = pa.schema(
         ("cpu_ns", pa.int64()),
     ]
 )
-"""`stages/`: data loading and marked stages, by `kind`.
+"""`stages/`: data loading and marked stages, by `kind`:
 
-- `next`: a call of a DataLoader iterator in the rank;
-- `fetch`: the preparation of a batch in a loader worker;
-- `stage`: a block that the job marked with `esprof.stage`. Only these rows have a `name`.
+- `next`: a call of a DataLoader iterator in the rank
+- `fetch`: the preparation of a batch in a loader worker
+- `stage`: a block that the job marked with `esprof.stage`
 
-`next` and `fetch` rows have the number of the iterator (`loader`, from 0 in each rank) and of the batch in it. `cpu_ns` is
-the CPU time of the thread that called `next`, or of the worker process."""
+- `kind`: `next`, `fetch` or `stage`;
+- `name`: name of a `stage`;
+- `loader`: number of the iterator, from 0 in each rank; null for a `stage`;
+- `batch`: number of the batch in the iterator; null for a `stage`;
+- `worker`: number of the loader worker;
+- `pid`: process that did it;
+- `start_ns`, `end_ns`: since the Unix epoch;
+- `samples`: number of samples in the batch;
+- `workers`: number of the loader's workers;
+- `prefetch`: batches that each worker prepares ahead;
+- `cpu_ns`: CPU time of the thread that called `next`, or of the worker process."""
 
 MEMORY = pa.schema(
     [
@@ -126,13 +169,17 @@ MEMORY = pa.schema(
         ("rss", pa.int64()),
     ]
 )
-"""`memory/`: samples in bytes, by time. Values that the source lacks are null.
+"""`memory/`: memory of the process and its device, by time. Values that the source lacks are null.
 
-- `phase`: the phase of `step` that ended at this time, `forward`, `backward` or `optimizer`; null at the end of a step whose
-  phases were not sampled;
-- `peak_allocated`: peak of the CUDA allocator since the job's start or last reset. If it differs from the preceding row,
-  the peak was reached in between;
-- `rss`: resident set size of the process."""
+- `step`: the running step;
+- `phase`: the phase of `step` that ended at this time, `forward`, `backward` or `optimizer`; null at the end of a step
+  whose phases were not sampled;
+- `at_ns`: time of the sample, since the Unix epoch;
+- `allocated`: bytes that tensors take in the CUDA allocator;
+- `reserved`: bytes that the CUDA allocator took from the driver;
+- `peak_allocated`: peak of `allocated`, in bytes, since the job's start or last reset. If it differs from the preceding
+  row, the peak was reached in between;
+- `rss`: resident set size of the process, in bytes."""
 
 SAMPLES = pa.schema(
     [("at_ns", pa.int64()), ("dur_ns", pa.int64()), ("cpu_ns", pa.int64()), ("step", pa.int32()), ("stack", _TEXT)]
@@ -140,7 +187,10 @@ SAMPLES = pa.schema(
 """`samples/`: stack samples of the training thread, by time: about 50 per second, and 1,000 per second in windows with
 stacks.
 
-- A sample represents the `dur_ns` before `at_ns`, of which the thread ran for `cpu_ns`;
+- `at_ns`: time of the sample, since the Unix epoch;
+- `dur_ns`: time before `at_ns` that the sample represents;
+- `cpu_ns`: share of `dur_ns` in which the thread ran;
+- `step`: the running step;
 - `stack`: its Python frames, outermost first, one per line, each as `file(line): function`. The job's files are relative to
   its working directory; files of Python and of installed packages begin with `python3.11/`."""
 
@@ -156,9 +206,11 @@ STACKS = pa.schema(
 )
 """`stacks/`: Python code that the training thread ran without a recorded operation, from windows with stacks.
 
-- The gap lies between two top-level operations, `before` and `after`, or inside `before` if `after` is null;
-- `frame`: the innermost line of the job's own code, as in `samples/`; `call`: the innermost frame, null if it is `frame`;
-- `dur_ns`: duration, of which the thread ran for `cpu_ns`."""
+- `before`, `after`: the top-level operations before and after the gap; the gap is inside `before` if `after` is null;
+- `frame`: the innermost line of the job's own code, as in `samples/`;
+- `call`: the innermost frame, null if it is `frame`;
+- `dur_ns`: duration of the gap;
+- `cpu_ns`: share of `dur_ns` in which the thread ran."""
 
 
 class Table:
