@@ -1,4 +1,4 @@
-"""Which pyproject.toml counts, and what is said of one that cannot be read."""
+"""Selection of the pyproject.toml, and errors of invalid ones."""
 
 from datetime import date, timedelta
 
@@ -18,7 +18,7 @@ def entry(id="ESP301", until=TOMORROW):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where the command runs, three folders deep."""
+    """The current directory, three levels below the root of the project."""
     folder = tmp_path / "project" / "src" / "here"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
@@ -29,12 +29,12 @@ def test_without_a_file_nothing_is_ignored(folder):
     assert read_ignores() == NOTHING
 
 
-def test_the_file_is_looked_for_upwards(folder):
+def test_the_file_is_searched_in_parent_folders(folder):
     (folder.parents[1] / "pyproject.toml").write_text(entry())
     assert [one.id for one in read_ignores().entries] == ["ESP301"]
 
 
-def test_the_nearest_file_that_speaks_of_esprof_counts(folder):
+def test_the_nearest_file_with_the_table_is_used(folder):
     (folder.parents[1] / "pyproject.toml").write_text(entry("ESP301"))
     (folder.parents[0] / "pyproject.toml").write_text(entry("ESP101"))
     (folder / "pyproject.toml").write_text('[project]\nname = "other"\n[tool.ruff]\nline-length = 100\n')
@@ -47,7 +47,7 @@ def test_an_empty_table_ignores_nothing(folder):
     assert read_ignores() == NOTHING
 
 
-def test_the_day_is_todays(folder):
+def test_rules_expire_after_their_last_day(folder):
     (folder / "pyproject.toml").write_text(entry(until=YESTERDAY) + entry("ESP101", until=date.today()))
     ignores = read_ignores()
     assert [one.id for one in ignores.entries] == ["ESP101"]
@@ -65,7 +65,7 @@ def test_the_day_is_todays(folder):
         (entry(until='"soon"').encode(), "entry 1"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_named_with_a_remedy(folder, content, said):
+def test_an_invalid_file_is_named_with_a_remedy(folder, content, said):
     file = folder / "pyproject.toml"
     file.write_bytes(content)
     with pytest.raises(UsageError) as caught:

@@ -1,4 +1,4 @@
-"""`esprof.reports.render`, the renderers' one entry for programs."""
+"""`esprof.reports.render`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Formatting of figures."""
 
 import msgspec
 import pytest
@@ -28,7 +28,7 @@ from tests.cases import report as case
         (None, "–"),
     ],
 )
-def test_durations_keep_the_figures_that_count(us, text):
+def test_durations_have_a_readable_precision(us, text):
     assert units.duration(us) == text
 
 
@@ -76,13 +76,13 @@ def test_ranks_are_named_in_runs(which, world, text):
     assert units.ranks(which, world) == text
 
 
-def test_missing_ranks_are_told_beside_those_of_the_run():
+def test_recorded_ranks_are_shown_with_the_world_size():
     assert units.recorded_ranks(8, ()) == "8 ranks"
     assert units.recorded_ranks(1, ()) == "1 rank"
     assert units.recorded_ranks(128, tuple(range(1, 128))) == "1 of 128 ranks"
 
 
-def test_stretches_are_of_neighbours_each_number_once():
+def test_stretches_are_runs_of_consecutive_numbers():
     assert readable.stretches([5, 0, 1, 2, 2]) == [range(3), range(5, 6)]
     assert readable.stretches([]) == []
 
@@ -96,7 +96,7 @@ def test_a_long_list_names_its_first_runs_and_counts_the_rest():
     ("low", "high", "text"),
     [(4.2, 8.7, "4 to 9 %"), (-3.0, 2.2, "at most 3 %"), (0.4, 0.8, "at most 1 %"), (-9.0, 0.0, "at most 1 %")],
 )
-def test_overhead_is_told_by_its_interval(low, high, text):
+def test_overhead_is_shown_as_an_interval(low, high, text):
     assert units.overhead(Overhead(pct=(low + high) / 2, low_pct=low, high_pct=high)) == text
 
 
@@ -116,7 +116,7 @@ def test_an_error_is_bounded_from_above(value, text):
         (None, 12, "–"),
     ],
 )
-def test_an_interval_is_told_by_its_ends(low, high, text):
+def test_an_interval_is_shown_by_its_bounds(low, high, text):
     assert units.interval(low, high) == text
 
 
@@ -128,7 +128,7 @@ def test_an_interval_is_told_by_its_ends(low, high, text):
         (0, 0, "–"),
     ],
 )
-def test_a_saving_is_told_with_the_interval_that_json_has(us, low, text):
+def test_a_saving_is_shown_with_its_interval(us, low, text):
     found = case.findings()[0]
     priced = msgspec.structs.replace(found, saving_us=us, saving_low_us=low, saving_high_us=32_800)
     assert units.saving(priced) == text
@@ -139,7 +139,7 @@ def test_a_point_in_time_is_utc():
     assert units.when(None) == "–"
 
 
-def test_rates_leave_out_what_is_not_known():
+def test_unknown_rates_are_left_out():
     assert units.rates(Throughput(steps_per_s=8.314, samples_per_s=None, tokens_per_s=17_024.2)) == [
         "8.31 steps/s",
         "17,024 tokens/s",
@@ -169,6 +169,6 @@ def test_evidence_is_shown_in_its_unit(name, seen, shown):
     assert units.evidence(name, seen) == shown
 
 
-def test_long_evidence_is_cut_and_says_so():
+def test_long_evidence_is_cut_with_a_note():
     _, text = units.evidence("peaks", by_rank({rank: rank for rank in range(10)}))
     assert text.endswith("rank 7: 7, and 2 more")

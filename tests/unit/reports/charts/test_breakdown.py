@@ -7,7 +7,7 @@ from esprof.reports.classes import time_class
 from tests.cases import report as case
 
 
-def test_the_parts_of_each_rank_stack_to_its_step():
+def test_the_classes_of_each_rank_add_up_to_its_step():
     chart = case.charts(case.report())["breakdown-chart"]
     assert [trace["name"] for trace in chart.data] == [time_class(part).label for part in PARTS]
     for rank in range(4):

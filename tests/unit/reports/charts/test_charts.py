@@ -1,4 +1,4 @@
-"""All charts: plotly knows every property in them, and no name can act in them."""
+"""All charts: plotly knows every property, and names are escaped."""
 
 import msgspec
 import plotly.graph_objects as go
@@ -13,7 +13,7 @@ def test_plotly_accepts_every_chart(report):
         go.Figure(data=chart.data, layout=chart.layout)
 
 
-def test_no_text_of_a_chart_holds_markup():
+def test_texts_of_charts_contain_no_markup():
     for chart in case.charts(case.hostile_report()).values():
         text = msgspec.json.encode([chart.data, chart.layout]).decode()
         assert "<script" not in text

@@ -5,7 +5,7 @@ import pytest
 from tests.cases import report as case
 
 
-def test_the_critical_path_is_longest_first_and_leaves_out_nothing_but_zeros():
+def test_the_critical_path_is_longest_first_and_omits_only_zeros():
     report = case.report()
     chart = case.charts(report)["critical-path-chart"]
     spans = chart.data[0]["x"]

@@ -5,7 +5,7 @@ import msgspec
 from tests.cases import report as case
 
 
-def test_a_tree_of_stacks_hangs_together_and_sums_up():
+def test_a_tree_of_stacks_is_connected_and_callees_fit_their_caller():
     for tree in case.charts(case.report())["flame-chart"].data:
         values = dict(zip(tree["ids"], tree["values"], strict=True))
         assert tree["parents"][0] == ""
@@ -18,7 +18,7 @@ def test_a_tree_of_stacks_hangs_together_and_sums_up():
             assert sum(callees) <= value + 1e-6
 
 
-def test_a_function_tells_where_it_is_and_how_long_it_took():
+def test_a_function_has_its_source_location_and_time():
     chart = case.charts(case.report())["flame-chart"]
     (first, *others) = chart.data
     assert [first["visible"], *(tree["visible"] for tree in others)] == [True, False, False, False, False]

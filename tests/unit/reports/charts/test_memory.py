@@ -8,7 +8,7 @@ from tests.cases import report as case
 GIB = 1 << 30
 
 
-def test_the_chart_shows_a_limit_only_where_it_is_in_reach():
+def test_the_chart_shows_a_limit_only_if_usage_is_near_it():
     use = case.memory(ranks=2)
     assert memory.draw(use).layout["shapes"] == []
     near = tuple(msgspec.structs.replace(rank, limit=40 * GIB) for rank in use.ranks)

@@ -3,7 +3,7 @@
 from tests.cases import report as case
 
 
-def test_steps_that_take_longer_than_the_axis_shows_lie_on_its_edge_and_tell_what_they_took():
+def test_steps_above_the_axis_range_lie_on_its_edge_with_their_duration():
     chart = case.charts(case.report())["steps-chart"]
     plain = chart.data[0]
     at = plain["x"].index(333)
@@ -13,7 +13,7 @@ def test_steps_that_take_longer_than_the_axis_shows_lie_on_its_edge_and_tell_wha
     assert plain["marker"]["symbol"].count("triangle-up") == 1
 
 
-def test_steps_lie_on_their_windows_passes_and_means():
+def test_windows_passes_mean_and_median_are_drawn():
     chart = case.charts(case.report())["steps-chart"]
     window, *passes, mean, median = chart.layout["shapes"]
     assert (window["x0"], window["x1"]) == (10.5, 14.5)
@@ -32,5 +32,5 @@ def test_findings_mark_their_steps():
     assert recurring["marker"]["color"] == chart.legend[3].colour
 
 
-def test_a_run_without_plain_steps_has_no_chart_of_them():
+def test_a_run_without_plain_steps_has_no_steps_chart():
     assert "steps-chart" not in case.charts(case.report(steps=None))

@@ -5,7 +5,7 @@ from esprof.reports.classes import CLASSES, time_class
 from tests.cases import report as case
 
 
-def test_lanes_stand_by_rank_in_the_order_of_their_first_bar():
+def test_lanes_are_sorted_by_rank_and_first_bar():
     chart = case.charts(case.report(ranks=2))["timeline-chart"]
     assert chart.layout["yaxis"]["ticktext"] == [
         "rank 0 · main thread",
@@ -34,5 +34,5 @@ def test_each_bar_of_the_timeline_is_drawn_once_in_the_colour_of_its_class():
     ]
 
 
-def test_an_empty_timeline_is_no_chart():
+def test_an_empty_timeline_has_no_chart():
     assert "timeline-chart" not in case.charts(case.report(timeline=case.excerpt(bars=())))

@@ -19,7 +19,7 @@ def test_only_answered_what_ifs_are_drawn():
     assert "what-if-chart" not in case.charts(case.report(replay=case.replay(scenarios=unanswered)))
 
 
-def test_two_scenarios_of_one_name_keep_a_bar_each():
+def test_two_scenarios_of_the_same_name_have_a_bar_each():
     twice = case.what_ifs()[:1] * 2
     chart = case.charts(case.report(replay=case.replay(scenarios=twice)))["what-if-chart"]
     assert chart.data[0]["y"] == [0, 1]

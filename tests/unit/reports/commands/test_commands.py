@@ -1,4 +1,4 @@
-"""The verbs that render, run on a small Run on disk: what goes to stdout, what to stderr, what to files."""
+"""The commands that render, on a small Run on disk: their output on stdout, on stderr and in files."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def rank_rows(slow_ms):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A Run of two ranks, of which rank 1 loses 10 ms a step in code that was not recorded."""
+    """A Run of two ranks; rank 1 spends 10 ms more per step in code that was not recorded."""
     run = run_of({0: rank_rows(0), 1: rank_rows(10)})
     path = tmp_path_factory.mktemp("runs") / "two-ranks"
     write_run(path, run.meta, {("events", rank): run.events(rank) for rank in run.ranks})
@@ -70,7 +70,7 @@ def test_replay_answers_what_was_asked_in_that_order(saved):
     assert [scenario["spec"] for scenario in answer["what_if"]] == ["gpu=2x,cpu=2x", "data=0"]
 
 
-def test_a_slip_in_a_scenario_is_told_before_the_run_is_read(tmp_path):
+def test_a_typo_in_a_scenario_is_reported_before_the_run_is_read(tmp_path):
     with pytest.raises(UsageError, match="gqu"):
         invoke(replay, tmp_path / "there is no run here", "--what-if", "gqu=2x")
 
@@ -83,7 +83,7 @@ def test_text_is_plain_off_a_terminal(saved):
 
 
 @pytest.mark.parametrize("module", [replay, diagnose, ops])
-def test_an_answer_is_as_wide_as_asked_also_off_a_terminal(module, saved, monkeypatch):
+def test_columns_sets_the_width_of_a_result_without_a_terminal(module, saved, monkeypatch):
     widths = []
     for columns in (50, 90):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -92,7 +92,7 @@ def test_an_answer_is_as_wide_as_asked_also_off_a_terminal(module, saved, monkey
     assert widths[0] < widths[1]
 
 
-def test_an_answer_goes_to_a_file_that_is_never_overwritten_unasked(saved, tmp_path):
+def test_a_result_file_is_not_overwritten_without_force(saved, tmp_path):
     file = tmp_path / "answer.json"
     written = invoke(diagnose, saved, "--json", "-o", file)
     assert written.stdout == ""
@@ -104,7 +104,7 @@ def test_an_answer_goes_to_a_file_that_is_never_overwritten_unasked(saved, tmp_p
     assert file.read_text().startswith("Rank 1")
 
 
-def test_report_writes_one_page_and_says_so_once(saved, tmp_path):
+def test_report_writes_one_page_and_reports_it_once(saved, tmp_path):
     page = tmp_path / "deep" / "report.html"
     written = invoke(report, saved, "-o", page)
     assert written.stdout == ""
@@ -129,7 +129,7 @@ def test_report_goes_to_stdout_when_asked(saved):
 
 
 @pytest.mark.parametrize(("module", "what"), [(report, "page"), (merge, "run")])
-def test_what_was_written_is_told_in_json(module, what, saved, tmp_path):
+def test_written_files_are_reported_in_json(module, what, saved, tmp_path):
     out = tmp_path / "out"
     said = invoke(module, saved, "-o", out, "--json")
     answer = json.loads(said.stdout)
@@ -155,7 +155,7 @@ def test_a_page_is_refused_to_a_terminal(monkeypatch):
 
 
 @pytest.mark.parametrize("module", [replay, diagnose, ops, report])
-def test_an_input_that_is_not_there_is_an_input_error(module, tmp_path):
+def test_a_missing_input_is_an_input_error(module, tmp_path):
     with pytest.raises(InputError):
         invoke(module, tmp_path / "nothing", *(["-o", "-"] if module is report else []))
 
@@ -181,7 +181,7 @@ def test_ops_answers_what_was_asked(saved):
     assert "--top 2 shows all" in invoke(ops, saved, *asked).stdout
 
 
-def test_ops_hands_over_sampled_stacks(saved, tmp_path):
+def test_ops_exports_sampled_stacks(saved, tmp_path):
     with pytest.raises(InputError, match="no samples"):
         invoke(ops, saved, "--flame")
     with pytest.raises(UsageError, match="cannot be combined"):
@@ -204,7 +204,7 @@ def test_ops_hands_over_sampled_stacks(saved, tmp_path):
         invoke(ops, tmp_path / "sampled", "--flame", "--rank", 5)
 
 
-def test_a_slip_in_a_filter_is_told_before_the_run_is_read(tmp_path):
+def test_an_invalid_filter_is_reported_before_the_run_is_read(tmp_path):
     with pytest.raises(UsageError, match="not a regular expression"):
         invoke(ops, tmp_path / "there is no run here", "--filter", "conv(")
 
@@ -228,13 +228,13 @@ def test_explain_in_json():
     assert [page["id"] for page in answer["pages"]] == ["ESP101"]
 
 
-def test_explain_names_the_findings_there_are():
+def test_explain_lists_the_known_findings_in_its_error():
     with pytest.raises(UsageError) as error:
         invoke(explain, "ESP000")
     assert "ESP101" in error.value.remedy
 
 
-def test_status_speaks_on_terminals_only(capsys):
+def test_status_prints_on_terminals_only(capsys):
     with common.status("Reading the run"):
         click.echo("data")
     said = capsys.readouterr()
@@ -270,7 +270,7 @@ def test_a_run_is_not_written_to_stdout(module, arguments, tmp_path, monkeypatch
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A folder to work in, and what writes a pyproject.toml there that asks to ignore findings."""
+    """A function that writes a pyproject.toml with ignore rules to the current directory."""
 
     def written(*ids, until="2999-12-31"):
         entries = (f'[[tool.esprof.ignore]]\nid = "{id}"\nreason = "known since May"\nuntil = {until}\n' for id in ids)
@@ -280,7 +280,7 @@ def project(tmp_path, monkeypatch):
     return written
 
 
-def test_what_pyproject_ignores_is_told_apart(saved, project):
+def test_findings_ignored_by_pyproject_are_listed_separately(saved, project):
     first = json.loads(invoke(diagnose, saved, "--json").stdout)["findings"][0]
     project(first["id"])
     answer = json.loads(invoke(diagnose, saved, "--json").stdout)
@@ -295,13 +295,13 @@ def test_what_pyproject_ignores_is_told_apart(saved, project):
 
 
 @pytest.mark.parametrize("module", [diagnose, report])
-def test_a_pyproject_that_makes_no_sense_is_told_before_the_run_is_read(project, module):
+def test_an_invalid_pyproject_is_reported_before_the_run_is_read(project, module):
     project("ESP999")
     with pytest.raises(UsageError, match="there is no finding 'ESP999'"):
         invoke(module, "there is no run here")
 
 
-def test_a_pyproject_that_makes_no_sense_does_not_hide_how_a_recorded_job_ended(saved, project, capsys):
+def test_an_invalid_pyproject_does_not_hide_the_exit_code_of_a_recorded_job(saved, project, capsys):
     project("ESP999")
     recording = Recording(run=load([saved]), exit_code=0, trouble=None)
     assert record.diagnosed(recording, read_ignores) is None

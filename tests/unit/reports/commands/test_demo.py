@@ -1,4 +1,4 @@
-"""When the demo says that its fault does not show, and why."""
+"""When and why the demo reports that its fault was not found first."""
 
 import msgspec
 import pytest
@@ -29,7 +29,7 @@ def said(findings, fault="slow-loader", rank=1, measured=QUIET):
 
 
 @pytest.mark.parametrize("measured", [QUIET, WAITED, SLOWED])
-def test_a_fault_that_is_found_first_on_its_rank_needs_no_word(measured):
+def test_nothing_is_unclear_if_the_fault_is_found_first_on_its_rank(measured):
     assert (PLANTED.id, PLANTED.ranks) == ("ESP101", (1,))
     assert said([PLANTED, OTHER], measured=measured) is None
 
@@ -45,7 +45,7 @@ def test_a_fault_that_is_found_first_on_its_rank_needs_no_word(measured):
     ],
     ids=["second", "wrong rank", "wrong family", "nothing", "nothing planted"],
 )
-def test_what_is_not_as_planted_is_laid_to_a_busy_machine_only_if_it_is_busy(findings, fault, rank):
+def test_a_missed_fault_is_attributed_to_a_busy_machine_only_if_it_is_busy(findings, fault, rank):
     waited = said(findings, fault, rank, WAITED)
     assert waited.startswith(f"this machine is busy: the workers waited for a CPU {200 * MAX_WAIT_SHARE:.0f} %")
     slowed = said(findings, fault, rank, SLOWED)

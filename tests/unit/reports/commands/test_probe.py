@@ -1,4 +1,4 @@
-"""What `esprof probe` is asked, and what it refuses before it starts anything."""
+"""Arguments of `esprof probe`, and its errors before it starts anything."""
 
 import pytest
 from click.testing import CliRunner
@@ -26,12 +26,12 @@ def asked(*arguments):
         ("BATCH=8,16", ["a.py"], [["env", "BATCH=8", "a.py"], ["env", "BATCH=16", "a.py"]]),
     ],
 )
-def test_an_option_or_a_variable_has_its_values_in_turn(text, job, expected):
+def test_an_option_or_variable_gets_each_of_its_values(text, job, expected):
     assert [changed for _, changed in Variation.read(text).settings(job)] == expected
 
 
 @pytest.mark.parametrize("text", ["", "batch", "--batch=", "--batch=8,,16", "=8", "a b=8", "--=8"])
-def test_what_names_no_values_is_refused(text):
+def test_a_variation_without_values_is_refused(text):
     with pytest.raises(UsageError, match="--vary"):
         Variation.read(text)
 
@@ -40,7 +40,7 @@ def test_what_names_no_values_is_refused(text):
     "arguments",
     [(), ("--show", "x", "--", "python"), ("--budget", "0s", "--", "python"), ("--budget", "5", "--", "python")],
 )
-def test_a_command_that_makes_no_sense_is_a_usage_error(arguments):
+def test_an_invalid_command_is_a_usage_error(arguments):
     found = asked(*arguments)
     assert found.exception is not None
     assert getattr(found.exception, "exit_code", None) == 2
@@ -52,7 +52,7 @@ def test_a_run_without_probes_has_none_to_show(tmp_path):
     assert "holds no probe" in str(found.exception)
 
 
-def test_what_was_probed_already_is_not_measured_again_unasked(tmp_path):
+def test_a_completed_probe_is_not_repeated_without_force(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     write_probes(tmp_path, probes(link(1e6, 10.0)))
     found = asked("-o", tmp_path, "--", "python", "train.py")
@@ -60,7 +60,7 @@ def test_what_was_probed_already_is_not_measured_again_unasked(tmp_path):
     assert "another command" in str(found.exception)
 
 
-def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+def test_a_folder_that_is_not_a_run_is_left_unchanged(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     found = asked("-o", tmp_path, "--", "python", "train.py")
     assert isinstance(found.exception, OutputError)

@@ -1,4 +1,4 @@
-"""The page as a document: whole, offline, bounded, and deaf to what the trace says."""
+"""The page as a document: complete, offline, bounded, and safe from hostile names."""
 
 import json
 import re
@@ -18,7 +18,7 @@ VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
 class Page(HTMLParser):
-    """The elements of a page, the text of its scripts, and what is visible; complains of a tag left open."""
+    """The elements of a page, the text of its scripts, and its visible text. An unclosed tag fails."""
 
     def __init__(self, html):
         super().__init__()
@@ -56,7 +56,7 @@ def hostile():
 
 
 def outline(page):
-    """Sections, headings and charts, one a line: what must stay when the looks change."""
+    """Sections, headings and charts, one per line: the structure, independent of the style."""
     lines = []
     for tag, attrs in page.elements:
         if tag in ("header", "nav", "main", "section", "article", "h1", "h2", "h3", "footer") or "aria-label" in attrs:
@@ -69,13 +69,13 @@ def test_structure(html):
     assert_gold("report-outline.txt", outline(Page(html)))
 
 
-def test_the_verdict_comes_before_what_carries_it(html):
+def test_the_verdict_comes_before_its_evidence(html):
     text = "\n".join(Page(html).text)
     found = [text.index(said) for said in (case.diagnosis().verdict, "Step time", "saves per step", "Not predicted")]
     assert found == sorted(found)
 
 
-def test_a_saving_that_may_be_none_is_not_listed_as_one():
+def test_a_saving_indistinguishable_from_zero_is_not_listed_as_a_saving():
     unsure = msgspec.structs.replace(case.findings()[0], saving_low_us=0.0)
     text = "\n".join(Page(render_html(case.report(diagnosis=case.diagnosis(found=(unsure,))))).text)
     assert "not distinguishable from zero (0 to 45.0 ms)" in text
@@ -83,14 +83,14 @@ def test_a_saving_that_may_be_none_is_not_listed_as_one():
     assert "device-hours a day" not in text
 
 
-def test_every_link_leads_to_a_place_on_the_page(html):
+def test_every_link_has_a_target_on_the_page(html):
     page = Page(html)
     targets = set(page.attributes("id"))
     assert {href.removeprefix("#") for href in page.attributes("href") if href.startswith("#")} <= targets
     assert len(page.attributes("id")) == len(targets)
 
 
-def test_every_chart_has_a_place_on_the_page(html):
+def test_every_chart_has_an_element_on_the_page(html):
     assert set(case.charts(case.report())) <= set(Page(html).attributes("id"))
 
 
@@ -156,7 +156,7 @@ def test_the_page_is_bounded():
     assert "64 of 512 shown; esprof diagnose --json lists all." in html
 
 
-def test_a_long_run_says_what_stands_for_its_steps():
+def test_a_long_run_reports_how_its_steps_are_summarised():
     many = msgspec.structs.replace(
         case.steps(), steps=120_000, stretch=200, above=7, window_count=900, windows=(), pass_count=70, passes=()
     )
@@ -167,7 +167,7 @@ def test_a_long_run_says_what_stands_for_its_steps():
     assert "70 further passes, too many to draw" in text
 
 
-def test_a_run_without_plain_steps_has_no_section_of_them():
+def test_a_run_without_plain_steps_has_no_steps_section():
     page = Page(render_html(case.report(steps=None)))
     assert "steps" not in page.attributes("id")
     assert "#steps" not in page.attributes("href")
@@ -202,7 +202,7 @@ def test_a_run_without_findings_steps_to_predict_or_scenarios_renders():
     assert [one for one in said if one not in text] == []
 
 
-def test_operations_are_folded_with_what_they_launch_and_who_calls_them(html):
+def test_operations_are_folded_with_their_kernels_and_callers(html):
     section = re.search(r'<section id="operations">(.*?)</section>', html, re.DOTALL)[1]
     assert "<details>" in section
     text = " ".join("".join(Page(section).text).split())
@@ -216,7 +216,7 @@ def test_operations_are_folded_with_what_they_launch_and_who_calls_them(html):
     assert "own GPU" not in render_html(case.report(operations=case.operations(has_gpu=False)))
 
 
-def test_stacks_say_what_they_were_sampled_from(html):
+def test_stacks_report_which_steps_were_sampled(html):
     text = " ".join("".join(Page(html).text).split())
     assert "2,400 samples of the training thread of 4 ranks, covering 2,400 ms of steps with stacks" in text
     assert "it ran on a CPU for 61.0 % of that" in text
@@ -224,7 +224,7 @@ def test_stacks_say_what_they_were_sampled_from(html):
     assert "<option>" not in render_html(case.report(ranks=1))
 
 
-def test_the_page_is_written_whole_or_not_at_all(tmp_path, html):
+def test_the_page_is_written_atomically(tmp_path, html):
     path = tmp_path / "new" / "report.html"
     write_report(case.report(), path)
     assert path.read_text(encoding="utf-8") == html

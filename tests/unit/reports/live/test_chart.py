@@ -1,4 +1,4 @@
-"""Where the chart's points, levels, ticks and marks lie."""
+"""Positions of the points, levels, ticks and marks of the chart."""
 
 import json
 
@@ -9,7 +9,7 @@ from esprof.run.logs import JobEvent
 from tests.cases.live import live_step
 
 
-def test_points_go_from_side_to_side_and_down_with_time():
+def test_points_span_the_width_and_slower_steps_are_higher():
     chart = chart_of([live_step(10, 1000.0), live_step(11, 500.0), live_step(14, 1000.0)], [])
     points = [tuple(map(int, point.split())) for point in chart.path[1:].split("L")]
     assert [x for x, _ in points] == [0, 250, SIDE]
@@ -18,7 +18,7 @@ def test_points_go_from_side_to_side_and_down_with_time():
     assert json.loads(chart.data) == [[10, 1000.0, 0.0], [11, 500.0, 25.0], [14, 1000.0, 100.0]]
 
 
-def test_each_plan_has_its_level():
+def test_each_plan_has_a_level_at_its_median():
     steps = [live_step(step, 1000.0) for step in range(10)]
     steps += [live_step(10 + step, 500.0 + step, version=1) for step in range(11)]
     chart = chart_of(steps, [JobEvent(what="adopted", step=10, version=1)])
@@ -46,7 +46,7 @@ def test_ticks_are_few_and_within(first, count, us):
     assert len(chart.across) >= 1
 
 
-def test_labels_do_not_lie_on_each_other():
+def test_labels_do_not_overlap():
     steps = [live_step(step) for step in range(100)]
     marks = [JobEvent(what="adopted", step=step, version=step) for step in (50, 52, 54, 90)]
     assert [mark.has_room for mark in chart_of(steps, marks).marks] == [True, False, False, True]

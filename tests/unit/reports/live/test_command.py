@@ -1,4 +1,4 @@
-"""`esprof serve` where it cannot serve."""
+"""Errors of `esprof serve`."""
 
 import socket
 import sys
@@ -10,7 +10,7 @@ from tests.cases.command_line import esprof
 
 
 @pytest.mark.parametrize("library", ["starlette", "uvicorn"])
-def test_a_library_that_is_not_there_is_named_with_the_remedy(tmp_path, monkeypatch, library):
+def test_a_missing_library_is_named_with_the_remedy(tmp_path, monkeypatch, library):
     for module in [name for name in sys.modules if name.startswith("esprof.reports.live.") or name.startswith(library)]:
         monkeypatch.delitem(sys.modules, module)
 
@@ -35,7 +35,7 @@ def test_a_library_that_is_not_there_is_named_with_the_remedy(tmp_path, monkeypa
         ([], 2, "Missing argument"),
     ],
 )
-def test_what_cannot_be_served(tmp_path, arguments, code, says):
+def test_invalid_arguments_are_errors(tmp_path, arguments, code, says):
     done = esprof("serve", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     assert says in done.stderr

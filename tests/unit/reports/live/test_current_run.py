@@ -1,4 +1,4 @@
-"""Telemetry that a job is asked for."""
+"""Telemetry requested from a job."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import bits, small_trainer
 
 
-def test_a_running_job_writes_what_it_is_asked_for(tmp_path):
+def test_a_running_job_writes_the_requested_telemetry(tmp_path):
     over = threading.Event()
 
     def body(transport):
@@ -45,7 +45,7 @@ def test_a_running_job_writes_what_it_is_asked_for(tmp_path):
     assert later.steps(0).arrow.column("step").to_pylist()[0] == steps[-1] + 1
 
 
-def test_a_job_measures_the_exchanges_that_it_is_asked_about_and_no_bit_changes(tmp_path):
+def test_a_job_measures_the_requested_exchanges_without_changing_its_bits(tmp_path):
     now, other = ((0, 1), (2, 3)), ((3,), (0, 1, 2))
     asked = TelemetryRequest(ests=(now, other, ((0, 1, 2, 3),), ((0, 1), (2, 2))), max_vnmse=0.05)
 
@@ -96,7 +96,7 @@ def asked_of(path, asked, between=lambda trainer: None):
     return load(path).meta.exchanges
 
 
-def test_of_gradients_that_are_no_numbers_no_codec_is_measured(tmp_path):
+def test_codecs_are_not_measured_on_nan_or_zero_gradients(tmp_path):
     def diverged(trainer):
         for parameter in trainer.state.model.parameters():
             parameter.grad.fill_(torch.nan)
@@ -110,7 +110,7 @@ def test_of_gradients_that_are_no_numbers_no_codec_is_measured(tmp_path):
         assert [one.codec for one in found] == ["none"]
 
 
-def test_a_codec_that_does_not_work_is_left_out(tmp_path, monkeypatch):
+def test_a_failing_codec_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setitem(registry._FACTORIES, "unready", lambda ratio: TopK(float(ratio)))
     found = {one.codec for one in asked_of(tmp_path, TelemetryRequest(max_vnmse=0.05))}
     assert {"none", "int8"} <= found
@@ -128,24 +128,24 @@ def directly(**changed):
     return on_threads(2, body)
 
 
-def test_nothing_is_measured_once_one_rank_is_to_leave():
+def test_nothing_is_measured_if_a_rank_must_leave():
     assert all(len(found) > 1 for found in directly())
     assert directly(leaves=lambda transport: lambda: transport.rank == 1) == [(), ()]
 
 
-def test_nothing_is_measured_without_memory_for_it(monkeypatch):
+def test_nothing_is_measured_without_free_memory(monkeypatch):
     monkeypatch.setattr(measuring, "available", lambda: 1_000)
     assert directly() == [(), ()]
 
 
-def test_ranks_that_come_much_later_are_not_waited_for_as_long():
+def test_the_simulated_lateness_of_ranks_is_bounded():
     ests = Assignment.of([[0, 1, 2], [3]])
     assert measuring._lateness([0.1, 0.1], ests, 0) == pytest.approx((0.2, 0.2))
     assert measuring._lateness([0.1, 0.1], ests, 1) == pytest.approx((0.0, 0.2))
     assert measuring._lateness([5.0, 5.0], ests, 0) == pytest.approx((0.5, 0.5))
 
 
-def test_what_another_job_was_asked_is_not_answered(tmp_path):
+def test_a_request_to_an_earlier_job_is_not_answered(tmp_path):
     request.ask(tmp_path, TelemetryRequest())
     trainer = small_trainer(telemetry=tmp_path)
     for _ in range(3):
@@ -154,7 +154,7 @@ def test_what_another_job_was_asked_is_not_answered(tmp_path):
     assert not (tmp_path / "run.json").exists()
 
 
-def test_a_request_that_cannot_be_taken_away_is_answered_once(tmp_path, monkeypatch):
+def test_a_request_that_cannot_be_deleted_is_answered_once(tmp_path, monkeypatch):
     trainer = small_trainer(telemetry=tmp_path)
     trainer.step()
 
@@ -171,7 +171,7 @@ def test_a_request_that_cannot_be_taken_away_is_answered_once(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("kind", ["pipe", "large"])
-def test_what_is_no_request_is_not_read(kind, tmp_path):
+def test_an_invalid_request_file_is_not_read(kind, tmp_path):
     path = tmp_path / "telemetry.request"
     if kind == "pipe":
         os.mkfifo(path)
@@ -180,18 +180,18 @@ def test_what_is_no_request_is_not_read(kind, tmp_path):
     assert request.waiting(tmp_path) is None
 
 
-def test_a_job_that_ends_while_it_is_asked_is_not_waited_for(tmp_path, monkeypatch):
+def test_a_job_that_ends_during_a_request_is_not_waited_for(tmp_path, monkeypatch):
     trainer = small_trainer(telemetry=tmp_path)
     for _ in range(3):
         trainer.step()
     trainer.close()
-    looks = iter([False, True])
-    monkeypatch.setattr("esprof.reports.live.current_run.has_ended", lambda _: next(looks))
+    answers = iter([False, True])
+    monkeypatch.setattr("esprof.reports.live.current_run.has_ended", lambda _: next(answers))
     assert current_run(tmp_path, wait_s=30).steps(0).arrow.num_rows == 3
     assert not request.is_open(tmp_path)
 
 
-def test_a_request_that_comes_while_another_is_served_stays(tmp_path):
+def test_a_request_that_arrives_during_another_is_retained(tmp_path):
     first, second = TelemetryRequest(since=1), TelemetryRequest(since=2)
     request.ask(tmp_path, second)
     request.withdraw(tmp_path, first)
@@ -200,13 +200,13 @@ def test_a_request_that_comes_while_another_is_served_stays(tmp_path):
     assert not request.is_open(tmp_path)
 
 
-def test_nobody_answers(tmp_path):
+def test_an_unanswered_request_is_an_error(tmp_path):
     with pytest.raises(EsprofError, match="has not written its telemetry"):
         current_run(tmp_path, wait_s=0.1)
     assert not request.is_open(tmp_path)
 
 
-def test_of_a_job_that_has_ended_what_there_is(tmp_path, monkeypatch):
+def test_the_existing_telemetry_of_an_ended_job_is_read(tmp_path, monkeypatch):
     trainer = small_trainer(telemetry=tmp_path)
     for _ in range(3):
         trainer.step()

@@ -1,4 +1,4 @@
-"""What the hub does by itself."""
+"""Automatic searches of the hub, and names of jobs."""
 
 import asyncio
 from pathlib import Path
@@ -8,19 +8,19 @@ from esprof.reports.live.hub import names_of
 from tests.cases import live
 
 
-def test_jobs_are_named_by_as_much_of_their_path_as_tells_them_apart():
+def test_jobs_are_named_by_the_shortest_unique_end_of_their_path():
     paths = [Path("/a/x/run"), Path("/a/y/run"), Path("/b/other")]
     assert names_of(paths) == [("x/run", paths[0]), ("y/run", paths[1]), ("other", paths[2])]
 
 
-def test_advice_is_looked_for_once_where_steps_have_lastingly_changed(tmp_path, monkeypatch):
+def test_a_change_point_starts_one_search(tmp_path, monkeypatch):
     run, searched = live.running(tmp_path / "run", steps=100), []
 
-    async def look(path, since):
+    async def search(path, since):
         searched.append(path)
         return ""
 
-    monkeypatch.setattr(hubs, "_run_search", look)
+    monkeypatch.setattr(hubs, "_run_search", search)
     _, hub, _ = live.site(run)
 
     async def watch():
@@ -32,4 +32,4 @@ def test_advice_is_looked_for_once_where_steps_have_lastingly_changed(tmp_path, 
         await asyncio.sleep(0)
 
     asyncio.run(watch())
-    assert searched == [run]  # It has shifted several times, and within ten minutes one search is enough.
+    assert searched == [run]  # There were several change points, but at most one search in ten minutes.

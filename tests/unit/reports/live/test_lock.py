@@ -21,7 +21,7 @@ sys.stdin.read()
 """
 
 
-def test_a_second_one_is_told_who_has_it_and_a_killed_one_leaves_it_free(tmp_path):
+def test_a_second_server_reports_the_holder_and_a_killed_one_releases_the_lock(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -34,7 +34,7 @@ def test_a_second_one_is_told_who_has_it_and_a_killed_one_leaves_it_free(tmp_pat
         pass
 
 
-def test_what_an_earlier_one_wrote_is_not_told(tmp_path):
+def test_the_address_of_an_earlier_server_is_not_reported(tmp_path):
     with Lock(tmp_path) as first:
         first.publish("http://127.0.0.1:1/")
     with Lock(tmp_path), pytest.raises(EsprofError) as error:
@@ -42,7 +42,7 @@ def test_what_an_earlier_one_wrote_is_not_told(tmp_path):
     assert "127.0.0.1" not in str(error.value)
 
 
-def test_a_folder_that_takes_no_file(tmp_path):
+def test_a_lock_file_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "serve.lock").mkdir()
     with pytest.raises(OutputError, match="cannot be written"):
         Lock(tmp_path)

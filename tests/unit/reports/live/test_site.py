@@ -1,4 +1,4 @@
-"""The application over Run directories on disk: what it shows, who may ask, and what is done."""
+"""The application over Run directories on disk: pages, access control and actions."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202e{{7*7}}"
 
 
 class Page:
-    """A browser at a served Run, as far as HTTP goes."""
+    """An HTTP client of a served Run."""
 
     def __init__(self, *runs, **options):
         self.app, self.hub, self.gate = live.site(*runs, **options)
@@ -54,7 +54,7 @@ def page(run):
         yield page
 
 
-def test_a_page_shows_what_the_files_tell(run, page):
+def test_a_page_shows_the_content_of_the_files(run, page):
     text = page.text()
     for message in ("<h1>run</h1>", "40.0 ms", "median of the newest 50 steps", "4 ESTs on 2 processes", "37.5 %"):
         assert message in text
@@ -68,7 +68,7 @@ def test_a_page_shows_what_the_files_tell(run, page):
     assert "25.0 ms" in text
 
 
-def test_a_folder_of_which_nothing_is_known_yet(tmp_path):
+def test_the_page_of_an_empty_folder(tmp_path):
     (tmp_path / "run").mkdir()
     with Page(tmp_path / "run") as page:
         text = page.text()
@@ -76,7 +76,7 @@ def test_a_folder_of_which_nothing_is_known_yet(tmp_path):
     assert "Search for a better plan" in text
 
 
-def test_of_one_job_the_start_is_its_page_and_of_several_a_list(run, tmp_path):
+def test_the_start_page_is_the_job_or_the_list_of_jobs(run, tmp_path):
     with Page(run) as page:
         answer = page.client.get("/")
         assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/1")
@@ -88,7 +88,7 @@ def test_of_one_job_the_start_is_its_page_and_of_several_a_list(run, tmp_path):
         assert "All jobs" in page.text("/jobs/2")
 
 
-def test_nothing_comes_from_elsewhere_and_no_script_but_ours_runs(page):
+def test_the_policy_allows_only_our_own_scripts_and_styles(page):
     answer = page.client.get("/jobs/1")
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -100,7 +100,7 @@ def test_nothing_comes_from_elsewhere_and_no_script_but_ours_runs(page):
         assert page.client.get(f"/{name}").headers["content-type"].startswith(kind)
 
 
-def test_names_of_a_job_are_shown_and_do_nothing(tmp_path):
+def test_names_of_a_job_are_escaped(tmp_path):
     run = live.running(tmp_path / "run")
     proposal = live.proposal_of()
     ranks = tuple(msgspec.structs.replace(rank, device=f"{rank.rank}{HOSTILE}") for rank in proposal.ranks)
@@ -125,19 +125,19 @@ def test_names_of_a_job_are_shown_and_do_nothing(tmp_path):
     ("host", "answers"),
     [("localhost:9000", 200), ("[::1]:8765", 200), ("evil.example:8765", 421), ("192.168.0.7:8765", 421), ("", 421)],
 )
-def test_names_of_others_that_lead_here_are_refused(page, host, answers):
+def test_foreign_host_names_are_refused(page, host, answers):
     assert page.client.get("/jobs/1", headers={"host": host}).status_code == answers
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:80"])
-def test_other_sites_send_no_forms(run, page, origin):
+def test_forms_of_other_sites_are_refused(run, page, origin):
     answer = page.post("accept", "plan-1", origin=origin)
     assert answer.status_code == 403
     assert not (run / "plan.json").exists()
     assert page.post("accept", "plan-1", origin="http://127.0.0.1:8765").status_code == 303
 
 
-def test_a_form_without_the_page_s_token_does_nothing(run, page):
+def test_a_form_without_the_page_token_is_refused(run, page):
     for token in ("", "guessed", page.gate.page_token[:-1]):
         answer = page.client.post("/jobs/1/accept", data={"from": token, "plan": "plan-1"})
         assert answer.status_code == 403
@@ -157,15 +157,15 @@ class TestToken:
             yield page
 
     @pytest.mark.parametrize("path", ["/", "/jobs/1", "/jobs/1/events", "/live.js", "/?token=wrong"])
-    def test_nothing_is_told_without_it(self, page, path):
+    def test_pages_need_it(self, page, path):
         assert page.client.get(path).status_code == 401
 
-    def test_nothing_is_done_without_it(self, run, page):
+    def test_actions_need_it(self, run, page):
         assert page.post("accept", "plan-1").status_code == 401
         assert page.client.post(f"/jobs/1/accept?token={self.TOKEN}").status_code == 401
         assert not (run / "plan.json").exists()
 
-    def test_who_shows_it_once_is_known_from_then_on(self, page):
+    def test_a_browser_that_sent_it_gets_a_cookie(self, page):
         answer = page.client.get("/jobs/1", params={"token": self.TOKEN})
         assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/1")
         cookie = answer.headers["set-cookie"]
@@ -177,13 +177,13 @@ class TestToken:
         answer = page.client.get("/jobs/1", headers={"authorization": f"Bearer {self.TOKEN}"})
         assert answer.status_code == 200
 
-    def test_addresses_are_names_enough(self, page):
+    def test_ip_addresses_are_accepted_as_host_names(self, page):
         bearer = {"authorization": f"Bearer {self.TOKEN}"}
         assert page.client.get("/jobs/1", headers=bearer | {"host": "192.168.0.7:8765"}).status_code == 200
         assert page.client.get("/jobs/1", headers=bearer | {"host": "evil.example"}).status_code == 421
 
 
-def test_accepting_hands_the_plan_to_the_job(run, page):
+def test_accept_sends_the_plan_to_the_job(run, page):
     assert page.post("accept", "plan-1").status_code == 303
     plan = read_plan(run / "plan.json")
     assert (plan.id, plan.parts.assignment.body.ests) == ("plan-1", live.UNEVEN)
@@ -194,7 +194,7 @@ def test_accepting_hands_the_plan_to_the_job(run, page):
     assert 'id="button-accept"' not in text
 
 
-def test_only_the_offer_that_is_shown_can_be_accepted(run, page):
+def test_only_the_current_proposal_can_be_accepted(run, page):
     page.post("accept", "plan-0")
     assert not (run / "plan.json").exists()
     assert "there is a newer proposal" in page.text()
@@ -204,7 +204,7 @@ def test_only_the_offer_that_is_shown_can_be_accepted(run, page):
     assert "the proposal is outdated" in page.text()
 
 
-def test_a_rejected_plan_is_not_offered_again_even_by_another_server(run, page):
+def test_a_rejected_plan_is_not_proposed_again_by_another_server(run, page):
     page.post("reject", "plan-1")
     assert 'id="button-accept"' not in page.text()
     page.post("accept", "plan-1")
@@ -214,7 +214,7 @@ def test_a_rejected_plan_is_not_offered_again_even_by_another_server(run, page):
         assert ">rejected</span>" in other.text()
 
 
-def test_rolling_back_hands_over_what_held_before(run, page):
+def test_roll_back_sends_the_state_before_the_plan(run, page):
     live.adopted(run, codec="fp16")
     page.post("roll-back", "plan-1:2")
     assert "is no longer active" in page.text()
@@ -227,7 +227,7 @@ def test_rolling_back_hands_over_what_held_before(run, page):
     assert HISTORY.read(run)[-1].what == "rolled_back"
 
 
-def test_what_was_taken_back_cannot_be_rolled_back(run, page):
+def test_a_reverted_plan_cannot_be_rolled_back(run, page):
     plan = live.adopted(run)
     HISTORY.append(run, JobEvent(what="reverted", step=80, plan=plan.id, version=1))
     page.post("roll-back", "plan-1:1")
@@ -235,7 +235,7 @@ def test_what_was_taken_back_cannot_be_rolled_back(run, page):
     assert 'id="button-roll-back"' not in page.text()
 
 
-def test_a_torn_plan_is_named_and_a_new_one_is_still_above_it(run, page):
+def test_a_damaged_plan_is_reported_and_the_next_version_is_higher(run, page):
     live.adopted(run, plan_of(live.UNEVEN, version=7))
     whole = (run / "plan.json").read_bytes()
     (run / "plan.json").write_bytes(whole[: len(whole) // 2])
@@ -250,7 +250,7 @@ def test_a_torn_plan_is_named_and_a_new_one_is_still_above_it(run, page):
 
 @pytest.mark.parametrize("name", ["plan.status.json", "advice.json", "live.jsonl", "history.jsonl", "rounds.jsonl"])
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe\n", b'{"schema": 3}\n', b"\0" * 100])
-def test_whatever_a_file_holds_the_page_goes_on(run, page, name, content):
+def test_the_page_survives_damaged_files(run, page, name, content):
     (run / name).write_bytes(content)
     text = page.text()
     assert ("<h2>Problems" in text) == (not name.endswith("l"))  # Of lines those that are none are left out.
@@ -258,12 +258,12 @@ def test_whatever_a_file_holds_the_page_goes_on(run, page, name, content):
     assert "<h2>Problems" not in page.text()
 
 
-def test_a_run_that_is_gone_is_named(run, page):
+def test_a_removed_run_is_reported(run, page):
     subprocess.run(["rm", "-r", str(run)], check=True)
     assert "no longer exists" in page.text()
 
 
-def test_on_a_full_disk_nothing_is_half_done(run, page):
+def test_a_full_disk_leaves_all_files_unchanged(run, page):
     write_plan(run / "plan.json", plan_of(live.EVEN))
     before = sorted(run.iterdir()), (run / "plan.json").read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -278,7 +278,7 @@ def test_on_a_full_disk_nothing_is_half_done(run, page):
     assert read_plan(run / "plan.json").id == "plan-1"
 
 
-def test_rounds_of_tune_are_shown_with_what_is_known_of_them(run, page):
+def test_valid_rounds_of_tune_are_shown(run, page):
     lines = [
         {"round": 0, "kind": "assignment", "step": 9, "before_us": 40_000, "measured_us": 30_000, "outcome": "kept"},
         {
@@ -299,14 +299,14 @@ def test_rounds_of_tune_are_shown_with_what_is_known_of_them(run, page):
     assert "three" not in text
 
 
-def test_an_event_is_framed_as_browsers_read_it():
+def test_the_format_of_a_server_sent_event():
     assert frame("section", b'{"html": "a\\nb"}', 7) == b'id: 7\nevent: section\ndata: {"html": "a\\nb"}\n\n'
     with pytest.raises(AssertionError):
         frame("section", b"two\nlines")
 
 
 class Stream:
-    """What a browser gets that looks at a Run, event by event."""
+    """The event stream of a Run."""
 
     def __init__(self, hub, gate, seen=0):
         self.hub = hub
@@ -322,10 +322,10 @@ class Stream:
         return {json.loads(data)["name"]: json.loads(data)["html"] for _, _, data in found}
 
 
-def test_a_stream_brings_each_part_once_and_then_what_changes(run):
+def test_a_stream_sends_each_section_once_and_then_changes(run):
     _, hub, gate = live.site(run)
 
-    async def look():
+    async def browse():
         await hub.update()
         stream = Stream(hub, gate)
         assert (await stream.next())[0] == "hello"
@@ -346,13 +346,13 @@ def test_a_stream_brings_each_part_once_and_then_what_changes(run):
         await again.next()
         assert "history" in await again.sections(1)
 
-    asyncio.run(look())
+    asyncio.run(browse())
 
 
-def test_streams_end_when_the_server_does(run):
+def test_streams_end_with_the_server(run):
     _, hub, gate = live.site(run)
 
-    async def look():
+    async def browse():
         await hub.update()
         stream = Stream(hub, gate)
         await stream.next()
@@ -363,11 +363,11 @@ def test_streams_end_when_the_server_does(run):
         with pytest.raises(StopAsyncIteration):
             await waiting
 
-    asyncio.run(look())
+    asyncio.run(browse())
 
 
-def test_what_a_search_for_advice_fails_by_is_said(run, page):
-    """This Run is none: the process that looks says so in the Run."""
+def test_the_reason_of_a_failed_search_is_shown(run, page):
+    """The Run is invalid; the search process writes the reason to it."""
     (run / "advice.json").unlink()
     (run / "run.json").write_text("{")
 

@@ -1,4 +1,4 @@
-"""The closed loop on jobs whose ranks and plans are real and whose time is made up."""
+"""The tuning loop on jobs with real ranks and plans, and simulated times."""
 
 import random
 import threading
@@ -26,15 +26,15 @@ COMMUNICATION_US, UPDATE_US = 300, 100
 SETTINGS = TuningSettings(steps=6, window=5, blocks=3)
 
 
-class MadeUpJob:
-    """Two ranks adopt plans as in a real job; `est_us(step)` says what an EST takes on each of them."""
+class SimulatedJob:
+    """Two ranks adopt plans as in a real job; `est_us(step)` is the time of an EST on each of them."""
 
     def __init__(self, run, est_us, scatter=0.01):
         self.run, self._est_us, self._scatter = run, est_us, scatter
         self.codecs = {}
-        """Codec -> what the exchange takes by it, us; what the job measures."""
+        """Codec -> time of an exchange as measured by the job, us."""
         self.codec, self.with_codec_us = "none", {}
-        """Codec -> what it takes in truth."""
+        """Codec -> true time of an exchange, us."""
         self.assignment = Assignment.even(N_EST, 2)
         self.step = 0
         self.is_over = False
@@ -92,7 +92,7 @@ class MadeUpJob:
         stop, found = threading.Event(), []
 
         def note(one):
-            # The loop ends here, and not when the thread of the test next looks: another round may have ended by then.
+            # Stop here rather than in the thread of the test, in which another round may have ended by then.
             found.append(one)
             if until(self, found):
                 stop.set()
@@ -116,37 +116,37 @@ class MadeUpJob:
         return tuple(map(len, self.assignment.ests))
 
 
-def test_an_uneven_job_comes_to_the_best_split_and_is_left_alone_then(tmp_path, monkeypatch):
-    job = MadeUpJob(tmp_path, lambda _: (1_000, 3_000))
+def test_an_uneven_job_gets_the_best_split_and_no_further_change(tmp_path, monkeypatch):
+    job = SimulatedJob(tmp_path, lambda _: (1_000, 3_000))
     found = job.tuned(monkeypatch, lambda _, found: len(found) == 2)
     assert job.counts == (6, 2)
-    kept, nothing = found
-    assert (kept.outcome, kept.counts, nothing.outcome) == ("kept", (6, 2), "nothing")
-    assert kept.gain_low_pct <= kept.gain_pct <= kept.gain_high_pct
-    assert kept.gain_pct == pytest.approx(100 * (1 - 6_400 / 12_400), abs=2)
-    assert kept.error_pct == pytest.approx(0, abs=8)
+    accepted, nothing = found
+    assert (accepted.outcome, accepted.counts, nothing.outcome) == ("kept", (6, 2), "nothing")
+    assert accepted.gain_low_pct <= accepted.gain_pct <= accepted.gain_high_pct
+    assert accepted.gain_pct == pytest.approx(100 * (1 - 6_400 / 12_400), abs=2)
+    assert accepted.error_pct == pytest.approx(0, abs=8)
     assert [event.what for event in HISTORY.read(tmp_path)] == ["trying", "kept"]
     assert ROUNDS.read(tmp_path) == tuple(found)
 
 
-def test_a_steady_job_gets_no_advice(tmp_path, monkeypatch):
-    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000), scatter=0.03)
+def test_a_balanced_job_is_not_changed(tmp_path, monkeypatch):
+    job = SimulatedJob(tmp_path, lambda _: (1_000, 1_000), scatter=0.03)
     found = job.tuned(monkeypatch, lambda job, _: job.step > 600)
     assert {one.outcome for one in found} == {"nothing"}
     assert HISTORY.read(tmp_path) == ()
 
 
-def test_a_rank_that_becomes_slow_in_mid_run_is_noticed(tmp_path, monkeypatch):
-    job = MadeUpJob(tmp_path, lambda step: (1_000, 1_000 if step < 150 else 3_000))
+def test_a_rank_that_becomes_slow_during_the_run_starts_a_round(tmp_path, monkeypatch):
+    job = SimulatedJob(tmp_path, lambda step: (1_000, 1_000 if step < 150 else 3_000))
     found = job.tuned(monkeypatch, lambda _, found: any(one.outcome == "kept" for one in found))
     assert found[0].outcome == "nothing"
-    kept = next(one for one in found if one.outcome == "kept")
-    assert kept.noticed_step >= 150
+    accepted = next(one for one in found if one.outcome == "kept")
+    assert accepted.noticed_step >= 150
     assert job.counts == (6, 2)
 
 
-def test_a_gain_that_does_not_come_is_taken_back_and_not_tried_again(tmp_path, monkeypatch):
-    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+def test_a_change_without_a_gain_is_reverted(tmp_path, monkeypatch):
+    job = SimulatedJob(tmp_path, lambda _: (1_000, 1_000))
     promised = elastic_run(job.assignment.ests, (1_000, 3_000), transfer=COMMUNICATION_US, update=UPDATE_US)
     job.telemetry = lambda *_, **__: promised
     tried = job.tuned(monkeypatch, lambda _, found: len(found) == 1)
@@ -155,24 +155,24 @@ def test_a_gain_that_does_not_come_is_taken_back_and_not_tried_again(tmp_path, m
     assert tried[0].gain_pct < 0
 
 
-def test_a_job_that_does_not_answer_makes_a_round_without_one(tmp_path, monkeypatch):
+def test_a_job_that_does_not_answer_makes_a_round_without_result(tmp_path, monkeypatch):
     def silent(*_, **__):
         raise EsprofError("it says nothing")
 
-    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+    job = SimulatedJob(tmp_path, lambda _: (1_000, 1_000))
     job.telemetry = silent
     found = job.tuned(monkeypatch, lambda _, found: found)
     assert (found[0].outcome, found[0].why) == ("unknown", "it says nothing")
 
 
-def test_so_many_rounds_and_no_more(tmp_path, monkeypatch):
-    job = MadeUpJob(tmp_path, lambda _: (1_000, 3_000))
+def test_the_loop_ends_after_most_rounds(tmp_path, monkeypatch):
+    job = SimulatedJob(tmp_path, lambda _: (1_000, 3_000))
     found = job.tuned(monkeypatch, lambda job, found: job.step > 150 and found, TuningSettings(5, 5, 3, most_rounds=1))
     assert len(found) == 1
 
 
-def test_what_a_trial_cannot_tell_is_tried_once_more_and_longer(tmp_path, monkeypatch):
-    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+def test_an_inconclusive_trial_is_repeated_once_with_more_blocks(tmp_path, monkeypatch):
+    job = SimulatedJob(tmp_path, lambda _: (1_000, 1_000))
     promised = elastic_run(job.assignment.ests, (1_000, 3_000), transfer=COMMUNICATION_US, update=UPDATE_US)
     job.telemetry = lambda *_, **__: promised
     monkeypatch.setattr(tuning, "_is_unclear", lambda _: True)
@@ -185,7 +185,7 @@ def test_what_a_trial_cannot_tell_is_tried_once_more_and_longer(tmp_path, monkey
 @pytest.mark.parametrize(
     ("high", "unclear"), [(25.0, True), (15.0, False), (None, False)], ids=["may be", "is less", "broken off"]
 )
-def test_a_trial_is_unclear_where_the_gain_may_be_as_promised(high, unclear):
+def test_a_trial_is_unclear_if_the_gain_may_be_as_predicted(high, unclear):
     round_ = Round(
         round=0,
         kind="assignment",
@@ -201,8 +201,8 @@ def test_a_trial_is_unclear_where_the_gain_may_be_as_promised(high, unclear):
 ALLOWED = TuningSettings(steps=6, window=5, blocks=3, max_vnmse=0.01)
 
 
-def test_a_codec_is_tried_once_where_that_is_allowed(tmp_path, monkeypatch):
-    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+def test_a_codec_is_tried_once_if_allowed(tmp_path, monkeypatch):
+    job = SimulatedJob(tmp_path, lambda _: (1_000, 1_000))
     job.codecs, job.with_codec_us = {"int8": 10, "bf16": 200}, {"int8": 20}
     monkeypatch.setattr("tests.unit.reports.live.test_tuning.COMMUNICATION_US", 3_000)
     found = job.tuned(monkeypatch, lambda _, found: len(found) == 3, ALLOWED)
@@ -216,8 +216,8 @@ def test_a_codec_is_tried_once_where_that_is_allowed(tmp_path, monkeypatch):
     assert found[1].gain_pct == pytest.approx(100 * 2_980 / 7_100, abs=3)
 
 
-def test_a_codec_that_makes_steps_longer_goes_and_is_not_tried_again(tmp_path, monkeypatch):
-    job = MadeUpJob(tmp_path, lambda step: (1_000, 1_000) if step < 200 else (1_300, 1_300))
+def test_a_codec_that_makes_steps_longer_is_removed_and_not_tried_again(tmp_path, monkeypatch):
+    job = SimulatedJob(tmp_path, lambda step: (1_000, 1_000) if step < 200 else (1_300, 1_300))
     job.codecs, job.with_codec_us = {"int8": 10}, {"int8": 9_000}
     monkeypatch.setattr("tests.unit.reports.live.test_tuning.COMMUNICATION_US", 3_000)
     found = job.tuned(monkeypatch, lambda _, found: len(found) > 3, ALLOWED)
@@ -230,8 +230,8 @@ def test_a_codec_that_makes_steps_longer_goes_and_is_not_tried_again(tmp_path, m
     assert found[3].why == "this change was tried and rolled back"
 
 
-def test_a_codec_that_the_job_has_given_up_before_the_loop_began_is_not_tried(tmp_path, monkeypatch):
-    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+def test_a_codec_reverted_before_the_loop_started_is_not_tried(tmp_path, monkeypatch):
+    job = SimulatedJob(tmp_path, lambda _: (1_000, 1_000))
     job.codecs = {"int8": 10}
     monkeypatch.setattr("tests.unit.reports.live.test_tuning.COMMUNICATION_US", 3_000)
     ROUNDS.append(tmp_path, Round(round=0, kind="compression", step=5, outcome="kept", plan="first", codec="int8"))
@@ -244,15 +244,15 @@ def test_a_codec_that_the_job_has_given_up_before_the_loop_began_is_not_tried(tm
     )
 
 
-def test_a_codec_that_gains_nothing_goes(tmp_path, monkeypatch):
-    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+def test_a_codec_without_a_gain_is_removed(tmp_path, monkeypatch):
+    job = SimulatedJob(tmp_path, lambda _: (1_000, 1_000))
     job.codecs, job.with_codec_us = {"int8": 10}, {"int8": 3_050}
     monkeypatch.setattr("tests.unit.reports.live.test_tuning.COMMUNICATION_US", 3_000)
     found = job.tuned(monkeypatch, lambda _, found: len(found) == 2, ALLOWED)
     assert (found[1].outcome, job.codec) == ("reverted", "none")
 
 
-def test_predictions_from_before_a_change_tell_no_error(tmp_path):
+def test_predictions_before_a_change_point_do_not_count_as_errors(tmp_path):
     off = {"kind": "assignment", "outcome": "kept", "predicted_gain_pct": 60.0, "gain_pct": 10.0}
     for number, noticed in enumerate((None, 400)):
         ROUNDS.append(tmp_path, Round(round=number, step=number, noticed_step=noticed, **off))
@@ -272,8 +272,8 @@ def test_a_run_that_cannot_be_read_does_not_end_the_loop(tmp_path):
     assert not Tuner(tmp_path, SETTINGS, threading.Event(), lambda _: None)._is_over()
 
 
-def test_a_job_that_cannot_measure_codecs_is_left_alone(tmp_path, monkeypatch):
-    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+def test_a_job_that_cannot_measure_codecs_gets_none(tmp_path, monkeypatch):
+    job = SimulatedJob(tmp_path, lambda _: (1_000, 1_000))
     found = job.tuned(monkeypatch, lambda _, found: len(found) == 2, ALLOWED)
     assert (found[1].outcome, found[1].codec) == ("nothing", "")
     assert "has measured no exchange" in found[1].why

@@ -1,4 +1,4 @@
-"""What of a job's files is shown: how it fares, which ESTs run where, and what of its advice still holds."""
+"""The view of a job: its state, its ESTs, and the state of its proposal."""
 
 import os
 import time
@@ -25,7 +25,7 @@ def run(tmp_path):
     return live.running(tmp_path / "run")
 
 
-def test_figures_are_of_the_newest_steps_that_are_alike(run):
+def test_figures_are_of_the_newest_steps_with_the_same_plan(run):
     live.write_steps(run, [live.live_step(60, 90_000.0, version=1, twice=True)])
     live.write_steps(
         run, [live.live_step(61 + step, 20_000.0, (3, 1), (18_000.0, 6_000.0), version=1) for step in range(9)]
@@ -36,7 +36,7 @@ def test_figures_are_of_the_newest_steps_that_are_alike(run):
     assert view.idle_pct == pytest.approx(100 * (1 - 12 / 18))
 
 
-def test_which_ests_run_where_is_told_where_the_counts_agree(run):
+def test_ids_of_ests_are_known_if_the_counts_agree(run):
     assert [rank.ests for rank in seen(run).ranks] == [None, None]
     plan = live.adopted(run)
     assert [rank.ests for rank in seen(run).ranks] == [(0, 1, 2), (3,)]
@@ -45,12 +45,12 @@ def test_which_ests_run_where_is_told_where_the_counts_agree(run):
     assert [rank.ests for rank in seen(run).ranks] == [(0, 1), (2, 3)]
 
 
-def test_a_job_that_goes_back_to_a_checkpoint_begins_a_new_chart(run):
+def test_a_job_restarted_from_a_checkpoint_starts_a_new_chart(run):
     live.write_steps(run, [live.live_step(step) for step in range(40, 45)])
     assert [step.step for step in seen(run).steps] == [40, 41, 42, 43, 44]
 
 
-def test_whether_it_runs(run, tmp_path):
+def test_the_state_of_a_job(run, tmp_path):
     assert seen(run).state == "running"
     hour = time.time() - 3 * 3600 - 100
     os.utime(run / "live.jsonl", (hour, hour))
@@ -64,7 +64,7 @@ def test_whether_it_runs(run, tmp_path):
     assert seen(tmp_path / "new").state == "waiting"
 
 
-def test_what_of_the_advice_still_holds(run):
+def test_the_state_of_a_proposal(run):
     assert seen(run).proposal_state == "proposed"
     write_search(run, LatestSearch(proposal=live.proposal_of(now=((0,), (1, 2, 3)))))
     assert seen(run).proposal_state == "outdated"
@@ -79,14 +79,14 @@ def test_the_status_of_an_earlier_plan_is_not_that_of_the_newest(run):
     assert seen(run).plan.status is None
 
 
-def test_a_plan_that_is_tried_can_be_rolled_back_until_the_job_starts_anew(run):
+def test_a_plan_on_trial_can_be_rolled_back_until_the_job_restarts(run):
     live.adopted(run, state="trying")
     assert seen(run).plan.adopted.was.ests == live.EVEN
     HISTORY.append(run, JobEvent(what="started", step=60))
     assert seen(run).plan.adopted is None
 
 
-def test_steps_that_lie_in_the_past_are_no_reason_to_look_for_advice(run):
+def test_change_points_before_the_first_read_start_no_search(run):
     live.write_steps(run, [live.live_step(60 + step, 90_000.0) for step in range(100)])
     job = WatchedJob(run, "run")
     job.refresh()

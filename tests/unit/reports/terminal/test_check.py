@@ -1,4 +1,4 @@
-"""The answer of `check` as text, Markdown and JUnit: readable, valid, and safe from hostile names."""
+"""The result of `check` as text, Markdown and JUnit: valid, and safe from hostile names."""
 
 import re
 from xml.etree import ElementTree
@@ -70,7 +70,7 @@ UNSURE = metric(
 )
 
 
-def test_text_says_verdict_figures_and_what_was_compared():
+def test_text_has_verdict_figures_and_compared_runs():
     assert render_text(answer(metric())) == (
         "check: regressed\n"
         "\n"
@@ -151,7 +151,7 @@ def test_hostile_names_leave_junit_valid(hostile):
     assert "\x1b" not in output
 
 
-def test_a_worsening_that_waiting_for_a_cpu_covers_says_so():
+def test_a_regression_explained_by_waiting_for_a_cpu_is_reported():
     said = sentence(metric(outcome="inconclusive", more_cpu_wait_us=30_000.0))
     assert "beyond the limit" in said
     assert "30.0 ms longer for a CPU" in said

@@ -1,4 +1,4 @@
-"""The answer of `diagnose` as text: gold files for the layout, and what holds for any input."""
+"""The result of `diagnose` as text: gold files for the layout, and properties of any input."""
 
 import msgspec
 import pytest
@@ -28,7 +28,7 @@ def test_diagnosis_layout():
     assert_gold("diagnosis.txt", draw_diagnosis(case.diagnosis()))
 
 
-def test_where_a_step_goes_is_in_milliseconds_however_long_the_step():
+def test_the_breakdown_is_in_milliseconds_for_any_step():
     diagnosis = case.diagnosis()
     slow = msgspec.structs.replace(diagnosis.breakdown[0], step_us=62_000_000.0)
     shown = draw_diagnosis(msgspec.structs.replace(diagnosis, breakdown=(slow,)))
@@ -41,7 +41,7 @@ def test_where_a_step_goes_is_in_milliseconds_however_long_the_step():
     found=st.integers(0, 6),
     is_ignored=st.booleans(),
 )
-def test_a_verdict_never_leaves_its_screen(text, width, found, is_ignored):
+def test_a_verdict_fits_its_screen(text, width, found, is_ignored):
     finding = msgspec.structs.replace(case.findings()[0], title=text, advice=text, command=text)
     shown = msgspec.structs.replace(case.diagnosis(found=(finding,) * found), verdict=text)
     shown = case.ignoring(shown) if is_ignored and found else shown
@@ -56,8 +56,8 @@ def test_a_verdict_never_leaves_its_screen(text, width, found, is_ignored):
     ),
     width=st.integers(80, 200),
 )
-def test_a_title_is_whole_or_not_there(titles, width):
-    """In the verdict the first one is always there, and the others where there is room."""
+def test_a_title_is_shown_in_full_or_omitted(titles, width):
+    """The verdict always shows the first finding, and others if there is room."""
     first = case.findings()[0]
     found = tuple(msgspec.structs.replace(first, title=" ".join(words)) for words in titles)
     shown = msgspec.structs.replace(case.diagnosis(found=found), verdict="Slow.")
@@ -68,7 +68,7 @@ def test_a_title_is_whole_or_not_there(titles, width):
         assert line in brief or (number > 1 and f" {number} {first.id}" not in brief)
 
 
-def test_a_saving_that_may_be_none_is_not_listed_as_one():
+def test_a_saving_indistinguishable_from_zero_is_not_listed_as_a_saving():
     unsure = msgspec.structs.replace(case.findings()[0], saving_low_us=0.0)
     shown = case.diagnosis(found=(unsure,))
     for draw in (draw_verdict, draw_diagnosis):
@@ -78,7 +78,7 @@ def test_a_saving_that_may_be_none_is_not_listed_as_one():
         assert "device-h" not in text
 
 
-def test_what_is_ignored_is_named_with_why_and_until_when():
+def test_ignored_findings_are_listed_with_reason_and_last_day():
     ignoring = case.ignoring(case.diagnosis())
     for shown in (draw_verdict(ignoring, Screen(200)), draw_diagnosis(ignoring, Screen(200))):
         assert (
@@ -89,7 +89,7 @@ def test_what_is_ignored_is_named_with_why_and_until_when():
 
 
 @pytest.mark.parametrize("screen", [Screen(), COLOUR])
-def test_names_from_a_trace_are_shown_and_do_nothing(screen):
+def test_names_from_a_trace_are_escaped(screen):
     hostile = case.hostile_report()
     for text in (
         draw_verdict(hostile.diagnosis, screen),
@@ -109,6 +109,6 @@ def test_colour_adds_only_colour():
     assert [line.rstrip() for line in Text.from_ansi(coloured).plain.split("\n")] == plain.split("\n")
 
 
-def test_a_table_that_is_cut_says_so():
+def test_a_cut_table_has_a_note():
     text = draw_diagnosis(case.diagnosis(ranks=64))
     assert "16 of 64 shown; `esprof diagnose --json` lists all" in text

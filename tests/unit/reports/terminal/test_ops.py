@@ -25,13 +25,13 @@ def test_colour_marks_the_rank_that_differs():
 
 
 @pytest.mark.parametrize("width", [100, 120])
-def test_no_line_leaves_the_screen(width):
+def test_every_line_fits_the_screen(width):
     hostile = case.with_texts(case.operations(), case.HOSTILE * 5)
     for answer in (case.operations(ranks=512), hostile):
         assert max(cell_len(line) for line in render_text(answer, Screen(width=width)).splitlines()) <= width
 
 
-def test_names_from_a_trace_are_shown_and_do_nothing():
+def test_names_from_a_trace_are_escaped():
     hostile = case.with_texts(case.operations(), case.HOSTILE)
     text = render_text(hostile, Screen(width=120))
     assert "\x1b" not in text
@@ -55,6 +55,6 @@ def test_a_kernel_s_short_name(name, short):
     assert short_kernel(name) == (short or "at::native::vectorized_elementwise_kernel")
 
 
-def test_a_filter_that_finds_nothing_says_so():
+def test_a_filter_without_a_match_is_reported():
     empty = msgspec.structs.replace(case.operations(), ops=(), found=0, pattern="conv")
     assert "no operation has a matching name" in render_text(empty)

@@ -1,4 +1,4 @@
-"""The answer of `replay` as text."""
+"""The result of `replay` as text."""
 
 from esprof.reports.terminal.replay import draw_replay
 from tests.cases import report as case

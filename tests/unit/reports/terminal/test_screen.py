@@ -1,4 +1,4 @@
-"""How wide a screen is, and when it is in colour."""
+"""Width and colour of a screen."""
 
 import io
 import pty
@@ -31,12 +31,12 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch):
     ("columns", "width"),
     [("132", 132), ("60", 60), ("3", 40), ("9" * 5_000, 100), ("0", 100), ("wide", 100), ("", 100)],
 )
-def test_columns_says_how_wide_an_answer_is_wherever_it_goes(stream, columns, width, monkeypatch):
+def test_columns_sets_the_width_for_every_output(stream, columns, width, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
     assert Screen.of(stream).width == width
 
 
-def test_a_terminal_is_as_wide_as_it_is_whatever_stdout_is(monkeypatch):
+def test_the_width_is_that_of_the_terminal_even_if_stdout_is_a_pipe(monkeypatch):
     """The verdict goes to stderr, while stdout may be a pipe."""
     monkeypatch.delenv("COLUMNS", raising=False)
     leader, follower = pty.openpty()
