@@ -1,10 +1,10 @@
-"""Trains with the recorder alternately on and off, and notes the time of each step.
+"""Train with the recorder alternately on and off, and log the time of each step.
 
     python -m torch.distributed.run … -m benchmarks.alternating OUT BLOCK MODULE [ARGUMENTS…]
 
-Runs MODULE as a program, in a process with the recorder in it as `esprof record` puts it there, windows aside. Every BLOCK
-steps, what the recorder has hung into PyTorch is taken out, or put back: the hook behind the optimizer's step, the loader's
-`next`, `backward`. Steps that follow each other so closely meet the same machine, which two processes never do.
+Runs MODULE as a program, in a process with the recorder as under `esprof record`, but without windows. Every BLOCK steps,
+the hooks of the recorder in PyTorch are removed or restored: after the optimizer's step, in the loader's `next`, and in
+`backward`. Neighbouring blocks run under the same load of the machine, unlike two processes.
 
 Each rank writes OUT/rank-N.json, a `Blocks`.
 """
@@ -30,7 +30,7 @@ from esprof.run.raw.settings import Settings
 
 @dataclass
 class Blocks:
-    """What each step took, with the recorder on or off; each list holds an entry for each step."""
+    """Duration of each step, with the recorder on or off; each list has one entry per step."""
 
     on: list[bool] = field(default_factory=list)
     """Whether the recorder was on in each step."""
@@ -51,7 +51,7 @@ class Blocks:
 
 
 class Alternation:
-    """The recorder, and the switch that hangs it in and out."""
+    """Removes and restores the hooks of the recorder."""
 
     def __init__(self, raw: Path, block: int) -> None:
         self.blocks = Blocks()
@@ -82,10 +82,8 @@ class Alternation:
         if self._on:
             self._hook(stepped, args, kwargs)
         else:
-            self._state.start_ns = (
-                time.time_ns()
-            )  # Or the watch for hangs would take the whole block for one slow step.
-            self._state.thread = 0  # No stack is looked at.
+            self._state.start_ns = time.time_ns()  # Otherwise hang detection would see the block as one slow step.
+            self._state.thread = 0  # Do not sample stacks.
         returned_ns = time.perf_counter_ns()
         self._note(ended_ns, ended_cpu_ns)
         self._border_ns, self._next_ns = returned_ns - ended_ns, 0
@@ -108,9 +106,9 @@ class Alternation:
         self._time_next(sign=1)
 
     def _time_next(self, sign: int) -> None:
-        """Put a clock around `next` as it is now, which adds to `_next_ns` with `sign` 1, and takes away with -1.
+        """Wrap the current `next` in a timer that adds its time to `_next_ns`, or subtracts it if `sign` is -1.
 
-        The clock around the loader's own code takes away, the one around everything adds: the recorder's part stays.
+        The inner timer subtracts the loader's own code, the outer one adds all: the difference is the recorder's share.
         """
         inner = _BaseDataLoaderIter.__next__
 

@@ -34,17 +34,17 @@ VERBS = ("replay", "diagnose", "ops", "recommend", "compress", "check")
 ABSENT = "(absent)"
 
 
-def inputs(places: list[Path]) -> Iterator[tuple[str, Path]]:
+def inputs(sources: list[Path]) -> Iterator[tuple[str, Path]]:
     """(name, path) of each run: what lies under a folder of traces by its path within it."""
-    for place in places:
-        if place.is_file() or (place / "run.json").exists():
-            yield place.name, place
+    for source in sources:
+        if source.is_file() or (source / "run.json").exists():
+            yield source.name, source
             continue
-        for folder in sorted({path.parent for path in place.rglob("*.json*")}):
+        for folder in sorted({path.parent for path in source.rglob("*.json*")}):
             files = sorted(folder.glob("*.json*"))
             several = all("rank" in file.name for file in files) and len(files) > 1
             for run in [folder] if several else files:
-                yield str(run.relative_to(place)), run
+                yield str(run.relative_to(source)), run
 
 
 def answers(path: Path) -> dict[str, Any]:

@@ -165,10 +165,10 @@ def run_case(name: str, case: Case, folder: Path, turns: int) -> tuple[list[floa
     """(by how many points each tried gain was off, by how much the last assignment is above the best, %). Of a job that is
     to be left alone it is shown how many rounds did not; it is not measured with other assignments."""
     folder.mkdir(parents=True, exist_ok=True)
-    run, kept = folder / "run", folder / "steps.json"
-    if not kept.exists():
-        kept.write_bytes(msgspec.json.encode(tuned(case, run, folder)))
-    steps = msgspec.json.decode(kept.read_bytes(), type=list[LiveStep])
+    run, saved = folder / "run", folder / "steps.json"
+    if not saved.exists():
+        saved.write_bytes(msgspec.json.encode(tuned(case, run, folder)))
+    steps = msgspec.json.decode(saved.read_bytes(), type=list[LiveStep])
     made = ROUNDS.read(run)
     off = [show_round(name, one) for one in made if one.gain_pct is not None]
     if case.again:

@@ -57,7 +57,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     switching(options.repeats)
-    telling(options.repeats)
+    telemetry(options.repeats)
     watching(options.repeats)
     for n_est in (4, 16):
         against_accumulation(n_est, options.repeats)
@@ -123,12 +123,12 @@ def switching(steps: int) -> None:
     show("switch_pct", 100 * median(took["switch"]) / whole, "% of a step", **context)
 
 
-def telling(repeats: int) -> None:
+def telemetry(repeats: int) -> None:
     """`telemetry_pct`: steps with telemetry against steps without, in CPU time."""
     with tempfile.TemporaryDirectory() as folder:
         steps = [elastic(4).step, elastic(4, Path(folder, "run")).step]
-        silent, telling = alternating(steps, 3 * repeats, time.process_time)
-    show("telemetry_pct", 100 * (telling / silent - 1), "% of a step", ests=4, repeats=3 * repeats)
+        silent, reporting = alternating(steps, 3 * repeats, time.process_time)
+    show("telemetry_pct", 100 * (reporting / silent - 1), "% of a step", ests=4, repeats=3 * repeats)
 
 
 def watching(steps: int) -> None:

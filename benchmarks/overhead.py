@@ -1,4 +1,4 @@
-"""What recording costs the job. One JSON line a figure.
+"""Overhead of recording. Prints one JSON line per figure.
 
     python -m benchmarks.overhead [--rounds 3] [--only REGEX]
 
@@ -9,7 +9,7 @@ without, as close to each other in time as can be:
   what the recorder's own hooks take, read off two clocks around each; and, for the whole of it, `esprof record --flight`
   against the bare job, a process each, interleaved;
 - inside windows, alternating in one process: nothing, torch.profiler alone, a window of esprof, and the
-  recorder without a window (`benchmarks.window_turns`);
+  recorder without a window (`benchmarks.interleaved`);
 - inside windows, the timed steps of each of many windows against the plain steps on both sides of it; what opening and
   closing a window adds to the steps around it.
 
@@ -34,8 +34,8 @@ import numpy as np
 
 import esprof
 from benchmarks.alternating import Blocks
+from benchmarks.interleaved import KINDS, NONE, InterleavedSteps
 from benchmarks.speed import Bench
-from benchmarks.window_turns import KINDS, NONE, Turns
 from esprof import Run
 from esprof.core.statistics import MIN_REPLICATES, bootstrap
 from esprof.core.types import NS_PER_MS, NS_PER_US
@@ -83,8 +83,8 @@ def main() -> None:
         for job in JOBS:
             if options.only.search(job.name):
                 outside(bench, job, folder)
-                whole(bench, job, folder)
-                parts(bench, job, folder)
+                flight(bench, job, folder)
+                by_kind(bench, job, folder)
                 inside(bench, job, folder)
         if options.only.search(JOBS[0].name):
             inside(bench, JOBS[0], folder, "--shapes")
@@ -107,27 +107,27 @@ def outside(bench: Bench, job: Job, folder: Path) -> None:
     bench.print("sampler_cpu_pct", sampler, "% of a core", context)
 
 
-def whole(bench: Bench, job: Job, folder: Path) -> None:
+def flight(bench: Bench, job: Job, folder: Path) -> None:
     """`recorder_flight_pct`: the whole job under `esprof record --flight` against the whole job without."""
     command = [*_torchrun(job), *job.argv(folder, job.steps // 2)]
     recording = [*_record(folder / "flight"), "--flight", "2000", "--"]
     times = []
     for number in range(bench.repeats):
-        turns = ([], recording) if number % 2 else (recording, [])  # Who goes first changes from round to round.
-        times.append(sorted((bool(options), _step_ms([*options, *command])) for options in turns))
+        order = ([], recording) if number % 2 else (recording, [])  # The first one alternates.
+        times.append(sorted((bool(options), _step_ms([*options, *command])) for options in order))
     bare, recorded = (np.array([pair[kind][1] for pair in times]) for kind in (False, True))
     context = {"job": job.name, "step_ms": round(float(np.median(bare)), 3), "pairs": len(bare)}
     report(bench, "recorder_flight_pct", 100 * (recorded / bare - 1), "%", context)
 
 
-def parts(bench: Bench, job: Job, folder: Path) -> None:
-    """`part_KIND_pct`: a block of steps with one kind of recording against the blocks beside it without any; CPU time."""
+def by_kind(bench: Bench, job: Job, folder: Path) -> None:
+    """`part_KIND_pct`: CPU time of a block with one kind of recording, relative to its neighbours without any."""
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for _ in range(bench.repeats):
-        turns = _turns(job, folder)
-        blocks = len(turns.kind) // BLOCK
-        step_ns = np.median(np.array(turns.cpu_ns[: blocks * BLOCK]).reshape(-1, BLOCK)[:, 1:], axis=1)
-        kind = turns.kind[: blocks * BLOCK : BLOCK]
+        steps = _interleave(job, folder)
+        blocks = len(steps.kind) // BLOCK
+        step_ns = np.median(np.array(steps.cpu_ns[: blocks * BLOCK]).reshape(-1, BLOCK)[:, 1:], axis=1)
+        kind = steps.kind[: blocks * BLOCK : BLOCK]
         for at in (at for at in range(SETTLED + 1, blocks - 1) if kind[at] != NONE):
             found[kind[at]].append(100 * (2 * step_ns[at] / (step_ns[at - 1] + step_ns[at + 1]) - 1))
     for name, pairs in found.items():
@@ -151,7 +151,7 @@ def inside(bench: Bench, job: Job, folder: Path, *flags: str) -> None:
 
 
 def report(bench: Bench, name: str, pairs: np.ndarray, unit: str, context: dict[str, Any]) -> None:
-    """Print the median of `pairs`, how sure it is, and how far they lie apart."""
+    """Print the median of `pairs`, its 95 % bootstrap interval, and their interquartile range."""
     replicates = bootstrap(
         len(pairs), 1, lambda at: np.median(pairs[at], axis=-1), MIN_REPLICATES, np.random.default_rng(0)
     )
@@ -170,11 +170,11 @@ def _alternate(job: Job, folder: Path) -> Blocks:
         return msgspec.json.decode(Path(out, "rank-0.json").read_bytes(), type=Blocks)
 
 
-def _turns(job: Job, folder: Path) -> Turns:
+def _interleave(job: Job, folder: Path) -> InterleavedSteps:
     """Rank 0's steps, alternately without and with windows of several kinds."""
     with tempfile.TemporaryDirectory(dir=folder) as out:
-        _output([*_torchrun(job), "benchmarks.window_turns", out, str(BLOCK), *job.argv(folder, 2 * job.steps)])
-        return msgspec.json.decode(Path(out, "rank-0.json").read_bytes(), type=Turns)
+        _output([*_torchrun(job), "benchmarks.interleaved", out, str(BLOCK), *job.argv(folder, 2 * job.steps)])
+        return msgspec.json.decode(Path(out, "rank-0.json").read_bytes(), type=InterleavedSteps)
 
 
 def _by_block(blocks: Blocks, column: str) -> np.ndarray:
@@ -185,7 +185,7 @@ def _by_block(blocks: Blocks, column: str) -> np.ndarray:
 
 
 def _differences(blocks: Blocks, column: str) -> np.ndarray:
-    """For each block with the recorder, its median step less the mean of those of the two blocks beside it, ns."""
+    """For each block with the recorder, its median step minus the mean of those of the two neighbouring blocks, ns."""
     on, step = _by_block(blocks, "on")[:, 0], np.median(_by_block(blocks, column), axis=1)
     extra: np.ndarray = (step[1:-1] - (step[:-2] + step[2:]) / 2)[on[1:-1]]
     return extra
@@ -219,13 +219,13 @@ def _record_windows(job: Job, folder: Path, flags: Sequence[str]) -> Run:
 
 @dataclass(frozen=True)
 class Window:
-    """One window against the plain steps beside it."""
+    """One window, compared with the plain steps around it."""
 
     steps: int
     events: float
     """Median number of events in a step of the window but the first."""
     plain_ms: float
-    """Median of the plain steps beside the window."""
+    """Median of the plain steps around the window."""
     timed_ms: float
     """Median of the steps of the window but the first."""
     open_ms: float

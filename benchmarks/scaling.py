@@ -112,7 +112,7 @@ def by_torchrun(folder: Path, changes: int, seed: int) -> None:
         finally:
             for launcher in launchers:
                 _end(launcher)
-    tell("torchrun", folder, changes)
+    report("torchrun", folder, changes)
 
 
 def by_generations(folder: Path, changes: int, *, warm: bool) -> None:
@@ -130,7 +130,7 @@ def by_generations(folder: Path, changes: int, *, warm: bool) -> None:
             change,
             warm=warm,
         )
-    tell("generations, warm" if warm else "generations, cold", folder, changes)
+    report("generations, warm" if warm else "generations, cold", folder, changes)
 
 
 def kills(folder: Path, changes: int, seed: int) -> None:
@@ -327,7 +327,7 @@ def changes_of(folder: Path) -> Iterator[tuple[int, int, dict[str, float]]]:
         yield last["world"], first["world"], dict(zip(PHASES, took, strict=True))
 
 
-def tell(way: str, folder: Path, changes: int) -> None:
+def report(way: str, folder: Path, changes: int) -> None:
     found = list(changes_of(folder))
     for direction, worlds in (("out", (1, 2)), ("in", (2, 1))):
         phases = [took for before, after, took in found if (before, after) == worlds]

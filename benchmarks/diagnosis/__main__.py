@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.diagnosis import first, fourth, second, third
-from benchmarks.diagnosis.carrying_out import can_run, carry_out, kept
+from benchmarks.diagnosis.carrying_out import can_run, carry_out, stored
 from benchmarks.diagnosis.cases import Case, cases
 from benchmarks.diagnosis.judge import (
     Control,
@@ -97,7 +97,7 @@ def write_model_errors(cases_judged: Iterable[Judged], options: argparse.Namespa
 
 def report(chosen: list[Case], folder: Path, *, measured_only: bool) -> list[Judged]:
     """Print all; what was judged, nothing where it is measured only."""
-    recorded = list(kept(chosen, folder))
+    recorded = list(stored(chosen, folder))
     found = list(truths(recorded))
     show_felt([Judged(truth, [], []) for truth, _ in found])
     if measured_only:

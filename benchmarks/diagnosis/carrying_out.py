@@ -76,17 +76,17 @@ def planted(case: Case) -> Planted:
     return Planted(case.job.name, case.planted, case.rank, case.strength, case.seed, file, lines)
 
 
-def note(case: Case, place: Path) -> None:
+def note(case: Case, target: Path) -> None:
     """Write down what is planted beside the recordings.
 
     Ends the program where those that are there are of something else: their truths are not to be mixed.
     """
-    file, planned = place / NOTE, asdict(planted(case))
-    if not any(place.glob("run-*/run.json")):
+    file, planned = target / NOTE, asdict(planted(case))
+    if not any(target.glob("run-*/run.json")):
         file.write_text(json.dumps(planned, indent=1))
     elif json.loads(file.read_text()) != planned:
         raise SystemExit(
-            f"{place}: its recordings are of another version of the case; remove it, or give another folder"
+            f"{target}: its recordings are of another version of the case; remove it, or give another folder"
         )
 
 
@@ -167,13 +167,13 @@ def launcher(case: Case) -> list[str]:
     return [sys.executable, "-m", "benchmarks.diagnosis.launch", *apart, str(case.job.ranks), script]
 
 
-def kept(cases: Iterable[Case], folder: Path) -> Iterator[Recorded]:
-    """Those cases of which recordings were kept."""
+def stored(cases: Iterable[Case], folder: Path) -> Iterator[Recorded]:
+    """The cases with stored recordings."""
     for case in cases:
-        place = folder_of(case, folder)
-        runs = sorted(run for run in place.glob("run-*") if (run / "run.json").exists())
+        target = folder_of(case, folder)
+        runs = sorted(run for run in target.glob("run-*") if (run / "run.json").exists())
         if runs:
-            yield Recorded(case, Planted(**json.loads((place / NOTE).read_text())), runs)
+            yield Recorded(case, Planted(**json.loads((target / NOTE).read_text())), runs)
 
 
 def measure(run: esprof.Run) -> Measured:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from benchmarks.diagnosis.carrying_out import Measured, Planted, Recorded
 from benchmarks.diagnosis.cases import Case, Job
-from benchmarks.diagnosis.places import names_place
+from benchmarks.diagnosis.places import names_location
 from esprof.cli import root
 
 Finding = Mapping[str, Any]
@@ -178,7 +178,7 @@ def score(truth: Truth, findings: Sequence[Finding]) -> Score:
         is_first_or_second_best=first in wide,
         is_anywhere=any(one["id"] in fault.accepted for one in findings),
         rank_right=None if rank is None else named is not None and list(named["ranks"]) == [rank],
-        place_right=named is not None and names_place(named, truth.planted.file, lines) if lines else None,
+        place_right=named is not None and names_location(named, truth.planted.file, lines) if lines else None,
         named=named["id"] if named else None,
         predicted_us=price[0] if price else None,
         holds=price[1] <= truth.saving_us <= price[2] if price else None,

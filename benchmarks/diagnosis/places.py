@@ -1,4 +1,4 @@
-"""Where a planted fault lies in its script, and whether a finding names that place."""
+"""Source lines of a planted fault, and whether a finding names one of them."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 _BEGIN = re.compile(r"\s*# FAULT (\w+)")
 _END = re.compile(r"\s*# END FAULT")
-_PLACE = re.compile(r"(?P<file>[^\s\"'(),:]+\.py)(?:\((?P<bracketed>\d+)\)|:(?P<line>\d+))")
+_LOCATION = re.compile(r"(?P<file>[^\s\"'(),:]+\.py)(?:\((?P<bracketed>\d+)\)|:(?P<line>\d+))")
 
 
 def fault_lines(source: str, fault: str) -> list[int]:
@@ -48,24 +48,24 @@ def _marked(source: str, fault: str) -> Iterator[int]:
         raise ValueError(f"the fault {within} has no end")
 
 
-def named_places(finding: Any) -> Iterator[tuple[str, int]]:
-    """File and line of all places that a finding's JSON names, as `file(line)` or `file:line`, keys included."""
+def named_locations(finding: Any) -> Iterator[tuple[str, int]]:
+    """File and line of all source locations in a finding's JSON, including its keys: `file(line)` or `file:line`."""
     if isinstance(finding, str):
-        for match in _PLACE.finditer(finding):
+        for match in _LOCATION.finditer(finding):
             yield match["file"], int(match["bracketed"] or match["line"])
     elif isinstance(finding, dict):
         for key, value in finding.items():
-            yield from named_places(key)
-            yield from named_places(value)
+            yield from named_locations(key)
+            yield from named_locations(value)
     elif isinstance(finding, list):
         for value in finding:
-            yield from named_places(value)
+            yield from named_locations(value)
 
 
-def names_place(finding: Any, file: str, lines: Collection[int]) -> bool:
+def names_location(finding: Any, file: str, lines: Collection[int]) -> bool:
     """Whether the finding names one of `lines` of `file`; it may name the file by the end of its path."""
     parts = PurePath(file).parts
     return any(
         line in lines and parts[-len(named) :] == named
-        for named, line in ((PurePath(name).parts, line) for name, line in named_places(finding))
+        for named, line in ((PurePath(name).parts, line) for name, line in named_locations(finding))
     )

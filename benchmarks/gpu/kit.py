@@ -1,4 +1,4 @@
-"""What a part is given: the device, a folder, recordings of jobs, and how it shows a figure."""
+"""The context of a benchmark: its device and folder, recording of jobs, and output of figures."""
 
 import json
 import subprocess
@@ -18,12 +18,12 @@ T = TypeVar("T")
 SKIP, WARMUP = 8, 2
 """Steps before a window: those in which the allocator and the device's clocks settle, and the profiler's own."""
 TAIL = 2000
-"""Characters of a failed command's errors that are told."""
+"""Characters of a failed command's errors that are shown."""
 
 
 @dataclass(frozen=True)
 class Kit:
-    """`device` is `cuda` or `cpu`; `out` is where recordings and traces are kept; `limit_s` is the part's time."""
+    """`device` is `cuda` or `cpu`; `out` is the folder of recordings and traces; `limit_s` is the time limit."""
 
     device: str
     out: Path
@@ -42,10 +42,12 @@ class Kit:
         """Print a figure: the median of `values`, with the least, the largest and their number as its spread."""
         series = list(values) if isinstance(values, Sequence) else [values]
         spread = {"low": rounded(min(series)), "high": rounded(max(series)), "of": len(series)}
-        self.tell(name, median(series), unit, spread if len(series) > 1 else None, context)
+        self.print_figure(name, median(series), unit, spread if len(series) > 1 else None, context)
 
-    def tell(self, name: str, value: float, unit: str, spread: dict[str, Any] | None, context: dict[str, Any]) -> None:
-        """Print a figure whose spread is of another kind."""
+    def print_figure(
+        self, name: str, value: float, unit: str, spread: dict[str, Any] | None, context: dict[str, Any]
+    ) -> None:
+        """Print a figure with another kind of spread."""
         line = {"name": name, "value": rounded(value), "unit": unit, "spread": spread, "context": context}
         print(json.dumps(line), flush=True)
 

@@ -1,10 +1,10 @@
-"""The figures as a table for people."""
+"""The figures as a table."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-TOLD = ("job", "change", "ranks", "codec", "way", "memory", "mb", "ests", "processes", "kind")
-"""What of a figure's context is told: that which figures of one name differ by."""
+SHOWN_CONTEXT = ("job", "change", "ranks", "codec", "way", "memory", "mb", "ests", "processes", "kind")
+"""Keys of the context that are shown, since figures of the same name differ by them."""
 
 
 def summary(lines: Iterable[dict[str, Any]]) -> str:
@@ -26,7 +26,7 @@ def _failure(line: dict[str, Any]) -> str:
 
 
 def _figure(line: dict[str, Any]) -> str:
-    about = ", ".join(f"{key} {line['context'][key]}" for key in TOLD if key in line["context"])
+    about = ", ".join(f"{key} {line['context'][key]}" for key in SHOWN_CONTEXT if key in line["context"])
     spread = line["spread"]
     interval = f"  ({spread['low']:g} to {spread['high']:g})" if spread else ""
     return f"{line['name']:<32} {line['value']:>10g} {line['unit']}{interval}{f'  [{about}]' if about else ''}"

@@ -116,14 +116,14 @@ class Judged:
 
 def judge(shape: str, seed: int, max_error_pct: float, rules: Rules = ALL_RULES, steps: int | None = None) -> Judged:
     """Write, ask and judge one job, with a window of so many `steps` if given. What fails is the answer, with its last line
-    and place."""
+    and source location."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             return _judge(partial(job, shape, seed, steps=steps), Path(folder), max_error_pct, rules)
     except Exception as error:  # noqa: BLE001 - Whatever esprof trips over is counted and shown.
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         return Judged(
-            shape, seed, failure=f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+            shape, seed, failure=f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
         )
 
 

@@ -29,10 +29,10 @@ def main() -> int:
     options = parser.parse_args()
     command = [str(TRAIN), f"--folder={options.folder}", f"--within={options.grace * 0.8}", f"--pause={options.pause}"]
     code = LEFT
-    for place, count in enumerate(options.processes):
+    for index, count in enumerate(options.processes):
         print(f"on {count} processes", flush=True)
         ranks = start(count, command)
-        if place < len(options.processes) - 1:
+        if index < len(options.processes) - 1:
             preempt(ranks, options.slice, options.grace)
         else:
             sys.stdout.writelines(ranks[0].stdout or ())
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def start(count: int, command: list[str]) -> list["subprocess.Popen[str]"]:
-    """The ranks of a job, rank 0 with its output to be read."""
+    """Start the ranks of a job. The output of rank 0 is a pipe."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -65,17 +65,17 @@ def preempt(ranks: list["subprocess.Popen[str]"], slice_s: float, grace_s: float
     assert ranks[0].stdout is not None
     sys.stdout.write(ranks[0].stdout.readline())
     time.sleep(slice_s)
-    tell(ranks, signal.SIGTERM)
+    send(ranks, signal.SIGTERM)
     until = time.monotonic() + grace_s
     while any(rank.poll() is None for rank in ranks) and time.monotonic() < until:
         time.sleep(0.05)
-    tell(ranks, signal.SIGKILL)
+    send(ranks, signal.SIGKILL)
     sys.stdout.writelines(ranks[0].stdout)
     sys.stdout.flush()
 
 
-def tell(ranks: list["subprocess.Popen[str]"], number: signal.Signals) -> None:
-    """Send a signal to all processes of the job, its loaders' too."""
+def send(ranks: list["subprocess.Popen[str]"], number: signal.Signals) -> None:
+    """Send a signal to all processes of the job, including those of its data loaders."""
     for rank in ranks:
         if rank.poll() is None:
             os.killpg(rank.pid, number)

@@ -10,7 +10,7 @@ from benchmarks.diagnosis import carrying_out, first, second
 from benchmarks.diagnosis.carrying_out import Measured, Planted, Recorded, planted
 from benchmarks.diagnosis.cases import Case, Fault, Hosts, Job, cases, draw
 from benchmarks.diagnosis.judge import Control, Judged, Truth, control, score, truths
-from benchmarks.diagnosis.places import fault_lines, named_places, names_place
+from benchmarks.diagnosis.places import fault_lines, named_locations, names_location
 from benchmarks.diagnosis.tables import confusion, show_all
 from benchmarks.testbed.bed import MOST_OF_THE_CORES
 from tests.cases import step_runs
@@ -66,7 +66,7 @@ def test_places_are_found_wherever_a_finding_names_them():
         "evidence": {"stacks": {"value": [{"0": "jobs/gpt.py:7"}]}, "python3.11/random.py(3): x": {"value": 1}},
         "saving_us": 12.5,
     }
-    assert list(named_places(finding)) == [("train.py", 12), ("jobs/gpt.py", 7), ("python3.11/random.py", 3)]
+    assert list(named_locations(finding)) == [("train.py", 12), ("jobs/gpt.py", 7), ("python3.11/random.py", 3)]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_places_are_found_wherever_a_finding_names_them():
     ],
 )
 def test_a_place_is_right_by_line_and_by_the_end_of_the_path(said, right):
-    assert names_place({"advice": said}, "jobs/gpt.py", [6, 7]) is right
+    assert names_location({"advice": said}, "jobs/gpt.py", [6, 7]) is right
 
 
 def truth(fault=SLOW, saving_us=1000.0, lines=(4, 5), noise_us=10.0):

@@ -29,7 +29,7 @@ class Shown(Bench):
     def print(self, name: str, value: float, unit: str, context: dict[str, Any]) -> None:
         spread = {key: context.get(key) for key in ("low", "high", "iqr")} if "low" in context else None
         rest = {key: value for key, value in context.items() if key not in (spread or ())}
-        self._kit.tell(name, value, unit, spread, rest)
+        self._kit.print_figure(name, value, unit, spread, rest)
 
 
 def measure(kit: Kit) -> None:

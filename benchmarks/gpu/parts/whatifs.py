@@ -150,5 +150,5 @@ def show_verdict(kit: Kit, name: str, change: Change, said: Verdict) -> Sequence
     about |= {"noise_pct": rounded(said.noise_pct), "repeats": len(said.after)}
     about |= {"steps_held": said.steps_held, "gains_held": said.gains_held}
     errors = [100 * (one.predicted / mean(said.after) - 1) for one in said.answers]
-    kit.tell(name, said.error_pct, "%", {"low": rounded(min(errors)), "high": rounded(max(errors))}, about)
+    kit.print_figure(name, said.error_pct, "%", {"low": rounded(min(errors)), "high": rounded(max(errors))}, about)
     return [abs(said.error_pct)]

@@ -1,11 +1,11 @@
-"""Trains with alternating windows of several kinds, and notes the time of each step.
+"""Train with alternating windows of several kinds, and log the time of each step.
 
-    python -m torch.distributed.run … -m benchmarks.window_turns OUT BLOCK MODULE [ARGUMENTS…]
+    python -m torch.distributed.run … -m benchmarks.interleaved OUT BLOCK MODULE [ARGUMENTS…]
 
-Runs MODULE as a program, in a process with the recorder in it. Of each two blocks of BLOCK steps one has nothing of the
-recorder, and the other one of `KINDS`, in turn. Steps that follow each other so closely meet the same machine.
+Runs MODULE as a program, in a process with the recorder. Blocks of BLOCK steps alternate between no recording and one of
+`KINDS`, in order. Neighbouring blocks run under the same load of the machine.
 
-Rank 0 writes OUT/rank-0.json, a `Turns`.
+Each rank writes OUT/rank-N.json, an `InterleavedSteps`.
 """
 
 import os
@@ -30,13 +30,13 @@ from esprof.run.raw.settings import Settings
 
 NONE = "none"
 KINDS = ("profiler", "window", "recorder", "correlated")
-"""torch.profiler alone, set up as esprof does; a window of esprof, with all that the recorder does beside it; that without a
-window; and torch.profiler alone with external correlation, as it is by default."""
+"""torch.profiler alone, with the options of esprof; a window of esprof, with the rest of the recorder; the recorder without
+a window; and torch.profiler alone with external correlation, its default."""
 
 
 @dataclass
-class Turns:
-    """What each step took, and what was recorded meanwhile; each list holds an entry for each step."""
+class InterleavedSteps:
+    """Duration of each step, and the kind of recording in it; each list has one entry per step."""
 
     kind: list[str] = field(default_factory=list)
     step_ns: list[int] = field(default_factory=list)
@@ -45,11 +45,11 @@ class Turns:
     """CPU time of the training thread in each step, in which other work on the machine does not count."""
 
 
-class InTurn:
-    """Switches at each block's end from one kind to the next."""
+class Interleaving:
+    """Switches to the next kind of recording at the end of each block."""
 
     def __init__(self, raw: Path, block: int) -> None:
-        self.turns = Turns()
+        self.steps = InterleavedSteps()
         self._raw, self._block = raw, block
         raw.mkdir(mode=0o700, parents=True)
         Settings(windows=False, hang_s=0).write(str(raw))
@@ -64,20 +64,20 @@ class InTurn:
 
     def _after_step(self, stepped: Optimizer, args: Any, kwargs: Any) -> None:
         now_ns, now_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
-        self.turns.kind.append(self._kind)
-        self.turns.step_ns.append(now_ns - self._began_ns)
-        self.turns.cpu_ns.append(now_cpu_ns - self._began_cpu_ns)
+        self.steps.kind.append(self._kind)
+        self.steps.step_ns.append(now_ns - self._began_ns)
+        self.steps.cpu_ns.append(now_cpu_ns - self._began_cpu_ns)
         self._began_ns, self._began_cpu_ns = now_ns, now_cpu_ns
         if self._kind in ("window", "recorder") or not self._state.step:
             self._hook(stepped, args, kwargs)
         else:
-            self._state.start_ns = time.time_ns()  # Or the watch for hangs would take the block for one slow step.
-            self._state.thread = 0  # No stack is looked at.
-        steps = len(self.turns.kind)
+            self._state.start_ns = time.time_ns()  # Otherwise hang detection would see the block as one slow step.
+            self._state.thread = 0  # Do not sample stacks.
+        steps = len(self.steps.kind)
         if steps % self._block == 0:
             self._open.close()
-            turn = steps // self._block
-            self._kind = KINDS[turn // 2 % len(KINDS)] if turn % 2 else NONE
+            block = steps // self._block
+            self._kind = KINDS[block // 2 % len(KINDS)] if block % 2 else NONE
             self._open.enter_context(self._recording(steps))
         if self._window is not None:
             self._window.begin_step(steps)
@@ -100,7 +100,7 @@ class InTurn:
 
 @contextmanager
 def _bare(kind: str) -> Iterator[None]:
-    """torch.profiler by itself."""
+    """torch.profiler alone."""
     config = torch._C._profiler._ExperimentalConfig(
         enable_cuda_sync_events=True, disable_external_correlation=kind != "correlated", trace_only=True
     )
@@ -114,10 +114,10 @@ def _bare(kind: str) -> Iterator[None]:
 def main() -> None:
     out, block, module, *arguments = sys.argv[1:]
     rank = int(os.environ.get("RANK", 0))
-    turns = InTurn(Path(out) / f"raw-{rank}", int(block)).turns
+    steps = Interleaving(Path(out) / f"raw-{rank}", int(block)).steps
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__")
-    (Path(out) / f"rank-{rank}.json").write_bytes(msgspec.json.encode(turns))
+    (Path(out) / f"rank-{rank}.json").write_bytes(msgspec.json.encode(steps))
 
 
 if __name__ == "__main__":
