@@ -1,4 +1,4 @@
-"""Compressed gradients for DistributedDataParallel: a communication hook that treats each bucket as a plan says.
+"""Compressed gradients for DistributedDataParallel: a communication hook with a codec per bucket.
 
 from esprof.elastic.compress import compress
 

@@ -1,4 +1,4 @@
-"""The communication hook: each bucket of DistributedDataParallel is compressed as its choice says."""
+"""The communication hook, which compresses each bucket of DistributedDataParallel by its own choice of codec."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -23,15 +23,15 @@ from esprof.elastic.compress.lane import lane_for
 from esprof.elastic.runtime.transport import GroupTransport
 
 How = str | CodecChoice | CompressionBody
-"""A codec's text, or a choice, for all buckets; or what a plan says of each."""
+"""A codec's text or a choice for all buckets, or the compression section of a plan."""
 
 
 def compress(ddp: DistributedDataParallel, how: How, *, scaler: Any = None) -> "Compression":
     """Compress the gradients of `ddp` from its next step on. All ranks call it, before the first backward pass.
 
-    `scaler` is the GradScaler of the loss, if there is one: what was not sent so far is scaled anew with the loss.
-    Raises UsageError for an unknown codec, a topology that the ranks' hosts do not have, or where `ddp` has a hook
-    already, MismatchError where the ranks want different things.
+    `scaler` is the GradScaler of the loss, if there is one: residuals are rescaled when the loss scale changes. Raises
+    UsageError for an unknown codec, a topology that the hosts do not support, or if `ddp` already has a hook;
+    MismatchError if the ranks ask for different compression.
     """
     made = Compression(ddp, _body(how), scaler)
     try:
@@ -64,7 +64,7 @@ class Compression:
     def __init__(self, ddp: DistributedDataParallel, body: CompressionBody, scaler: Any) -> None:
         named = dict(ddp.module.named_parameters())
         ignored = ddp.parameters_to_ignore
-        # Of those that have gradients: no others are in buckets.
+        # Only parameters with gradients are in buckets.
         self._sizes = {name: one.numel() for name, one in named.items() if one.requires_grad and name not in ignored}
         _check(body, self._sizes)
         self.step = 0
@@ -75,7 +75,7 @@ class Compression:
         self._body, self._next = body, (0, body)
         self._losses = Losses(body.guard.spike)
         group, device = ddp.process_group, next(iter(named.values())).device
-        # What is started beside the backward pass has a group of its own: so all ranks start transfers in one order.
+        # Collectives started by the lane's thread have a group of their own, so that all ranks start them in the same order.
         self._is_on_cpu = device.type == "cpu"
         later = dist.new_group(dist.get_process_group_ranks(group)) if self._is_on_cpu else group
         self._first, self._later = (Counted(GroupTransport(one)) for one in (group, later))
@@ -88,7 +88,7 @@ class Compression:
 
     @property
     def codec(self) -> str:
-        """The codec of buckets that have none of their own, now."""
+        """The present default codec of buckets."""
         return self._body.default.codec
 
     @property
@@ -98,21 +98,20 @@ class Compression:
 
     @property
     def sent_between_hosts_bytes(self) -> int:
-        """Those of them that hierarchical exchanges have sent to other hosts; of flat ones it is not known which
-        are."""
+        """Bytes that hierarchical exchanges have sent to other hosts; unknown, and not included, for flat exchanges."""
         return 0 if self._hosts.found is None else self._hosts.found.between.sent
 
     def inspections(self) -> dict[Names, list[Inspection]]:
-        """What the guard has seen, by bucket."""
+        """The inspections of the guard, by bucket."""
         return {names: list(bucket.watch.inspections) for names, bucket in self.buckets.known.items()}
 
     def adopt(self, how: How, at_step: int) -> None:
         """Compress as `how` says from step `at_step` on (`step` counts them). All ranks call it between the same two
         steps.
 
-        What was not sent so far is added to the next gradient. Raises UsageError for a step that is over, an unknown
-        codec or a topology that the ranks' hosts do not have, MismatchError where the ranks want different things;
-        then nothing changes.
+        Residuals are added to the next gradient. Raises UsageError for a step that is over, an unknown codec or a
+        topology that the hosts do not support, MismatchError if the ranks ask for different compression; then nothing
+        changes.
         """
         body = _body(how)
         _check(body, self._sizes)
@@ -123,11 +122,11 @@ class Compression:
         self._next = (at_step, body)
 
     def observe(self, loss: float) -> None:
-        """Tell the guard of this rank's loss of the step."""
+        """Report this rank's loss of the step to the guard."""
         self._losses.add(loss)
 
     def close(self) -> None:
-        """End the thread beside the backward pass. The model trains no more with this hook."""
+        """End the communication thread. The model cannot train with this hook afterwards."""
         self._lane.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -144,9 +143,9 @@ class Compression:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this rank of as many. All ranks call it. Raises UsageError where it is
-        none, of another model or another rank, or has hierarchical exchanges between other hosts; then nothing
-        changes."""
+        """Restore the result of `state_dict` on the same rank and number of ranks. All ranks call it. Raises
+        UsageError if it is invalid, of another model or rank, or has hierarchical exchanges between other hosts; then
+        nothing changes."""
         rank, world = dist.get_rank(self._group), dist.get_world_size(self._group)
         saved = SavedCompression.read(state, rank, world, self._sizes)
         self._hosts.find_for(*_choices(saved.body), *_choices(saved.coming), *saved.choices)
@@ -156,7 +155,7 @@ class Compression:
         self.buckets.load(saved.buckets, saved.choices, saved.body)
 
     def reduce(self, bucket: Any) -> Future[Tensor]:
-        """The mean of the ranks' gradients in a bucket of DDP, to come."""
+        """A future of the mean of the ranks' gradients in a bucket of DDP."""
         if bucket.index() == 0:
             self._begin_step()
         flat = bucket.buffer()
@@ -174,7 +173,7 @@ class Compression:
         return self._lane.run(None if in_lane else next(steps), steps, flat)
 
     def _one_by_one(self, step: int, names: Names, inside: list[Names], flat: Tensor) -> Steps:
-        """Exchange each of the known buckets that the bucket `flat` is made of."""
+        """Exchange each of the known buckets that make up the bucket `flat`."""
         sizes = [self._sizes[name] for name in names]
         for one in inside:
             gradients = dict(zip(names, flat.split(sizes), strict=True))
@@ -194,10 +193,10 @@ class Compression:
         if self.step == self._body.warm_up_steps:
             self.buckets.choose_anew(self._body, self.step)
         if (self.step - 1) % self._body.guard.every == 0:
-            self._losses.spiked = False  # All buckets have had their look.
+            self._losses.spiked = False  # All buckets have been inspected.
         if self._scaler is not None:
             scale = float(self._scaler.get_scale())
-            if self._scale is not None and self._scale != scale:  # What was not sent is scaled as the loss is now.
+            if self._scale is not None and self._scale != scale:  # Residuals have the old loss scale.
                 self.buckets.rescale(scale / self._scale)
             self._scale = scale
 
@@ -224,7 +223,7 @@ class Compression:
         )
 
     def _exchanged(self, step: int, names: Names, known: HookBucket, flat: Tensor, links: Links) -> Steps:
-        """Exchange a bucket or this rank's part of it, and look at what comes of it where it is time to."""
+        """Exchange a bucket or this rank's shard of it, and inspect the result if due."""
         encoder = known.codec
         if encoder is None:
             flat.mul_(1 / links.first.world)
@@ -235,7 +234,7 @@ class Compression:
         if step % guard.every == 0 and known.choice.codec != guard.fallback:
             residual = known.state.get("residual")
             exact = flat.clone() if residual is None else flat + residual[: len(flat)]
-        # A gradient that is not finite must not get into what is kept; what only counts goes on.
+        # A non-finite gradient must not enter the residual; the step counter continues.
         is_sound = not encoder.has_state or bool(flat.isfinite().all())
         state = known.state if is_sound else {name: tensor for name, tensor in known.state.items() if name == "step"}
         yield from reduced(known.exchange, encoder, flat, state, links)
@@ -253,7 +252,7 @@ class Compression:
                 self.buckets.choose(names, fallback, self._body)
 
     def _agree(self, body: CompressionBody, at_step: int) -> None:
-        """Raise MismatchError unless all ranks have the same body, step and step to change at."""
+        """Raise MismatchError unless all ranks have the same body, step and step of the change."""
         mine = (sha256(msgspec.json.encode(body)).hexdigest(), at_step, self.step)
         gathered: list[Any] = [None] * dist.get_world_size(self._group)
         dist.all_gather_object(gathered, mine, group=self._group)

@@ -1,4 +1,4 @@
-"""The buckets of a compressed model: how each is encoded, and what of its gradients was not sent yet."""
+"""The buckets of a compressed model, with their codecs and residuals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Names = tuple[str, ...]
 
 @dataclass
 class HookBucket:
-    """What is done with one bucket, and what is kept of it."""
+    """The codec and state of one bucket."""
 
     index: int
     choice: CodecChoice
@@ -32,10 +32,10 @@ class HookBucket:
     """Elements of each parameter, in the bucket's order."""
     state: State = field(default_factory=dict)
     carried: Tensor | None = None
-    """What another choice did not send, to be added to the next gradient."""
+    """Residual of a previous choice, to be added to the next gradient."""
 
     def add_carried(self, flat: Tensor) -> None:
-        """Add what another choice did not send, once."""
+        """Add the residual of a previous choice, once."""
         if self.carried is not None:
             flat.add_(self.carried)
             self.carried = None
@@ -49,11 +49,11 @@ class HookBuckets:
         self.known: dict[Names, HookBucket] = {}
         self._sizes, self._hosts, self._flat_link = sizes, hosts, flat_link
         self._loose: dict[str, Tensor] = {}
-        """What buckets that are gone did not send, by parameter."""
+        """Residuals of removed buckets, by parameter."""
 
     def bucket(self, names: Names, index: int, body: CompressionBody, step: int) -> HookBucket:
-        """The bucket of these parameters. DDP fills its buckets anew after the first step: what older ones did not
-        send goes with each parameter."""
+        """The bucket of these parameters. DDP rebuilds its buckets after the first step: residuals of old buckets are
+        moved parameter by parameter."""
         if names not in self.known:
             among = set(names)
             for old in [old for old in self.known if among.intersection(old)]:
@@ -72,19 +72,19 @@ class HookBuckets:
         return self.known[names]
 
     def inside(self, names: Names) -> list[Names]:
-        """The known buckets that together hold just these parameters, where they are no bucket of their own: DDP
-        begins with other buckets than it goes on with, and a checkpoint is of those."""
+        """The known buckets that together hold exactly these parameters, if these are no known bucket: DDP starts with
+        other buckets than the later ones, of which a checkpoint is."""
         among = set(names)
         known = [] if names in self.known else [one for one in self.known if among.issuperset(one)]
         return known if sum(len(one) for one in known) == len(names) else []
 
     def choose_anew(self, body: CompressionBody, step: int) -> None:
-        """Encode each bucket as `body` has it from this step on."""
+        """Choose the codec of each bucket by `body` from this step on."""
         for names, known in list(self.known.items()):
             self.choose(names, _choice(body, step, known.index, known.sizes), body)
 
     def choose(self, names: Names, choice: CodecChoice, body: CompressionBody) -> None:
-        """Encode a bucket so from now on. What it did not send is carried over."""
+        """Set the choice of a bucket. Its residual is carried over."""
         known = self.known[names]
         if all(getattr(known.choice, name) == getattr(choice, name) for name in ("codec", "exchange", "topology")):
             known.choice = choice
@@ -95,7 +95,7 @@ class HookBuckets:
         self.known[names] = made
 
     def rescale(self, factor: float) -> None:
-        """Scale what was not sent."""
+        """Scale all residuals."""
         for known in self.known.values():
             for tensor in (known.state.get("residual"), known.state.get("second"), known.carried):
                 if tensor is not None:
@@ -115,7 +115,7 @@ class HookBuckets:
         ]
 
     def load(self, saved: Sequence[dict[str, Any]], choices: Sequence[CodecChoice], body: CompressionBody) -> None:
-        """Go on from what `saved` gave, with these choices."""
+        """Restore the result of `saved`, with these choices."""
         self._loose, self.known = {}, {}
         for one, choice in zip(saved, choices, strict=True):
             made = _made(one["index"], choice, dict(one["sizes"]), body)
@@ -124,8 +124,7 @@ class HookBuckets:
             self.known[tuple(one["sizes"])] = made
 
     def _unsent(self, known: HookBucket) -> Tensor | None:
-        """What this rank has to add to the bucket's next gradient for nothing to be lost; None where that is
-        nothing."""
+        """The residual that this rank has to add to the bucket's next gradient; None if there is none."""
         numel = sum(known.sizes.values())
         if known.choice.topology == "flat":
             residual = unsent(known.state, numel, self._flat_link)

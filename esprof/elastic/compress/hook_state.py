@@ -1,4 +1,4 @@
-"""What a checkpoint holds of compressed gradients, and whether it is of this job."""
+"""The checkpoint state of compressed gradients, and its validation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class _SavedHook(msgspec.Struct, frozen=True):
 
 
 def _check_state(state: object) -> None:
-    """Raise UsageError for what no `state_dict` gave."""
+    """Raise UsageError for anything other than a result of `state_dict`."""
     try:
         saved = msgspec.convert(state, _SavedHook)
         for body in (saved.body, saved.next[1]):
@@ -44,14 +44,14 @@ def _check_state(state: object) -> None:
 
 @dataclass(frozen=True)
 class SavedCompression:
-    """What `Compression.state_dict` gave, read."""
+    """The decoded result of `Compression.state_dict`."""
 
     step: int
     scale: float | None
     body: CompressionBody
     at_step: int
     coming: CompressionBody
-    """From step `at_step` on; `body` itself where nothing is to change."""
+    """Compression from step `at_step` on; `body` itself if no change is pending."""
     choices: list[CodecChoice]
     """Of each of `buckets`."""
     buckets: list[dict[str, Any]]
@@ -59,8 +59,8 @@ class SavedCompression:
 
     @classmethod
     def read(cls, state: dict[str, Any], rank: int, world: int, sizes: Mapping[str, int]) -> "SavedCompression":
-        """Raises UsageError for what no `state_dict` gave, and for the state of another rank or model; `sizes` are elements
-        of each parameter of this one."""
+        """Decode a result of `state_dict`. Raises UsageError for anything else, and for the state of another rank or
+        model; `sizes` are the elements of each parameter of this model."""
         _check_state(state)
         if (state["rank"], state["world"]) != (rank, world):
             raise UsageError(
@@ -84,7 +84,7 @@ class SavedCompression:
         )
 
     def check_hosts(self, of_rank: tuple[int, ...] | None) -> None:
-        """Raise UsageError where its hierarchical exchanges were between other hosts than `of_rank`, each rank's host."""
+        """Raise UsageError if it has hierarchical exchanges between other hosts than `of_rank`, the host of each rank."""
         is_by_hosts = any(choice.topology == "hierarchical" for choice in self.choices)
         if is_by_hosts and (of_rank is None or self.hosts != list(of_rank)):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Where the ESTs of a process get their batches: from one dataset for all, or from a loader each."""
+"""Sources of batches for the ESTs of a process: one dataset for all, or one loader for each."""
 
 from collections.abc import Callable, Sequence, Sized
 from typing import Any, Protocol
@@ -22,14 +22,14 @@ _OWN_STATE_REMEDY = (
 
 
 class Feed(Protocol):
-    """Gives batches to ESTs, in the order of their turns."""
+    """Provides batches to ESTs, in the order in which they run."""
 
     order: SampleOrder
     can_repeat: bool
-    """Whether a batch can be made again, by any rank."""
+    """Whether any rank can make a batch again."""
 
     def move(self, ests: Sequence[Est], step: int) -> None:
-        """Give batches to these ESTs, from `step` on."""
+        """Provide batches for these ESTs, from `step` on."""
 
     def next(self, est: Est, loader: EstLoader) -> Any:
         """The next batch of an EST; `loader` is the EST's own."""
@@ -38,11 +38,11 @@ class Feed(Protocol):
         """The batches of any EST in a step, made here and now."""
 
     def check_sample(self, step: int, transport: Transport) -> None:
-        """Raise an error where a sample of this step depends on when it is made, or where. All ranks call this."""
+        """Raise an error if a sample of this step depends on when or where it is made. All ranks call this."""
 
 
 class DatasetFeed:
-    """Deals out one dataset to all ESTs; their own loaders are not used."""
+    """Distributes one dataset to all ESTs; their own loaders are not used."""
 
     can_repeat = True
 
@@ -99,8 +99,8 @@ class LoaderFeed:
 
 
 def feed(data: Data, n_est: int, *, outlive: bool = False) -> Feed:
-    """The feed for a job's data; with `outlive` the processes that make a dataset's batches outlive a SIGTERM to all of the
-    job's. Raises UsageError where the length of an epoch is not known."""
+    """The feed for a job's data; with `outlive` the loader processes survive a SIGTERM to all processes of the job.
+    Raises UsageError if the length of an epoch is unknown."""
 
     dataset, seed = data.dataset, data.seed
     sampled = SampledOrder(data.sampler, seed) if data.sampler is not None else None
@@ -120,8 +120,8 @@ def feed(data: Data, n_est: int, *, outlive: bool = False) -> Feed:
 
 
 def check_sample(index: int, make: Callable[[int], object], transport: Transport) -> None:
-    """Raise UsageError where `make(index)` gives another sample the second time, MismatchError where ranks have different
-    ones. All ranks call this."""
+    """Raise UsageError if `make(index)` returns another sample the second time, MismatchError if samples differ
+    between ranks. All ranks call this."""
     with together(transport):
         try:
             first, again = content(make(index)), content(make(index))

@@ -1,4 +1,4 @@
-"""A DataLoader for each EST, for datasets that have a state of their own."""
+"""A DataLoader for each EST, for stateful datasets."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from esprof.elastic.runtime.rng import derived_seed, seeded
 
 
 class StatefulLoader(Protocol):
-    """What torchdata's StatefulDataLoader offers: batches, all of one size, and where it stands among them."""
+    """The interface of torchdata's StatefulDataLoader: batches of one size, and the position among them."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -32,8 +32,8 @@ MakeLoader = Callable[[Est, int], StatefulLoader]
 
 @dataclass(frozen=True)
 class Loaders:
-    """Takes the place of a dataset that has a state of its own: each EST has a loader, whose state moves with the EST
-    and is in checkpoints."""
+    """Replaces a dataset that has state: each EST has a loader, whose state moves with the EST and is saved in
+    checkpoints."""
 
     make: MakeLoader
     """Makes the loader of an EST, a StatefulDataLoader, given the EST's number and the number of ESTs. All loaders have
@@ -46,7 +46,7 @@ _END = object()
 def batches_per_epoch(make: MakeLoader, n_est: int, seed: int, accumulate: int) -> int:
     """Number of batches in an epoch of a loader.
 
-    Raises UsageError for a loader without a length or a state, or whose epochs are no whole number of steps.
+    Raises UsageError for a loader without a length or a state, or if an epoch is not a multiple of a step.
     """
     with seeded(derived_seed(seed, 0, 0)):
         loader = make(0, n_est)
@@ -62,14 +62,14 @@ def batches_per_epoch(make: MakeLoader, n_est: int, seed: int, accumulate: int) 
 
 
 class EstLoader:
-    """The loader of one EST, made when it is first asked for a batch, and made again where the EST has moved to.
+    """The loader of one EST, created at its first batch, and again on the rank to which the EST moves.
 
     While the loader works, the generators are seeded by the number of batches taken, so that neither the loader nor its
-    workers draw from the EST's own stream. What worker processes draw starts anew where a loader is made again.
+    workers draw from the EST's own stream. The generators of worker processes restart with a new loader.
     """
 
     def __init__(self, state: Tensor | None = None) -> None:
-        """`state` (1-D, uint8) is what the method `state` gave, to go on from there."""
+        """`state` (1-D, uint8) is the result of the method `state`, to resume from."""
         self._state: dict[str, Any] | None = _unpacked(state) if state is not None else None
         self._taken: int = self._state["taken"] if self._state else 0
         self._loader: StatefulLoader | None = None
@@ -80,7 +80,7 @@ class EstLoader:
 
         Raises UsageError for a loader whose epoch does not have `per_epoch` batches.
         """
-        new = self._loader is None  # One made again at an epoch's end may begin the next epoch by itself.
+        new = self._loader is None  # A loader restored at the end of an epoch may start the next epoch by itself.
         if self._loader is None:
             with seeded(derived_seed(seed, 0, est)):
                 self._loader = make(est, n_est)
@@ -123,7 +123,7 @@ def _packed(state: dict[str, Any]) -> Tensor:
 
 
 def _unpacked(packed: Tensor) -> dict[str, Any]:
-    """Only tensors, numbers, texts and containers of them are unpacked: nothing that could run."""
+    """Only tensors, numbers, strings and containers of them are unpickled: nothing can run code."""
     try:
         state: dict[str, Any] = torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
     except Exception as error:  # torch.load raises almost anything on bytes that are no checkpoint.

@@ -1,4 +1,4 @@
-"""Which sample which EST sees when: a pure function of the seed, the epoch and the place in it."""
+"""The order of samples for each EST: a pure function of the seed, the epoch and the position in it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,12 +23,12 @@ _Collate = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """How an epoch is dealt out: EST e takes every n-th sample of a shuffled list, from the e-th on, as rank e of a
-    `DistributedSampler` with this seed does.
+    """The distribution of an epoch: EST e takes every n-th sample of a shuffled list, starting with the e-th, like
+    rank e of a `DistributedSampler` with this seed.
 
-    With `sampled` the list is that of a sampler of the script's own. A step takes `accumulate` batches of `batch_size`
-    for each EST. Without `drop_last` an epoch's last step takes what is left, which may be less, or nothing, for some
-    ESTs. Raises UsageError where an epoch would have no step.
+    With `sampled` the list comes from the script's sampler. A step takes `accumulate` batches of `batch_size` for each
+    EST. Without `drop_last` an epoch's last step may have fewer samples, or none, for some ESTs. Raises UsageError if
+    an epoch has no step.
     """
 
     samples: int
@@ -57,7 +57,7 @@ class SampleOrder:
         return self.samples // self.per_step if self.drop_last else -(-self.samples // self.per_step)
 
     def fields(self) -> dict[str, Value]:
-        """What a job's fingerprint has of it."""
+        """Fields for the job's fingerprint."""
         own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "sampled"}
         return own | (self.sampled.fields() if self.sampled is not None else {})
 
@@ -89,7 +89,7 @@ class SampleOrder:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch work on one thread, as it does in a DataLoader's workers: more threads may add in another order."""
+    """Limit torch to one thread, as in a DataLoader's workers: more threads may add in another order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -118,7 +118,7 @@ class Batches:
         prefetch_factor: int | None = None,
         outlive: bool = False,
     ) -> None:
-        """With `outlive` the workers live on where all processes of the job get SIGTERM."""
+        """With `outlive` the workers survive a SIGTERM to all processes of the job."""
         self._seed = order.seed
         self._held_back = held_back if outlive else nullcontext
         self._keys = _Keys(order, ests, step)
@@ -137,7 +137,7 @@ class Batches:
 
     def __next__(self) -> Any:
         if self._iterator is None:
-            # The loader draws a seed for its workers, but must not draw it from an EST's.
+            # The loader draws a seed for its workers, which must not come from an EST's generators.
             with self._held_back(), seeded(self._seed):
                 self._iterator = iter(self._loader)
         return next(self._iterator)
@@ -154,7 +154,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class _Key:
-    """One micro-batch: whose it is, and of which samples."""
+    """One micro-batch: its EST and its samples."""
 
     step: int
     epoch: int
@@ -164,7 +164,7 @@ class _Key:
 
 
 class _Keys:
-    """What to fetch, batch by batch."""
+    """The keys of the micro-batches to load, in order."""
 
     def __init__(self, order: SampleOrder, ests: Sequence[Est], step: int) -> None:
         self._order = order
@@ -179,7 +179,7 @@ class _Keys:
             step += 1
 
     def of(self, step: int, est: Est) -> Iterator[_Key]:
-        """Those of one EST in a step."""
+        """The keys of one EST in a step."""
         for micro in range(self._order.accumulate):
             indices = self._order.batch(step, est, micro)
             if indices:
@@ -187,8 +187,7 @@ class _Keys:
 
 
 class _MadeBatches(Dataset[Any]):
-    """The batches of the user's dataset. Each sample is made with generators of its own, and so is the batch of
-    them."""
+    """The batches of the user's dataset. Generators are seeded for each sample, and for the collation of each batch."""
 
     def __init__(self, dataset: Dataset[Any], seed: int, collate: _Collate, *, repeated: bool) -> None:
         self._dataset = dataset
@@ -200,7 +199,7 @@ class _MadeBatches(Dataset[Any]):
         with one_thread(), preserved():
             samples = []
             for position, index in enumerate(key.indices):
-                # A sampler may give a sample several times in an epoch, which is to be augmented in several ways.
+                # A sampler may repeat a sample in an epoch; each repetition needs other random augmentations.
                 what = (key.step, key.est, key.micro, position) if self._repeated else (key.epoch, index)
                 samples.append(self.sample(index, *what))
             seed_cpu(derived_seed(self._seed, "batch", key.step, key.est, key.micro))

@@ -1,4 +1,4 @@
-"""The order of samples by a sampler of the script's own, such as one that weights or groups them."""
+"""The order of samples by a sampler of the script, such as a weighted or grouping one."""
 
 import hashlib
 import operator
@@ -20,11 +20,11 @@ _PURE_REMEDY = (
 
 
 class SampledOrder:
-    """What a sampler gives in each epoch, whole: a function of seed and epoch, so that all ranks have it alike, whenever
-    they ask, and nothing of it is saved.
+    """The complete order of a sampler in each epoch: a function of seed and epoch, so that it is the same on all ranks
+    at any time and needs no checkpoint.
 
-    A sampler is iterated with the generators of the CPU seeded for the epoch, of which `set_epoch` tells it, if it has that.
-    Raises UsageError for one without a length, that gives no indices, or another order when asked again.
+    A sampler is iterated after `set_epoch`, if it has that, with the CPU generators seeded for the epoch. Raises
+    UsageError for a sampler without a length, with items other than indices, or whose order is not reproducible.
     """
 
     def __init__(self, sampler: Iterable[int], seed: int) -> None:
@@ -48,7 +48,7 @@ class SampledOrder:
         self._digest = hashlib.sha256(first.tobytes() + second.tobytes()).hexdigest()[:16]
 
     def fields(self) -> dict[str, Value]:
-        """What a job's fingerprint has of it: the class, and a hash of the first two epochs' order."""
+        """Fields for the job's fingerprint: the class, and a hash of the first two epochs' order."""
         return {"sampler": self._name, "sampler_order": self._digest}
 
     def _epoch(self, epoch: int) -> NDArray[np.int64]:
@@ -56,7 +56,7 @@ class SampledOrder:
             set_epoch = getattr(self._sampler, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
-            given = list(islice(self._sampler, self.length + 1))  # One that never ends is told, too.
+            given = list(islice(self._sampler, self.length + 1))  # Detects an endless one, too.
         if len(given) != self.length:
             found = "more" if len(given) > self.length else len(given)
             raise UsageError(

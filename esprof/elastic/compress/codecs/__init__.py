@@ -1,1 +1,1 @@
-"""How gradients are written for the wire: by elastic jobs' ESTs, and by the ranks of plain data parallelism."""
+"""Codecs that encode gradients for communication, for ESTs of elastic jobs and ranks of plain data parallelism."""

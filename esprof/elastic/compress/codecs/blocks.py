@@ -1,4 +1,4 @@
-"""Few bits for each entry, and a scale for each block of neighbours."""
+"""Quantization to few bits per entry, with a scale per block of neighbours."""
 
 from typing import Literal
 
@@ -13,8 +13,8 @@ _SCALE_BYTES = 4
 
 
 class Quantised:
-    """Whole numbers of 8 or 4 bits, rounded to nearest, times the scale of their block: that of the largest entry, as
-    in ZeRO++ (Wang et al., 2023, §3.3). What 4 bits lose is added to the next gradient; 8 lose too little for that."""
+    """Integers of 8 or 4 bits, rounded to nearest, times a scale per block from its largest entry, as in ZeRO++ (Wang
+    et al., 2023, §3.3). 4 bits use error feedback; the error of 8 bits is too small to need it."""
 
     def __init__(self, spec: str, bits: Literal[4, 8]) -> None:
         self.spec = spec
@@ -32,7 +32,7 @@ class Quantised:
         number = (rows / torch.where(scale > 0, scale, 1)).round_()
         if self.has_state:
             state["residual"] -= (number * scale).ravel()[: len(wanted)]
-        # What is no number cannot be a whole one: its block's scale says so.
+        # NaN has no integer value: the scale of its block is NaN instead.
         whole = number.nan_to_num_(0, 0, 0).to(torch.int8).ravel()[: len(wanted)]
         return torch.cat([self._packed(whole), scale.ravel().view(torch.uint8)])
 
@@ -54,14 +54,14 @@ class Quantised:
     def _unpacked(self, packed: Tensor) -> Tensor:
         if self._bits == 8:
             return packed.view(torch.int8)
-        # Shifted up and down again, the sign comes along.
+        # Shifting left and back extends the sign.
         low, high = (packed << 4).view(torch.int8) >> 4, packed.view(torch.int8) >> 4
         return torch.stack([low, high], dim=1).ravel()
 
 
 class Sign:
-    """One bit for each entry, and for each block the mean magnitude; what is lost is added to the next gradient
-    (EF-SignSGD, Karimireddy et al., ICML 2019, algorithm 2)."""
+    """One bit per entry and the mean magnitude per block, with error feedback (EF-SignSGD, Karimireddy et al., ICML
+    2019, algorithm 2)."""
 
     has_state = True
 
@@ -71,7 +71,7 @@ class Sign:
     def encode(self, gradient: Tensor, state: State) -> Tensor:
         residual = with_residual(gradient, state)
         rows = _in_blocks(residual)
-        # The last block may have fewer entries, and the rest of it is 0.
+        # The last block may be shorter and is padded with 0.
         count = torch.full((len(rows), 1), BLOCK, device=rows.device)
         count[-1:] -= rows.numel() - len(residual)
         scale = (rows.abs().sum(dim=1, keepdim=True) / count).to(torch.float32)
@@ -96,7 +96,7 @@ def _bit_positions(device: torch.device) -> Tensor:
 
 
 def _padded(flat: Tensor, multiple: int) -> Tensor:
-    """The entries, and zeros up to a multiple of so many."""
+    """The entries, padded with zeros to a multiple of `multiple`."""
     missing = -len(flat) % multiple
     return torch.nn.functional.pad(flat, (0, missing)) if missing else flat
 

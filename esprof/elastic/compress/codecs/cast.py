@@ -9,7 +9,7 @@ from esprof.elastic.compress.codecs.codec import State, typed
 
 
 class Cast:
-    """A narrower float: round to nearest, and infinite where the type cannot hold it."""
+    """Casts to a narrower float: rounds to nearest; overflow becomes infinite."""
 
     has_state = False
 
@@ -27,7 +27,7 @@ class Cast:
         return numel * self._dtype.itemsize
 
     def reduce(self, gradient: Tensor, state: State, world: int) -> Iterator[Tensor]:
-        # Divided before, so that the sum stays in the type's range.
+        # Divide first, so that the sum stays in the range of the type.
         narrow = (gradient * (1 / world)).to(self._dtype)
         yield narrow
         gradient.copy_(narrow)

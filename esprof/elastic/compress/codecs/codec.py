@@ -1,4 +1,4 @@
-"""What a codec is: how a gradient is written for the wire, with its exact size and its state."""
+"""The codec protocol: encoding of a gradient for communication, its size and its state."""
 
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
@@ -7,26 +7,26 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
-"""What a codec keeps from one gradient to the next: tensors of a fixed shape, which go into checkpoints. `residual` is what
-was not sent so far, and `step` counts the gradients, where a codec has these."""
+"""State of a codec between gradients: tensors of fixed shape, saved in checkpoints. If present, `residual` is the part
+of the gradients that was not sent yet, and `step` counts the gradients."""
 
 
 class Codec(Protocol):
     """Encodes a gradient (1-D, float32 or float64) as bytes (1-D, uint8, same device), and decodes them again.
 
-    Both must be deterministic, and `decode` must not need the state: every rank decodes all others' bytes. For an elastic
-    job it works on one parameter's gradient of one EST, as it would on one rank of plain data parallelism, so that what it
-    loses does not depend on where the EST runs; its state belongs to the pair (EST, parameter name) and moves with the EST.
+    Both must be deterministic, and `decode` must not need the state: every rank decodes all others' bytes. In an
+    elastic job it encodes one parameter's gradient of one EST, as on one rank of plain data parallelism, so that its
+    error does not depend on where the EST runs; its state belongs to the pair (EST, parameter name) and moves with the EST.
     """
 
     spec: str
     """The text from which `codec()` makes this codec."""
 
     def encode(self, gradient: Tensor, state: State) -> Tensor:
-        """Exactly `wire_bytes(gradient.numel())` bytes; `state` is changed in place, and empty at first."""
+        """Return exactly `wire_bytes(gradient.numel())` bytes; `state` is initially empty and updated in place."""
 
     def decode(self, wire: Tensor, out: Tensor) -> None:
-        """Write the gradient that `wire` stands for into `out`."""
+        """Write the decoded gradient to `out`."""
 
     def wire_bytes(self, numel: int) -> int: ...
 
@@ -36,11 +36,11 @@ class Codec(Protocol):
 
 @runtime_checkable
 class Summable(Codec, Protocol):
-    """A codec whose encoded gradients can be added up, so that all-reduces are enough."""
+    """A codec whose encoded gradients can be summed by all-reduces."""
 
     def reduce(self, gradient: Tensor, state: State, world: int) -> Iterator[Tensor]:
-        """Yield one tensor after the other that is to be summed over all `world` ranks, in place; in the end `gradient`
-        holds the mean of theirs."""
+        """Yield tensors that the caller sums over all `world` ranks in place; finally `gradient` holds the mean over
+        the ranks."""
 
 
 def typed(wire: Tensor, dtype: torch.dtype) -> Tensor:
@@ -50,7 +50,7 @@ def typed(wire: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def with_residual(gradient: Tensor, state: State) -> Tensor:
-    """The gradient plus what was not sent so far: the residual itself, from which is to be taken what is sent now."""
+    """Add the gradient to the residual, and return the residual. The caller subtracts what it sends."""
     if "residual" not in state:
         state["residual"] = torch.zeros_like(gradient)
     return state["residual"].add_(gradient)

@@ -45,14 +45,14 @@ class PowerSGD:
         q = matrix.T @ p / world
         yield q
         state["q"] = q
-        # What all ranks together have sent is taken off each one's residual: the mean of the residuals is what is left.
+        # The same product is subtracted from each rank's residual: the mean of the residuals is the remaining error.
         gradient.copy_(self._sent(state, p))
 
     def _columns(self, numel: int) -> int:
         return min(self._rank, _side(numel))
 
     def _square_and_factor(self, gradient: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """(the gradient and what was not sent as a square, the factor to begin with)."""
+        """(gradient plus residual as a square matrix, initial factor)."""
         residual, side = with_residual(gradient, state), _side(len(gradient))
         if "q" not in state:
             chance = torch.randn(side, self._columns(len(gradient)), generator=torch.Generator().manual_seed(side))
@@ -61,7 +61,7 @@ class PowerSGD:
         return square.view(side, side), state["q"]
 
     def _sent(self, state: State, p: Tensor) -> Tensor:
-        """What was sent by the factors `p` and that of the state; it is taken off the residual."""
+        """The product of `p` and the factor of the state, subtracted from the residual."""
         product = (p @ state["q"].T).ravel()[: len(state["residual"])]
         state["residual"] -= product
         return product
@@ -72,6 +72,6 @@ def _side(numel: int) -> int:
 
 
 def _orthonormal(columns: Tensor) -> Tensor:
-    """An orthonormal basis of what the columns span, at least: where they span less, it holds directions beside."""
+    """An orthonormal basis whose span includes that of the columns."""
     basis: Tensor = torch.linalg.qr(columns).Q
     return basis

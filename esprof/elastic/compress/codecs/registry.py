@@ -1,4 +1,4 @@
-"""The codecs that are known by name."""
+"""Registry of codecs by name."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ _EXAMPLES = {"topk": "0.01", "randk": "0.01", "powersgd": "4"}
 
 
 def register_codec(name: str, factory: Callable[[str], Codec], example: str = "") -> None:
-    """Make `name` or `name:argument` a codec's text; `factory` gets the argument, "" where there is none.
+    """Register a codec as `name` or `name:argument`; `factory` gets the argument, "" if there is none.
 
     `example` is a usual argument, with which `esprof probe` measures what the codec costs.
     """
@@ -35,7 +35,7 @@ def register_codec(name: str, factory: Callable[[str], Codec], example: str = ""
 
 
 def examples() -> list[str]:
-    """A text of each codec that is known, with a usual argument."""
+    """The text of each known codec, with a usual argument."""
     arguments = [(name, _EXAMPLES.get(name, "")) for name in _FACTORIES]
     return [f"{name}:{argument}" if argument else name for name, argument in arguments]
 
@@ -51,7 +51,7 @@ def codec(spec: str) -> Codec | None:
 
 
 def check_codec(spec: str, *, scaled: bool) -> None:
-    """Raise UsageError for an unknown codec, or one that gradients of a `scaled` loss would not suit."""
+    """Raise UsageError for an unknown codec, or one that does not support gradients of a `scaled` loss."""
     made = codec(spec)
     if scaled and made is not None and made.has_state:
         raise UsageError(f"codec {spec} stores a residual, which the loss scale of fp16 would falsify: use bf16")

@@ -1,4 +1,4 @@
-"""Some of the entries, with error feedback: what is not sent is added to the next gradient.
+"""Sparse codecs with error feedback: entries that are not sent are added to the next gradient.
 
 Sparsified SGD with memory (Stich et al., NeurIPS 2018, algorithm 1).
 """
@@ -13,7 +13,7 @@ from esprof.core.errors import UsageError
 from esprof.elastic.compress.codecs.codec import State, counted, typed, with_residual
 
 _ENTRIES_AT_ONCE = 64
-"""Entries that random-k takes together: neighbours are read much faster than single ones."""
+"""Length of random-k's runs of entries: reading neighbours is much faster than reading single entries."""
 _STEP_BYTES = 8
 
 
@@ -46,8 +46,8 @@ class TopK:
 
 
 class RandomK:
-    """Entries that a generator chooses anew each time, the same on all ranks, so that they can be added up. It takes runs of
-    64 neighbours; of a gradient that is shorter than two such runs, single entries."""
+    """Random entries, different for each gradient and the same on all ranks, so that they can be summed. Takes runs of
+    64 neighbours, or single entries of a gradient shorter than two runs."""
 
     has_state = True
 
@@ -74,7 +74,7 @@ class RandomK:
 
     def reduce(self, gradient: Tensor, state: State, world: int) -> Iterator[Tensor]:
         index, residual = self._index(gradient, counted(state)), with_residual(gradient, state)
-        # What is not finite anywhere must be seen everywhere: whoever scales the loss skips such a step.
+        # A non-finite value on one rank must reach all: a loss scaler then skips the step.
         value = residual[index] * (1 / world) + 0 * residual.sum()
         residual[index] = 0
         yield value
@@ -82,17 +82,16 @@ class RandomK:
         gradient[index] = value
 
     def _runs(self, numel: int) -> tuple[int, int]:
-        """(entries of a run, runs that are sent). What is left behind the last whole run goes with none of them: the last
-        run begins sooner."""
+        """(entries of a run, number of runs sent). Entries after the last complete run belong to none in this step."""
         run = _ENTRIES_AT_ONCE if numel >= 2 * _ENTRIES_AT_ONCE else 1
         return run, min(numel // run, max(1, math.floor(numel * self._ratio / run)))
 
     def _index(self, like: Tensor, number: int) -> Tensor:
-        """The entries that are sent of a gradient such as `like`, ascending."""
+        """Indices of the entries sent of a gradient of the shape of `like`."""
         numel = like.numel()
         run, count = self._runs(numel)
         chosen = torch.randperm(max(1, numel // run), generator=torch.Generator().manual_seed(number))[:count]
-        # The runs lie elsewhere each time, so that the entries behind the last whole one get their turn.
+        # Runs start at another offset each time, so that the entries after the last complete one are sent, too.
         first = (chosen.sort().values * run + number * run // 2) % max(1, numel)
         return ((first[:, None] + torch.arange(run)).ravel() % max(1, numel)).to(like.device)
 
