@@ -1,17 +1,17 @@
-"""The part of the recorder that runs inside the job's own processes.
+"""Code of the recorder that runs inside the job's own processes.
 
-It is a guest there: it imports the standard library, torch and `shared` and nothing else, by relative imports only (the
-start-up hook loads the recorder's folder by its place, whether or not esprof is installed), writes to the recording's `raw`
-folder alone, and switches itself off at its first fault. The launcher turns `raw` into a Run when the job has ended.
+It runs as a guest: it imports only the standard library, torch and `shared`, with relative imports only (the start-up hook
+loads the recorder's folder by its path, whether or not esprof is installed), writes only to the recording's folder `raw`,
+and switches itself off at its first fault. The launcher converts `raw` to a Run after the end of the job.
 """
 
 from collections.abc import Callable
 
 
 def start(raw: str, hook: str, leave_environment: Callable[[], None]) -> None:
-    """Begin in a process that has just imported torch: watch its optimizers and DataLoaders.
+    """Start recording in a process that has just imported torch: watch its optimizers and DataLoaders.
 
-    `leave_environment` takes the recorder out of what the process's children inherit.
+    `leave_environment` removes the recorder from the environment that child processes inherit.
     """
     from .session import begin
 

@@ -1,4 +1,4 @@
-"""Sets the knobs of a recording in this process, and notes how they stand."""
+"""Set the knobs of a recording in this process, and write their values to the log."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ from .log.notes import Log
 
 
 class Knobs:
-    """The knobs that `Settings.knobs` names; `knobs` is loaded where there are any."""
+    """The knobs in `Settings.knobs`. The package `knobs` is imported only if there are any."""
 
     def __init__(self, wanted: Sequence[tuple[str, str | None]], log: Log) -> None:
         self._wanted = wanted
@@ -20,7 +20,7 @@ class Knobs:
             self._breakers[name].run(self._install, name, value)
 
     def note(self) -> None:
-        """Note how each knob stands now; one that failed to be set stands nowhere."""
+        """Write the current value of each knob; None for a knob that could not be set."""
         for name, breaker in self._breakers.items():
             value, reason = breaker.run(self._readers.get(name, _not_set)) or _not_set()
             self._log.note("knob", name=name, value=value, reason=reason)

@@ -1,4 +1,4 @@
-"""What people and the launcher ask of a running job: files in the recording's folder `orders`."""
+"""Orders of users and the launcher to a running job: files in the recording's folder `orders`."""
 
 import json
 import math
@@ -12,21 +12,21 @@ from .clock.channel import WindowRequest
 from .state import StepState
 
 _MIN_STEPS_AHEAD = 3
-"""Fewest steps from the running one to a window's first: ranks may be a step apart, and one may be ending just now."""
+"""Fewest steps between the current step and a window's first: ranks may be a step apart, and a step may just be ending."""
 
 _RECENT_STEPS = 20
 _MAX_ORDER_BYTES = 1_000
 
 
 class Order(NamedTuple):
-    """What somebody asks of the ranks: `content` has `at` for a window, `snapshot` for a look at where they are."""
+    """A request to the ranks: `content` has `at` for a window, or `snapshot` for a snapshot of each rank."""
 
     asked_ns: int
     content: dict[str, object]
 
     @property
     def request(self) -> WindowRequest | None:
-        """The window that is asked for, if one is."""
+        """The requested window; None for other orders."""
         if "at" not in self.content:
             return None
         at = self.content["at"]
@@ -34,14 +34,14 @@ class Order(NamedTuple):
 
 
 class OrderBox:
-    """The folder where people and the launcher leave orders, as `<time in ns>.json`."""
+    """The folder of the orders, files named `<time in ns>.json`."""
 
     def __init__(self, raw: str) -> None:
         self._folder = os.path.join(raw, names.ORDERS)
         self._read: set[str] = set()
 
     def new(self) -> list[Order]:
-        """The orders that were not there at the last call."""
+        """Orders that arrived since the last call."""
         orders = []
         with suppress(FileNotFoundError):
             for name in sorted(set(os.listdir(self._folder)) - self._read):
@@ -63,7 +63,7 @@ class OrderBox:
 
 
 def step_ahead(state: StepState, lead_s: float) -> int | None:
-    """The step that begins `lead_s` seconds from now at the soonest; None where no step has been timed yet."""
+    """The first step that starts at least `lead_s` seconds from now; None if no step has been timed yet."""
     recent = list(state.recent)[-_RECENT_STEPS:]
     if not recent:
         return None

@@ -1,4 +1,4 @@
-"""What a process says of itself when it claims to be a rank."""
+"""Identity that a process logs when it becomes a rank."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from .steps import control_groups
 
 
 def rank_identity(rank: int, world_size: int, process_name: str) -> dict[str, object]:
-    """The fields of the row that begins the notes of a rank."""
+    """Fields of the first row in the notes of a rank."""
     device, accelerators = identity.device()
     return {
         "rank": rank,
@@ -30,29 +30,28 @@ def rank_identity(rank: int, world_size: int, process_name: str) -> dict[str, ob
 
 
 def usable_cpus() -> list[int]:
-    """Numbers of the CPUs that this process may run on, ascending; none where the system does not tell."""
+    """Numbers of the CPUs that this process may run on, ascending; empty if unknown."""
     with suppress(OSError):
         return sorted(os.sched_getaffinity(0))
     return []
 
 
 def cpu_quota() -> float | None:
-    """How many CPUs the control groups around this process let it use at a time, on average; None where they let it use
-    all."""
+    """Average number of CPUs that the control groups of this process allow it to use; None without a quota."""
     with suppress(OSError, ValueError):
         return min(_quotas(control_groups.files("cpu", "cpu.max", "cpu.cfs_quota_us")), default=None)
     return None
 
 
 def _quotas(files: Iterator[str]) -> Iterator[float]:
-    """The quotas that stand in these files of control groups, as far as there are any: time and period in v2 (`cpu.max`),
-    time alone in v1, with the period in a file beside it."""
+    """Yield the quotas in these files of control groups, in CPUs. A file holds time and period in cgroup v2 (`cpu.max`),
+    only the time in v1, which has the period in a second file."""
     for path in files:
         with suppress(OSError, ValueError), open(path) as file:
             words = file.read().split()
             if len(words) == 1:
-                with open(os.path.join(os.path.dirname(path), "cpu.cfs_period_us")) as beside:
-                    words += beside.read().split()
+                with open(os.path.join(os.path.dirname(path), "cpu.cfs_period_us")) as period_file:
+                    words += period_file.read().split()
             allowed, period = (int(word) for word in words)  # Without a quota the time is `max`, or -1 in v1.
             if allowed > 0 < period:
                 yield allowed / period

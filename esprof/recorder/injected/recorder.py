@@ -1,4 +1,4 @@
-"""Follows the job from step to step, and opens and closes the profiler's windows on the way."""
+"""Follow the steps of the job, and open and close the profiler's windows."""
 
 import atexit
 import multiprocessing.util
@@ -34,13 +34,13 @@ from .windows.schedule import WindowSchedule
 from .windows.windows import Windows
 
 _MIN_CLOCK_JUMP_NS = 1_000_000_000
-"""Least difference (ns) between a step's wall time and its monotonic time that shows that the wall clock was set."""
+"""Difference between wall time and monotonic time of a step above which the wall clock was set, ns."""
 
 
 class Recorder:
-    """Makes this process a recorded rank at the end of its first step, and notes every step from then on.
+    """Makes this process a recorded rank at the end of its first step, and logs every step from then on.
 
-    All its work at a step's border falls into the step that begins there.
+    The recorder's work at a step boundary counts towards the step that starts there.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Recorder:
         self.pace = Pace(lambda by: self._end_step(time.time_ns(), by), self._breaker)
         self._paced_by: PacedBy | None = None
         self._stepper = OneThread()
-        self._at_border = threading.RLock()
-        """Held by the thread that ends a step; another one that comes meanwhile is not heard."""
+        self._at_boundary = threading.RLock()
+        """Held by the thread that ends a step; the end of a step in another thread meanwhile is ignored."""
         self._span_of: int | None = None
-        """The thread that is in a `span`."""
+        """Identifier of the thread inside a `span`; None without one."""
         self._after_backward = backward.AfterBackward()
         self._finished = False
         self._began_ns = 0
@@ -88,17 +88,17 @@ class Recorder:
         os.register_at_fork(after_in_child=lambda: self._breaker.run(self._let_go_in_child))
 
     def step(self) -> None:
-        """End a step, as the job itself asks, or begin one where the job paused. From the first call on nothing else counts,
-        unless a window of an optimizer's steps has been kept: that is not thrown away for what follows the training.
+        """End a step at the job's request, or start one after a pause. From the first call on, only these calls end steps,
+        unless a window of optimizer steps has been stored: a later phase of the job does not discard it.
 
-        The first thread that calls this is heard until it ends or has long not come; while a `span` is open, nobody is.
+        Calls of the first thread count until it ends or has not called for long. Calls inside a `span` are ignored.
         """
         if self._stepper.is_here() and self._span_of is None and self._hears_job():
             self._breaker.run(self._resume if self.state.pauses else self.pace.job_stepped)
 
     @contextmanager
     def span(self) -> Iterator[None]:
-        """The step that has just begun ends with the block, and the next one begins with the next call of `step`."""
+        """End the step that has just started at the end of the block; the next call of `step` starts the next one."""
         if not self._stepper.is_here() or self._span_of is not None or not self._hears_job():
             yield
             return
@@ -110,27 +110,27 @@ class Recorder:
             self._span_of = None
 
     def _hears_job(self) -> bool:
-        return self._paced_by is not PacedBy.OPTIMIZER or not self._windows.has_kept
+        return self._paced_by is not PacedBy.OPTIMIZER or not self._windows.has_stored
 
     def finish(self) -> None:
-        """Close what is open: the job ends, by itself or by an exception. A second call does nothing."""
+        """Close the window and the files at the end of the job, normal or by an exception. A second call does nothing."""
         self._breaker.run(self._finish)
 
     @property
     def in_timed_window(self) -> bool:
-        """Whether the profiler is collecting events that will be kept."""
+        """Whether the profiler is recording timed steps."""
         return self._windows.is_timing
 
     def _end_step(self, now: int, by: PacedBy) -> None:
-        if not self._at_border.acquire(blocking=False):
+        if not self._at_boundary.acquire(blocking=False):
             return
         try:
             self._end_step_alone(now, by)
         finally:
-            self._at_border.release()
+            self._at_boundary.release()
 
     def _end_step_alone(self, now: int, by: PacedBy) -> None:
-        if backward.is_running():  # An optimizer that steps as its gradients come.
+        if backward.is_running():  # The optimizer steps inside the backward pass.
             self._after_backward.do(lambda: self._breaker.run(self._end_step, time.time_ns(), by))
             return
         state = self.state
@@ -140,30 +140,30 @@ class Recorder:
             return
         if self._background_writer is not None and self._background_writer.fault is not None:
             raise self._background_writer.fault
-        self._saves.look()
-        ran = self._cpu_time.at_border()
+        self._saves.wrap_loaded()
+        ran = self._cpu_time.at_boundary()
         if by is self._paced_by:
             self._note_step(now, ran)
         else:
-            self._count_anew(now, by)
+            self._restart_count(now, by)
         state.thread, state.native_thread = threading.get_ident(), threading.get_native_id()
         if state.step + 1 == self._settings.skip:
             self._knobs.note()
         if state.step + 1 == self._settings.probe_at:
-            now = self._behind_window(now)
+            now = self._after_windows(now)
         self._began_ns = time.monotonic_ns()
         state.start_ns, state.step = now, state.step + 1
         self._memory.at_step()
         self._windows.begin_step(state.step)
 
-    def _behind_window(self, now: int) -> int:
-        """Measure what the job's devices, links and storage can do, and end the job, as far as either is asked for. Returns
-        when the next step begins."""
+    def _after_windows(self, now: int) -> int:
+        """Run the probes and end the job, if the settings ask for either. Returns the start of the next step, ns since the
+        Unix epoch."""
         settings = self._settings
         if settings.probe_s:
             self.state.pauses = True
             self._probe_breaker.run(self._measure)
-            self._cpu_time.at_border()  # What was used here is of no step.
+            self._cpu_time.at_boundary()  # The CPU time of the probes belongs to no step.
             self.state.pauses = False
             now = time.time_ns()
         if settings.ends_early:
@@ -176,9 +176,9 @@ class Recorder:
         state, settings = self.state, self._settings
         measure(self._raw, state.rank, state.world_size, settings.probe_s, settings.probed)
 
-    def _count_anew(self, now: int, by: PacedBy) -> None:
-        """Count steps from here on: by what has shown itself first, or as something better has. Nothing is kept of the
-        steps before that; they were no steps of the job's."""
+    def _restart_count(self, now: int, by: PacedBy) -> None:
+        """Restart the count of steps, which `by` marks from now on. Windows of earlier steps are discarded: those were not
+        the steps of the job."""
         if self._paced_by is not None:
             self._windows.forget()
             self._schedule.forget()
@@ -191,7 +191,7 @@ class Recorder:
         self.pace.job_stepped()
 
     def _resume(self) -> None:
-        self._cpu_time.at_border()  # What was used in the pause is of no step.
+        self._cpu_time.at_boundary()  # The CPU time of the pause belongs to no step.
         self._began_ns = time.monotonic_ns()
         self.state.start_ns = time.time_ns()
         self.state.pauses = False
@@ -208,7 +208,7 @@ class Recorder:
         self._log.roll("steps", (state.step, state.start_ns, took, phase, *ran))
 
     def _become_rank(self) -> bool:
-        """Claim this process's rank in the recording. False, and the recorder off, where another process has it."""
+        """Claim this process's rank in the recording. If another has it, switch the recorder off and return False."""
         self._leave_environment()
         state, settings = self.state, self._settings
         state.rank, state.world_size = identity.rank_and_world()
@@ -217,7 +217,7 @@ class Recorder:
         try:
             self._log.open(prefix, settings.max_log, settings.flight_steps)
         except FileExistsError:
-            # Another process of the job is this rank already: an earlier life of it, or a second training.
+            # Another process has claimed this rank: before a restart, or in a second training.
             touch(os.path.join(self._raw, names.again(state.rank, name)))
             self._breaker.on = False
             self._startup.end()
@@ -225,7 +225,7 @@ class Recorder:
         self._note_identity(name)
         self._start_background_writer()
         self._startup.end()
-        # A process that multiprocessing forked runs no exit handlers but those of multiprocessing.
+        # A process that multiprocessing forked runs only the exit handlers of multiprocessing.
         multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
         atexit.register(self.finish)
         return True
@@ -239,17 +239,17 @@ class Recorder:
         flight_breaker = CircuitBreaker("watch for hangs", log)
         coordinator = coordinator_breaker.run(lambda: Coordinator(raw, state, log, self._schedule, settings))
         flight = flight_breaker.run(lambda: FlightWatch(raw, state, log, settings))
-        parts = [
-            (part, breaker) for part, breaker in ((coordinator, coordinator_breaker), (flight, flight_breaker)) if part
+        tasks = [
+            (task, breaker) for task, breaker in ((coordinator, coordinator_breaker), (flight, flight_breaker)) if task
         ]
-        self._background_writer = BackgroundWriter(log.flush, parts)
+        self._background_writer = BackgroundWriter(log.flush, tasks)
         self._background_writer.start()
         self._sampler = CircuitBreaker("sampling of stacks", log).run(StackSampler, state, log)
         if self._sampler is not None:
             self._sampler.start()
 
     def sample_at(self, frame: FrameType) -> None:
-        """Note that the training thread, which calls this, is at `frame`."""
+        """Sample the stack of the training thread, which calls this at `frame`."""
         if self._sampler is not None:
             self._sampler.sample_at(frame)
 
@@ -258,7 +258,7 @@ class Recorder:
         self._log.let_go_in_child()
 
     def _give_up(self) -> None:
-        """Free what the recorder holds, as a fault ends it."""
+        """Release resources after a fault of the recorder."""
         if self._sampler is not None:
             self._sampler.give_up()
         self._windows.stop()
@@ -284,9 +284,9 @@ class Recorder:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Hold off the signals that end a process, while it ends anyway.
+    """Ignore SIGINT and SIGTERM during the block, as the process is ending already.
 
-    A launcher passes on the Ctrl-C that the terminal has sent to all already, and ends the other ranks when one fails.
+    A launcher forwards the Ctrl-C that the terminal has sent to every process, and ends the other ranks when one fails.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""The recorder of one process: its parts, put together."""
+"""The recorder of one process and its components."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from .steps.saves import SaveProbe
 
 
 class Session:
-    """What records in this process. A DataLoader's worker has no `recorder`."""
+    """Components of the recorder in this process. In a DataLoader worker `recorder` is None."""
 
     def __init__(self, log: Log, probe: LoaderProbe, recorder: Recorder | None) -> None:
         self.log = log
@@ -32,12 +32,12 @@ _current: Session | None = None
 
 
 def current() -> Session | None:
-    """The session of this process, if it is recorded."""
+    """The session of this process; None if it is not recorded."""
     return _current
 
 
 def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session:
-    """Watch the DataLoaders of this process, and its optimizers unless it is a DataLoader's worker itself."""
+    """Watch the DataLoaders of this process and, unless it is a DataLoader worker, its optimizers."""
     global _current
     log = Log()
     settings = Settings.read(raw)

@@ -1,4 +1,4 @@
-"""Where the training thread is: written by it, read by the background writer."""
+"""State of the current step: written by the training thread, read by the background writer."""
 
 from collections import deque
 
@@ -6,7 +6,7 @@ _MAX_RECENT_STEPS = 1000
 
 
 class StepState:
-    """The running step of a rank. Each field is replaced at once, so that another thread never sees half of it."""
+    """Current step of a rank. Each field is assigned atomically, so other threads never see a partial value."""
 
     __slots__ = (
         "native_thread",
@@ -24,16 +24,16 @@ class StepState:
         self.rank = 0
         self.world_size = 1
         self.step = 0
-        """The running step; 0 where none has ended yet."""
+        """Number of the current step; 0 until the first one ends."""
         self.pauses = False
-        """Whether the running step has not begun yet: the job waits for work."""
+        """Whether the current step has not started yet, because the job waits for work."""
         self.start_ns = 0
-        """When the running step began, in ns since the Unix epoch."""
+        """Start of the current step, ns since the Unix epoch."""
         self.thread = 0
         """Identifier of the training thread."""
         self.native_thread = 0
-        """The kernel's number of the training thread."""
+        """The kernel's thread id of the training thread."""
         self.sampled_closely = False
         """Whether a window with stacks is open."""
         self.recent: deque[int] = deque(maxlen=_MAX_RECENT_STEPS)
-        """Durations of the latest steps without profiler, in ns."""
+        """Durations of the latest steps without a profiler, ns."""

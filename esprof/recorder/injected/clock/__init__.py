@@ -1,1 +1,1 @@
-"""Clocks of ranks, compared with rank 0's, and the steps at which windows begin on all of them."""
+"""Offsets of the ranks' clocks from rank 0's, and the agreed first steps of windows."""

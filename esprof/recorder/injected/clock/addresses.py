@@ -1,4 +1,4 @@
-"""The addresses by which other hosts may reach this one."""
+"""Addresses at which other hosts can reach this one."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from contextlib import suppress
 _SIOCGIFADDR = 0x8915
 _ANY_PORT = 9
 _FAR_AWAY = "2001:db8::1"
-"""An address that nobody has: the interface on the way to it leads to other networks."""
+"""An address for documentation, which no host has: the interface on its route leads to other networks."""
 _MAX_ADDRESSES = 8
 
 
@@ -28,20 +28,20 @@ def is_one_machine() -> bool:
 
 
 def own_addresses() -> list[str]:
-    """The addresses of this host, the likeliest first: the one on the way to the job's master, then all others."""
+    """The addresses of this host: first the one on the route to the job's master, then all others."""
     candidates = [*_towards(os.environ.get("MASTER_ADDR", "")), *_of_interfaces(), *_towards(_FAR_AWAY)]
-    # Debian gives a host's own name an address such as 127.0.1.1, which is of use to nobody else.
+    # Debian resolves a host's own name to an address such as 127.0.1.1, which other hosts cannot use.
     outside = [a for a in dict.fromkeys(candidates) if not a.startswith(("127.", "::1", "fe80"))]
     return outside[:_MAX_ADDRESSES] or [loopback()]
 
 
 def _towards(host: str) -> Iterator[str]:
-    """This host's address on the way to `host`. Nothing is sent."""
+    """This host's address on the route to `host`. Sends nothing."""
     if not host:
         return
     with suppress(OSError):  # The name is unknown.
         for family, kind, protocol, _, address in socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM):
-            with suppress(OSError), socket.socket(family, kind, protocol) as probe:  # No way leads there.
+            with suppress(OSError), socket.socket(family, kind, protocol) as probe:  # No route.
                 probe.connect(address)
                 yield str(probe.getsockname()[0])
 

@@ -1,7 +1,7 @@
-"""What the ranks of a job agree upon: at which step a window begins, and how far their clocks are apart.
+"""Coordination of a job's ranks: first steps of windows, and offsets of their clocks.
 
-Rank 0 leads. It learns of requests for windows, chooses a step that lies ahead, and tells it to all who ask. The others
-ask about once a second, and read their clocks against its from question and answer.
+Rank 0 is the leader. It receives requests for windows, chooses a future step for each, and sends it in its answers. The
+other ranks ask about once a second, and estimate the offset of their clocks from question and answer.
 """
 
 import os
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ....run.raw import names
 from ....run.raw.settings import Settings
-from ..log.background_writer import WriterPart
+from ..log.background_writer import WriterTask
 from ..log.notes import Log
 from ..orders import OrderBox, step_ahead
 from ..state import StepState
@@ -23,12 +23,12 @@ from .readings import ClockNotes, note_clock
 _NS_PER_S = 1_000_000_000
 _STORE_KEY = "esprof/rank-0"
 _MAX_ASKS_PER_S = 200
-"""Questions that rank 0 answers in a second at most, on average: where there are more ranks, each asks less often."""
+"""Questions per second that rank 0 answers at most, on average: with more ranks, each asks less often."""
 _MAX_WAIT_FOR_RANK_0_NS = 30 * _NS_PER_S
 
 
 class Coordinator:
-    """The background writer's part that talks to the other ranks: as their leader, as a follower, or alone without them."""
+    """Task of the background writer that communicates with the other ranks, as the leader or as a follower."""
 
     def __init__(self, raw: str, state: StepState, log: Log, schedule: WindowSchedule, settings: Settings) -> None:
         self._raw = raw
@@ -36,7 +36,7 @@ class Coordinator:
         self._log = log
         self._schedule = schedule
         self._settings = settings
-        self._role: WriterPart | None = None
+        self._role: WriterTask | None = None
 
     def tick(self, now_ns: int) -> None:
         if self._role is None:
@@ -47,7 +47,7 @@ class Coordinator:
         if self._role is not None:
             self._role.close()
 
-    def _choose_role(self, now_ns: int) -> WriterPart:
+    def _choose_role(self, now_ns: int) -> WriterTask:
         state, log = self._state, self._log
         together = dist.is_available() and dist.is_initialized() and state.world_size > 1
         if together and state.rank > 0:
@@ -59,7 +59,7 @@ class Coordinator:
 
 
 class Leader:
-    """Chooses the steps at which windows begin: on request, and by the time that has passed."""
+    """Chooses the first steps of windows: on request, and by elapsed time."""
 
     def __init__(
         self,
@@ -95,14 +95,14 @@ class Leader:
             self._server.close()
 
     def _take(self, requests: list[WindowRequest]) -> None:
-        """Take up the requests that are new: the same one comes again and again, and from several ranks."""
+        """Add new requests: the same one arrives repeatedly, and from several ranks."""
         for request in requests:
             if request.asked_ns not in self._known:
                 self._known.add(request.asked_ns)
                 self._waiting.append(request)
 
     def _order(self) -> None:
-        """Order the windows that are asked for. Where one would overlap a planned window, that one serves as well."""
+        """Order the requested windows. A planned window that overlaps one replaces it."""
         if not self._waiting:
             return
         soonest = step_ahead(self._state, 1 + 2 * interval_s(self._state.world_size))
@@ -116,7 +116,7 @@ class Leader:
 
 
 class Follower:
-    """Asks rank 0 what time it is there, and at which steps windows begin."""
+    """Asks rank 0 for its time and for the first steps of windows."""
 
     def __init__(self, raw: str, state: StepState, log: Log, schedule: WindowSchedule, now_ns: int) -> None:
         self._raw = raw
@@ -132,7 +132,7 @@ class Follower:
         self._given_up = False
         self._since_ns = now_ns
         self._interval_ns = round(interval_s(state.world_size) * _NS_PER_S)
-        # Each rank asks at a moment of its own.
+        # Spread the questions of all ranks evenly over the interval.
         self._next_ns = now_ns + self._interval_ns * state.rank // state.world_size
 
     def tick(self, now_ns: int) -> None:
@@ -152,11 +152,11 @@ class Follower:
             self._client.close()
 
     def _search(self, now_ns: int) -> None:
-        """Look whether rank 0 has left its address in the job's store."""
+        """Connect to rank 0 if its address is in the job's store."""
         try:
             address = _address_in_store()
         except (RuntimeError, ValueError):
-            # A store that is gone has gone with rank 0's process; a group that is gone, with the training.
+            # The store ends with rank 0's process, the process group with the training.
             self._given_up = True
             return
         if address is not None:
@@ -164,7 +164,7 @@ class Follower:
             self._since_ns = now_ns
             if self._client.is_same_machine:
                 self._clock.is_rank_0s(now_ns)
-            # Where rank 0 writes to another folder, as under another launcher, it does not see the orders in this one.
+            # Rank 0 of another launcher writes to another folder and does not see the orders in this one.
             if not os.path.exists(os.path.join(self._raw, names.notes_of(0))):
                 self._box = OrderBox(self._raw)
         else:
@@ -187,11 +187,11 @@ class Follower:
                 self._heard.add(at)
                 self._heed(at)
         was, self._in_window = self._in_window, self._schedule.phase(self._state.step) != "plain"
-        self._clock.note_where_due(now_ns, at_border=was != self._in_window)
+        self._clock.note_where_due(now_ns, at_boundary=was != self._in_window)
 
     def _heed(self, at: int) -> None:
         step = self._state.step
-        # The step after the running one may begin before we have ordered it.
+        # The next step may start before the order takes effect.
         if at > step + 1:
             self._schedule.order(at)
         else:
@@ -204,12 +204,12 @@ class Follower:
 
 
 def interval_s(world_size: int) -> float:
-    """Seconds between two questions of a rank."""
+    """Time between two questions of a rank, s."""
     return max(1.0, world_size / _MAX_ASKS_PER_S)
 
 
 def _open_server(log: Log) -> ChannelServer | None:
-    """A server whose address is in the job's store; None where there is no store, or no network."""
+    """Open a server and put its address into the job's store. None without a store or a network."""
     try:
         store = dist.distributed_c10d._get_default_store()
         if store is None:
@@ -218,14 +218,14 @@ def _open_server(log: Log) -> ChannelServer | None:
         store.set(_STORE_KEY, server.address)
         return server
     except (OSError, RuntimeError, ValueError) as fault:
-        # The training thread may have ended the group just now, as a short job does: then there is nobody to lead.
+        # Not if the training thread has just destroyed the process group: then there are no ranks to lead.
         if dist.is_initialized():
             log.note("fault", message=f"windows on demand, and clocks, on rank 0 only: {fault}")
         return None
 
 
 def _address_in_store() -> str | None:
-    """Rank 0's address, if it is in the job's store, without waiting. No reference to the store is kept: it must be freed
-    when the job drops it."""
+    """Rank 0's address; None if it is not in the job's store yet. Does not wait, and holds no reference to the store, which
+    must be freed when the job drops it."""
     store = dist.distributed_c10d._get_default_store()
     return str(store.get(_STORE_KEY), "ascii") if store is not None and store.check([_STORE_KEY]) else None

@@ -1,1 +1,1 @@
-"""Where a rank is when it stands still, and where it was when it died."""
+"""Snapshots of ranks that hang, and stacks of ranks that died."""

@@ -28,16 +28,16 @@ from .snapshot import (
 )
 from .stillness import Stillness
 
-_MAX_SNAPSHOTS_KEPT = 16
-"""Snapshots that a rank keeps on disk."""
+_MAX_SNAPSHOTS_STORED = 16
+"""Snapshots of a rank on disk, at most."""
 _MIN_BETWEEN_SLOW_NS = 30 * 10**9
-_RECKON_EVERY_NS = 10 * 10**9
+_UPDATE_EVERY_NS = 10 * 10**9
 _MIN_STEPS_FOR_P99 = 50
 """Fewest steps of which a 99th percentile is taken."""
 _SLOW_FACTOR, _SLOW_MARGIN_NS = 2, 20 * 10**6
 _HANG_FACTOR = 3
 _FIELDS_OF_STEP = 4
-"""How many fields of a step's row a snapshot tells: number, start, duration, phase."""
+"""Fields of a step's row in a snapshot: number, start, duration, phase."""
 
 _MAX_CALLS_OF_SLOW_STEP = 100
 """Collectives that a snapshot of a slow step keeps, of the thousands that PyTorch remembers."""
@@ -85,7 +85,7 @@ class FlightWatch:
         self._hang_s = settings.hang_s
         self._orders = OrderBox(raw)
         self._usual = Usual()
-        self._reckoned_ns = 0
+        self._updated_ns = 0
         self._next_slow_ns = 0
         self._slow_step = 0
         self._suspect = 0
@@ -93,23 +93,23 @@ class FlightWatch:
         self._long_still_ns = settings.start_s * 10**9
         self._stillness: Stillness | None = None
         """Watches a step that may hang; None while there is none."""
-        self._told_stillness = False
-        self._kept: list[tuple[SnapshotReason, str]] = []
+        self._was_still = False
+        self._stored: list[tuple[SnapshotReason, str]] = []
         """Reason and path of the snapshots on disk, oldest first."""
         self._taken = 0
         note_fatal_signals(os.path.join(raw, names.fatal(state.rank)))
 
     def tick(self, now_ns: int) -> None:
-        # The launcher asks where this rank is.
+        # The launcher requests snapshots.
         if any(order.content.get("snapshot") is True for order in self._orders.new()):
             self._take(SnapshotReason.ASKED, threads(self._state.thread))
         # In this order: the training thread sets the start first, and a new step with an old start would look slow.
         step = self._state.step
         age_ns = now_ns - self._state.start_ns
-        if now_ns - self._reckoned_ns > _RECKON_EVERY_NS:
-            self._reckon(now_ns)
+        if now_ns - self._updated_ns > _UPDATE_EVERY_NS:
+            self._update_usual(now_ns)
         if step and not self._state.pauses and age_ns > min(self._usual.slow_ns, self._usual.hang_ns(self._hang_s)):
-            self._look_closer(now_ns, step, age_ns)
+            self._examine(now_ns, step, age_ns)
 
     def close(self) -> None:
         """Take a snapshot of the exception that ends the process, if one does."""
@@ -118,20 +118,20 @@ class FlightWatch:
         if error is not None:
             self._take(SnapshotReason.ERROR, [thread_of_error(error)], **error_fields(error))
 
-    def _reckon(self, now_ns: int) -> None:
-        self._usual, self._reckoned_ns = Usual.of(list(self._state.recent)), now_ns
+    def _update_usual(self, now_ns: int) -> None:
+        self._usual, self._updated_ns = Usual.of(list(self._state.recent)), now_ns
 
-    def _look_closer(self, now_ns: int, step: int, age_ns: int) -> None:
+    def _examine(self, now_ns: int, step: int, age_ns: int) -> None:
         """Take a snapshot of a step that seems too long, if it really is and has none yet."""
         if self._suspect != step:
             self._suspect, self._stillness = step, None
-            self._reckon(now_ns)
+            self._update_usual(now_ns)
         if self._in_own_window():
             return
         hang_ns = self._usual.hang_ns(self._hang_s)
         if age_ns > hang_ns:
             stands_still = self._stands_still()
-            is_news, self._told_stillness = stands_still and not self._told_stillness, stands_still
+            is_news, self._was_still = stands_still and not self._was_still, stands_still
             if self._open_hang.is_new(step, now_ns, hang_ns) or is_news:
                 self._take(SnapshotReason.HANG, threads(self._state.thread))
         elif age_ns > self._usual.slow_ns and self._slow_step != step and now_ns >= self._next_slow_ns:
@@ -142,11 +142,11 @@ class FlightWatch:
         """Whether the training thread has not got on, nor its process done anything, for long."""
         if self._stillness is None:
             self._stillness = Stillness(self._long_still_ns)
-        self._stillness.look(self._state.thread)
+        self._stillness.observe(self._state.thread)
         return self._stillness.idle_ns > self._long_still_ns
 
-    def _stillness_told(self) -> dict[str, object]:
-        """What a snapshot tells of it."""
+    def _stillness_fields(self) -> dict[str, object]:
+        """Fields of a snapshot about a step without progress; empty if none is suspected."""
         still = self._stillness
         if still is None or self._suspect != self._state.step:
             return {}
@@ -161,7 +161,7 @@ class FlightWatch:
         return any(frame.f_code.co_filename in _WINDOW_CODE for frame in stack_of(self._state.thread))
 
     def _take(self, reason: SnapshotReason, threads: list[dict[str, object]], **error: object) -> None:
-        """`error` are the fields of a snapshot that tell of an exception."""
+        """Take a snapshot; `error` are its fields about an exception."""
         state, usual = self._state, self._usual
         snapshot = {
             "reason": reason,
@@ -176,23 +176,25 @@ class FlightWatch:
             "workers": awaited_workers(state.thread) if reason in (SnapshotReason.HANG, SnapshotReason.ASKED) else [],
             "groups": groups(),
             "calls": calls(_MAX_CALLS_OF_SLOW_STEP if reason == SnapshotReason.SLOW else None),
-        } | (error or self._stillness_told())
+        } | (error or self._stillness_fields())
         self._make_room()
         path = os.path.join(self._raw, names.snapshot(state.rank, self._taken))
         self._taken += 1
         write_snapshot(path, snapshot)
-        self._kept.append((reason, path))
+        self._stored.append((reason, path))
 
     def _make_room(self) -> None:
         """Remove the oldest snapshot of a slow step, or else the oldest of all, where there are too many."""
-        if len(self._kept) >= _MAX_SNAPSHOTS_KEPT:
-            oldest = next((kept for kept in self._kept if kept[0] == SnapshotReason.SLOW), self._kept[0])
-            self._kept.remove(oldest)
+        if len(self._stored) >= _MAX_SNAPSHOTS_STORED:
+            oldest = next(
+                (snapshot for snapshot in self._stored if snapshot[0] == SnapshotReason.SLOW), self._stored[0]
+            )
+            self._stored.remove(oldest)
             os.unlink(oldest[1])
 
 
 class _HangTracker:
-    """Tells one hang from the next within a long step, by whether the rank's collectives moved in between.
+    """Distinguishes several hangs within a long step: the rank's collectives made progress in between.
 
     A validation pass belongs to the step that it follows: it may hang long after that step has become too long.
     """

@@ -1,4 +1,4 @@
-"""Which worker of a DataLoader a thread waits for just now: noted by the loaders' probe, asked by who takes snapshots."""
+"""DataLoader workers that threads currently wait for: set by the probe of loaders, read by snapshots."""
 
 import threading
 from typing import Any
@@ -8,17 +8,17 @@ _iterators: dict[int, Any] = {}
 
 
 def begin(iterator: Any) -> Any:
-    """Note that this thread is in the `next` of `iterator`. Returns what `end` wants: that around it, or None."""
+    """Note that this thread is in the `next` of `iterator`. Returns the enclosing iterator for `end`, or None."""
     own = threading.get_ident()
-    around, _iterators[own] = _iterators.get(own), iterator
-    return around
+    enclosing, _iterators[own] = _iterators.get(own), iterator
+    return enclosing
 
 
-def end(around: Any) -> None:
-    if around is None:
+def end(enclosing: Any) -> None:
+    if enclosing is None:
         _iterators.pop(threading.get_ident(), None)
     else:
-        _iterators[threading.get_ident()] = around
+        _iterators[threading.get_ident()] = enclosing
 
 
 def is_one_here() -> bool:

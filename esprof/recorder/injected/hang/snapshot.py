@@ -1,4 +1,4 @@
-"""What a snapshot of this process holds: stacks of threads, collectives, and the loader's worker it waits for."""
+"""Contents of a snapshot: stacks of threads, collectives, and the loader workers that the process waits for."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def thread_of_error(error: BaseException) -> dict[str, object]:
 
 
 def error_fields(error: BaseException) -> dict[str, object]:
-    """What a snapshot tells of the exception that ends the process."""
+    """Fields of a snapshot about the exception that ends the process."""
     text = "".join(traceback.format_exception_only(error)).strip()
     return {"error": text[:1000], "error_type": type(error).__name__}
 
@@ -82,7 +82,7 @@ def awaited_workers(training: int) -> list[dict[str, object]]:
 
 
 def write_snapshot(path: str, snapshot: dict[str, object]) -> None:
-    """Write a snapshot, whole or not at all."""
+    """Write a snapshot, completely or not at all."""
     write_new(f"{path}.part", json.dumps(snapshot, separators=(",", ":")).encode())
     os.rename(f"{path}.part", path)
 

@@ -1,4 +1,4 @@
-"""Watches a process that is to train until its first step is over, and tells where it is should it stand still before.
+"""Watch a process that will train until the end of its first step, and take a snapshot if it hangs before.
 
 A process becomes a rank at the end of its first step. Until then it may be one, or a helper that never trains, so what it
 leaves has names of its own, and goes when it becomes a rank or ends in good order.
@@ -65,7 +65,7 @@ class StartupWatch:
         self._thread = 0
         self._stillness = Stillness(self._patience_ns)
         self._taken = 0
-        self._told: SnapshotReason | None = None
+        self._reported: SnapshotReason | None = None
         self._latest: str | None = None
 
     def install(self) -> None:
@@ -133,7 +133,7 @@ class StartupWatch:
             fcntl.flock(notes.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         notes.append(encode({"kind": "rank"} | rank_identity(rank, world_size, identity.process_name())))
         self._thread = threading.get_ident()
-        self._taken, self._told, self._latest = 0, None, None
+        self._taken, self._reported, self._latest = 0, None, None
         self._life = _Life(os.getpid(), rank, world_size, prefix, since_ns, notes, threading.Event())
         multiprocessing.util.Finalize(None, self._finish, exitpriority=100)
         atexit.register(self._finish)
@@ -148,13 +148,13 @@ class StartupWatch:
             self._breaker.run(self._tick, life, orders)
 
     def _tick(self, life: _Life, orders: OrderBox) -> None:
-        self._stillness.look(self._thread)
+        self._stillness.observe(self._thread)
         reason = self._reason()
-        if reason is None and self._told is not None:
+        if reason is None and self._reported is not None:
             self._forget()
-        elif reason is not None and reason != self._told:
+        elif reason is not None and reason != self._reported:
             self._take(life, reason)
-            self._told = reason
+            self._reported = reason
         if any(order.content.get("snapshot") is True for order in orders.new()):
             self._take(life, SnapshotReason.ASKED)
 
@@ -194,7 +194,7 @@ class StartupWatch:
         self._write(life, reason, about)
 
     def _write(self, life: _Life, reason: SnapshotReason, about: dict[str, object]) -> None:
-        """Write a snapshot in the place of the one before."""
+        """Write a snapshot that replaces the previous one."""
         now_ns = time.time_ns()
         snapshot = {
             "reason": reason,
@@ -214,8 +214,8 @@ class StartupWatch:
             _remove(before)
 
     def _forget(self) -> None:
-        """The thread gets on again: what was said of it holds no longer."""
-        self._told = None
+        """Remove the snapshot, as the thread makes progress again."""
+        self._reported = None
         if self._latest is not None:
             _remove(self._latest)
             self._latest = None

@@ -1,4 +1,4 @@
-"""Tells a thread that stands still from one that gets on, by what its process does."""
+"""Distinguish a thread that hangs from one that makes progress, by the activity of its process."""
 
 import os
 import threading
@@ -13,10 +13,10 @@ _MAX_IDLE_CPU_SHARE = 0.02
 """Share of one CPU up to which a thread only wakes and looks. Gloo has one for each process group, which wakes a hundred
 times a second and takes 0.2 % of a fast CPU."""
 _MAX_IDLE_BYTES = 1 << 20
-"""Bytes read and written within a part of the patience above which a process does something."""
-_PARTS_PER_PATIENCE = 4
+"""Bytes read and written per interval above which a process counts as busy."""
+_INTERVALS_PER_PATIENCE = 4
 _MAX_FRAMES = 200
-_MAX_PLACES = 100_000
+_MAX_STACKS = 100_000
 
 
 class _Progress(NamedTuple):
@@ -33,29 +33,28 @@ class _Progress(NamedTuple):
 class Stillness:
     """For how long a thread has not got on, in ns by the monotonic clock.
 
-    It gets on where it comes to a place in the code where it has not been before, or where collectives move. Its process
-    does something where it, or a child, uses the CPU, or reads and writes. A loop that waits comes to the same places
-    again and again.
+    A thread makes progress when it has a stack that it did not have before, or when collectives make progress. A process is
+    busy when it, or a child, uses the CPU, reads or writes. A waiting loop has the same stacks repeatedly.
     """
 
     def __init__(self, patience_ns: float) -> None:
-        """What the process does is summed up over the fourth part of `patience_ns`."""
-        self._part_ns = patience_ns / _PARTS_PER_PATIENCE
-        self._places: set[int] = set()
+        """The activity of the process is measured over intervals of a quarter of `patience_ns`."""
+        self._interval_ns = patience_ns / _INTERVALS_PER_PATIENCE
+        self._stacks: set[int] = set()
         self._status = b""
         self._summed_ns = time.monotonic_ns()
         self._done = _done()
         self._new_ns = self._busy_ns = self._summed_ns
 
-    def look(self, thread: int) -> None:
-        """See what the thread has done since the last look."""
-        now_ns, place, moved = time.monotonic_ns(), _place(thread), collective_progress()
-        if place not in self._places or moved != self._status:
-            if len(self._places) >= _MAX_PLACES:
-                self._places.clear()
-            self._places.add(place)
+    def observe(self, thread: int) -> None:
+        """Update with the activity of the thread since the last call."""
+        now_ns, stack, moved = time.monotonic_ns(), _stack_hash(thread), collective_progress()
+        if stack not in self._stacks or moved != self._status:
+            if len(self._stacks) >= _MAX_STACKS:
+                self._stacks.clear()
+            self._stacks.add(stack)
             self._new_ns, self._status = now_ns, moved
-        if now_ns - self._summed_ns >= self._part_ns:
+        if now_ns - self._summed_ns >= self._interval_ns:
             done = _done()
             if _is_work(self._done, done, now_ns - self._summed_ns):
                 self._busy_ns = now_ns
@@ -63,12 +62,12 @@ class Stillness:
 
     @property
     def same_place_ns(self) -> int:
-        """For how long the thread has come to no new place."""
+        """Time since the thread was last at a new stack, ns."""
         return time.monotonic_ns() - self._new_ns
 
     @property
     def idle_ns(self) -> int:
-        """For how long, besides, its process has done nothing."""
+        """Time since the thread was at a new stack or its process was busy, ns."""
         return time.monotonic_ns() - max(self._new_ns, self._busy_ns)
 
 
@@ -98,7 +97,7 @@ def _cpu_of_threads() -> dict[int, int]:
     return found
 
 
-def _place(thread: int) -> int:
+def _stack_hash(thread: int) -> int:
     return hash(tuple((id(frame.f_code), frame.f_lasti) for frame in stack_of(thread, _MAX_FRAMES)))
 
 

@@ -1,4 +1,4 @@
-"""The one thread that the recorder keeps beside the training thread: it does what may wait, and all that is slow."""
+"""The recorder's background thread, which does all slow or deferrable work."""
 
 import threading
 import time
@@ -11,25 +11,25 @@ TICK_S = 0.25
 _MAX_WAIT_FOR_THREAD_S = 5.0
 
 
-class WriterPart(Protocol):
-    """Work that is done at every tick. A fault in a part ends that part alone."""
+class WriterTask(Protocol):
+    """A task that runs at every tick. A fault ends only this task."""
 
     def tick(self, now_ns: int) -> None: ...
 
     def close(self) -> None:
-        """Do what is left, as the process ends in good order."""
+        """Do the remaining work at the normal end of the process."""
 
 
 class BackgroundWriter:
-    """Runs `flush` and the parts every tick, in a thread of its own.
+    """Runs `flush` and `tasks` at every tick, in a separate thread.
 
-    A fault of `flush` is kept in `fault` for the training thread, which alone may stop a profiler that it has started.
+    A fault of `flush` is stored in `fault` for the training thread: only the thread that started a profiler may stop it.
     """
 
-    def __init__(self, flush: Callable[[], None], parts: Sequence[tuple[WriterPart, CircuitBreaker]]) -> None:
+    def __init__(self, flush: Callable[[], None], tasks: Sequence[tuple[WriterTask, CircuitBreaker]]) -> None:
         self.fault: Exception | None = None
         self._flush = flush
-        self._parts = parts
+        self._tasks = tasks
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="esprof", daemon=True)
 
@@ -37,11 +37,11 @@ class BackgroundWriter:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, close the parts and write the last notes. Raises what writing raises."""
+        """End the thread, close the tasks and write the last notes. Raises the error of a failed write."""
         self._ending.set()
         self._thread.join(_MAX_WAIT_FOR_THREAD_S)
-        for part, breaker in self._parts:
-            breaker.run(part.close)
+        for task, breaker in self._tasks:
+            breaker.run(task.close)
         if self.fault is not None:
             raise self.fault
         if not self._thread.is_alive():
@@ -49,10 +49,10 @@ class BackgroundWriter:
 
     def _run(self) -> None:
         while not self._ending.wait(TICK_S):
-            for part, breaker in self._parts:
-                breaker.run(part.tick, time.time_ns())
+            for task, breaker in self._tasks:
+                breaker.run(task.tick, time.time_ns())
             try:
                 self._flush()
-            except Exception as fault:  # noqa: BLE001  of whatever kind, it is the training thread's to answer
+            except Exception as fault:  # noqa: BLE001  the training thread raises it
                 self.fault = fault
                 return

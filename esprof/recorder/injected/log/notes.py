@@ -1,4 +1,4 @@
-"""What a process notes down, as JSON lines: few rows for good, and the many of every step for a while."""
+"""Log of a process as JSON lines: few permanent rows, and many rolling rows of each step."""
 
 import fcntl
 import json
@@ -16,10 +16,10 @@ _MAX_TAIL_ROWS = 200
 
 
 class Log:
-    """The notes of one rank: permanent rows, written at once, and rolling ones, which wait in memory for `flush`.
+    """The log of one rank: permanent rows, written at once, and rolling rows, which wait in memory for `flush`.
 
-    Until `open` all rows wait, the newest _MAX_WAITING_ROWS. A log belongs to the process that opened it: what a forked
-    child notes is dropped.
+    Until `open`, all rows wait in memory, at most the newest _MAX_WAITING_ROWS. The log belongs to the process that opened
+    it: rows of a forked child are dropped.
     """
 
     def __init__(self) -> None:
@@ -29,19 +29,21 @@ class Log:
         self._file: NewFile | None = None
         self._rolling: RollingFile | None = None
         self._pid = 0
-        self._keep_steps = 0
+        self._stored_steps = 0
         self._steps = 0
         self._flushing = threading.Lock()
 
-    def open(self, prefix: str, limit: int, keep_steps: int = 0) -> None:
-        """Claim `<prefix>.jsonl` for this process and write what waits. Raises FileExistsError where another has it.
+    def open(self, prefix: str, limit: int, stored_steps: int = 0) -> None:
+        """Create `<prefix>.jsonl` for this process and write the waiting rows. Raises FileExistsError if another has it.
 
-        Of the rolling rows the newest `limit` bytes are kept, or, if that is less, those of the last `keep_steps` steps.
+        Rolling rows are stored up to the newest `limit` bytes or, if that is less, of the last `stored_steps` steps.
         """
         self._file = NewFile(names.notes(prefix))
         self._pid = os.getpid()
-        self._keep_steps = keep_steps
-        with suppress(OSError):  # Some network file systems know no locks: then a reader cannot tell whether we live.
+        self._stored_steps = stored_steps
+        with suppress(
+            OSError
+        ):  # Some network file systems have no locks: readers then do not know whether this process is alive.
             fcntl.flock(self._file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._rolling = RollingFile(prefix, limit)
         while self._waiting:
@@ -49,11 +51,11 @@ class Log:
 
     @property
     def mine(self) -> bool:
-        """Whether this very process has opened the log."""
+        """Whether this process, not its parent, opened the log."""
         return self._file is not None and self._pid == os.getpid()
 
     def note(self, kind: str, **row: object) -> None:
-        """Note a permanent row. It is on disk when this returns; OSError where that fails."""
+        """Write a permanent row at once. Raises OSError if that fails."""
         line = encode({"kind": kind} | row)
         if self._file is None:
             self._waiting.append(line)
@@ -61,7 +63,7 @@ class Log:
             self._file.append(line)
 
     def roll(self, kind: str, row: tuple[object, ...]) -> None:
-        """Note a row that need not be kept for good; `flush` writes it."""
+        """Add a rolling row, which `flush` writes."""
         rows = self._rows.get(kind)
         if rows is None:
             rows = self._rows[kind] = deque(maxlen=_MAX_WAITING_ROWS)
@@ -69,7 +71,7 @@ class Log:
         rows.append(row)
 
     def flush(self) -> None:
-        """Write the rolling rows that wait. Any thread may call this, while others note and roll."""
+        """Write the waiting rolling rows. Any thread may call this while others add rows."""
         if self.mine:
             with self._flushing:
                 self._flush()
@@ -83,30 +85,30 @@ class Log:
                 continue
             self._tails[kind].extend(rows)
             self._rolling.write(encode({"kind": kind, "rows": rows}))
-            if kind == "steps" and self._keep_steps:
-                self._keep_some(len(rows))
+            if kind == "steps" and self._stored_steps:
+                self._roll_after_steps(len(rows))
 
     def tail(self, kind: str) -> list[tuple[object, ...]]:
-        """The last rows of a kind, oldest first."""
+        """The latest rows of a kind, oldest first."""
         return [*self._tails.get(kind, ()), *self._rows.get(kind, ())][-_MAX_TAIL_ROWS:]
 
     def close(self) -> None:
-        """Let go of the files and their lock; what is noted from now on is dropped."""
+        """Close the files and release their lock; later rows are dropped."""
         if self._file is not None and self._rolling is not None:
             self._file.close()
             self._rolling.close()
             self._rolling, self._pid = None, -1
 
     def let_go_in_child(self) -> None:
-        """In a forked child: close the files, or the child would hold their lock when the rank is gone."""
+        """Close the files in a forked child, which would otherwise hold their lock after the end of the rank."""
         if not self.mine:
             self.close()
 
-    def _keep_some(self, steps: int) -> None:
+    def _roll_after_steps(self, steps: int) -> None:
         assert self._rolling is not None
         self._steps += steps
-        if self._steps >= self._keep_steps:
-            self._rolling.turn()
+        if self._steps >= self._stored_steps:
+            self._rolling.switch()
             self._steps = 0
 
 

@@ -1,13 +1,13 @@
-"""A bounded file of lines: two files, of which the older one is emptied when the newer one is full."""
+"""A bounded log in two files: when the newer one is full, the older one is emptied and reused."""
 
 from ....run.raw import names
 from ....run.raw.new_files import NewFile
 
 
 class RollingFile:
-    """Lines in `<prefix>.roll.0.jsonl` and `<prefix>.roll.1.jsonl`, at most `limit` bytes together.
+    """Lines in `<prefix>.roll.0.jsonl` and `<prefix>.roll.1.jsonl`, at most `limit` bytes in total.
 
-    At least the newest `limit` / 2 bytes are there at any time, and a process that is killed loses nothing it has written.
+    At least the newest `limit` / 2 bytes are always available, and a killed process loses none of its written lines.
     """
 
     def __init__(self, prefix: str, limit: int) -> None:
@@ -19,12 +19,12 @@ class RollingFile:
 
     def write(self, line: bytes) -> None:
         if self._bytes and self._bytes + len(line) > self._half:
-            self.turn()
+            self.switch()
         self._files[self._now].append(line)
         self._bytes += len(line)
 
-    def turn(self) -> None:
-        """Go on in the other file, from its beginning."""
+    def switch(self) -> None:
+        """Empty the other file, and continue there."""
         if len(self._files) == 1:
             self._files.append(NewFile(self._paths[1]))
         self._now = 1 - self._now

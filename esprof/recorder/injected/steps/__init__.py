@@ -1,1 +1,1 @@
-"""What is noted of each step: its ends, CPU time, memory, batches, saves, garbage and samples."""
+"""Data of each step: its end, CPU time, memory, batches, saves, garbage collections and stack samples."""

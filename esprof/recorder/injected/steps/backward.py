@@ -1,7 +1,7 @@
-"""Waits for the end of a backward pass, where an optimizer steps inside one.
+"""Wait for the end of a backward pass if an optimizer steps inside it.
 
-Inside one no profiler may be started or stopped: after each node autograd restores the thread's state, that of the profiler
-included, and the process would crash.
+Inside a pass no profiler may be started or stopped: after each node autograd restores the thread's state, including that of
+the profiler, and the process would crash.
 """
 
 import functools
@@ -19,10 +19,10 @@ def is_running() -> bool:
 
 
 class AfterBackward:
-    """Does the work that it was given last, once, when a call of `backward` returns.
+    """Does the latest given work once, when a call of `backward` returns.
 
-    `torch.autograd.backward` is wrapped at the first `do`, not before. The pass that runs at that moment is not seen to
-    end: the work is done after the next one.
+    `torch.autograd.backward` is wrapped at the first `do`. The end of the pass that runs then is not noticed: the work is
+    done after the next pass.
     """
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ class AfterBackward:
             try:
                 original(*arguments, **options)
             finally:
-                self._come_out()
+                self._returned()
 
         hide_from_dynamo(backward)
         torch.autograd.backward = backward
 
-    def _come_out(self) -> None:
-        if self._work is None or is_running():  # Checkpointing runs one pass inside another.
+    def _returned(self) -> None:
+        if self._work is None or is_running():  # Activation checkpointing runs one pass inside another.
             return
         work, self._work = self._work, None
         work()

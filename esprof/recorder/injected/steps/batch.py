@@ -1,4 +1,4 @@
-"""What a batch holds, told by the shapes of its tensors and by its attention mask."""
+"""Size and padding of a batch, from the shapes of its tensors and its attention mask."""
 
 import ctypes
 from collections.abc import Iterable, Mapping
@@ -8,26 +8,26 @@ from typing import Any
 import numpy as np
 import torch
 
-_MAX_PARTS = 8
+_MAX_ITEMS = 8
 
 _MASK = "attention_mask"
-"""What tokenizers call the tensor (B x T) that is 0 where a token only pads its sequence."""
+"""Name that tokenizers give the tensor (B x T) that is 0 for padding tokens."""
 
 _MAX_MASK_ELEMENTS = 1 << 20
-"""Elements of a mask that are counted, which takes less than a millisecond; of a larger one nothing is noted."""
+"""Largest mask that is counted, in elements, which takes less than a millisecond."""
 
 _UNSIGNED: dict[int, Any] = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
-"""By size in bytes."""
+"""Element size in bytes -> integer type."""
 
 
 def padding(batch: Any) -> int | None:
-    """How many tokens of a batch only pad, by its attention mask; None where it has none in the CPU's memory.
+    """Number of padding tokens in a batch, from its attention mask; None without a mask in CPU memory.
 
-    The mask is counted where it lies in memory: whatever torch did to it would show in the job's trace, `Tensor.numpy` too.
+    The mask is read directly from memory: any operation of torch, even `Tensor.numpy`, would appear in the job's trace.
     """
     mask = _mask_in(batch, depth=3)
     if (
-        # Of a subclass nobody knows what reading it does.
+        # Reading a subclass may have side effects.
         type(mask) is not torch.Tensor
         or mask.device.type != "cpu"
         or mask.layout is not torch.strided
@@ -49,17 +49,17 @@ def _mask_in(batch: Any, depth: int) -> Any:
     if isinstance(own, dict) and _MASK in own:
         return own[_MASK]
     if depth and isinstance(batch, list | tuple):
-        for part in batch[:_MAX_PARTS]:
-            mask = _mask_in(part, depth - 1)
+        for item in batch[:_MAX_ITEMS]:
+            mask = _mask_in(item, depth - 1)
             if mask is not None:
                 return mask
     return None
 
 
 def size(batch: Any) -> tuple[int | None, int | None]:
-    """(samples, tokens) of a batch, by its first tensor: the length, and the number of elements where it is B x T integers.
+    """(samples, tokens) of a batch, from its first tensor: its length and, for B x T integers, its number of elements.
 
-    None stands for what the tensor does not tell.
+    None for an unknown value.
     """
     tensor = _first_tensor(batch, depth=3)
     if tensor is None or tensor.dim() == 0:
@@ -73,15 +73,15 @@ def _first_tensor(batch: Any, depth: int) -> torch.Tensor | None:
         return batch
     if not depth:
         return None
-    parts: Iterable[Any] = ()
+    items: Iterable[Any] = ()
     if isinstance(batch, list | tuple):
-        parts = batch[:_MAX_PARTS]
+        items = batch[:_MAX_ITEMS]
     elif isinstance(batch, Mapping):
-        parts = islice(batch.values(), _MAX_PARTS)
-    elif _mask_in(batch, 0) is not None:  # An object with what tokenizers make.
-        parts = islice(vars(batch).values(), _MAX_PARTS)
-    for part in parts:
-        tensor = _first_tensor(part, depth - 1)
+        items = islice(batch.values(), _MAX_ITEMS)
+    elif _mask_in(batch, 0) is not None:  # An object with the output of a tokenizer.
+        items = islice(vars(batch).values(), _MAX_ITEMS)
+    for item in items:
+        tensor = _first_tensor(item, depth - 1)
         if tensor is not None:
             return tensor
     return None

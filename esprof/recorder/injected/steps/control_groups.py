@@ -1,4 +1,4 @@
-"""The control groups that this process is in, as far as they can be seen from here."""
+"""Control groups that contain this process, as far as they are visible in it."""
 
 import os
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def files(controller: str, unified: str, own: str) -> Iterator[str]:
 
 
 def upwards(root: str, path: str, name: str) -> Iterator[str]:
-    """Paths of the file `name` of the group `path` and of those around it. A container may see only the outermost."""
+    """Paths of the file `name` of the group `path` and its parents. A container may see only the outermost."""
     folder = f"{root}{path}".rstrip("/")
     while folder.startswith(root):
         yield os.path.join(folder, name)

@@ -1,4 +1,4 @@
-"""Notes Python's garbage collections that take long: as stages."""
+"""Record long collections of Python's garbage collector as stages."""
 
 import gc
 import sys
@@ -11,11 +11,11 @@ from ....run.raw.stages import GARBAGE_COLLECTION
 from ..state import StepState
 
 _MIN_COLLECTION_NS = 500_000
-"""Collections below this many ns are not noted: the young ones come many times a second, and take microseconds."""
+"""Shortest recorded collection, ns: young generations are collected many times a second, in microseconds."""
 
 
 class CollectionProbe:
-    """Told by Python when a collection begins and ends. Only those of the training thread count."""
+    """Records collections on the training thread, through `gc.callbacks`."""
 
     def __init__(
         self, state: StepState, note: Callable[[tuple[str, int, int]], None], sample_at: Callable[[FrameType], None]
@@ -23,7 +23,7 @@ class CollectionProbe:
         """`note` takes (name, start, end), in ns, and `sample_at` the frame that the training thread is at."""
         self._state = state
         self._note = note
-        self._look_at = sample_at
+        self._sample_at = sample_at
         self._began_ns = 0
 
     def install(self) -> None:
@@ -37,6 +37,6 @@ class CollectionProbe:
             if ended_ns - self._began_ns > _MIN_COLLECTION_NS:
                 self._note((GARBAGE_COLLECTION, self._began_ns, ended_ns))
                 frame = sys._getframe().f_back
-                if frame is not None:  # Python's end collects, too.
-                    # The sampler had to wait for Python's lock, and would find the thread at another line.
-                    self._look_at(frame)
+                if frame is not None:  # None at the exit of Python, which collects, too.
+                    # The sampler waits for the GIL and would find the thread at a later line.
+                    self._sample_at(frame)

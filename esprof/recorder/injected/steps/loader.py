@@ -1,4 +1,4 @@
-"""Notes what DataLoaders do: each call of `next` in the rank, and the making of each batch in the loader's workers."""
+"""Record DataLoaders: each call of `next` in the rank, and the loading of each batch in the workers."""
 
 import functools
 import os
@@ -92,12 +92,12 @@ class LoaderProbe:
 
     def _on_workers(self, original: Callable[..., None], iterator: Any, loader: Any, *arguments: Any) -> None:
         start_ns = time.time_ns()
-        with self._breaker.run(self._reach_workers, loader) or nullcontext():
+        with self._breaker.run(self._worker_environment, loader) or nullcontext():
             original(iterator, loader, *arguments)
         self._breaker.run(self._note_workers, iterator, start_ns)
 
-    def _reach_workers(self, loader: Any) -> AbstractContextManager[None]:
-        """See to it that the workers find the recorder: forked ones have it, others find it by the environment."""
+    def _worker_environment(self, loader: Any) -> AbstractContextManager[None]:
+        """Return a context that starts workers with the recorder: forked ones inherit it, others need the environment."""
         if self._owner_pid != os.getpid():
             self._owner, self._owner_pid = identity.process_name(), os.getpid()
         context = loader.multiprocessing_context or torch.multiprocessing
@@ -114,11 +114,11 @@ class LoaderProbe:
         self._breaker.run(self._before_batch, iterator)
         tasks = self._breaker.run(_tasks, iterator)
         start_ns, ran_ns = time.time_ns(), time.thread_time_ns()
-        around = loader_waits.begin(iterator)
+        enclosing = loader_waits.begin(iterator)
         try:
             batch = original(iterator)
         finally:
-            loader_waits.end(around)
+            loader_waits.end(enclosing)
         span = start_ns, time.time_ns(), time.thread_time_ns() - ran_ns
         self._breaker.run(self._note_next, iterator, batch, tasks, *span)
         return batch
@@ -206,16 +206,16 @@ class _WorkerLog:
 
 
 _Tasks = dict[int, tuple[Any, ...]]
-"""Batch number -> its worker, and its data where that is there."""
+"""Batch number -> its worker and, once loaded, its data."""
 
 
-def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
-    """Replace a method by `around(original, self, …)`."""
+def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace a method by `wrapper(original, self, …)`."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
-        return around(original, self, *arguments, **options)
+        return wrapper(original, self, *arguments, **options)
 
     setattr(owner, name, method)
 
@@ -225,7 +225,7 @@ def _next_epoch(iterator: Any) -> None:
 
 
 def _tasks(iterator: Any) -> _Tasks:
-    """The batches that workers are at or have ready. Empty where there are no workers."""
+    """The batches that workers are loading or have loaded. Empty without workers."""
     return dict(getattr(iterator, "_task_info", ()))
 
 
@@ -246,7 +246,7 @@ def _asked_for(fetcher: Any, index: Any) -> int | None:
 
 
 def _make_room(raw: str, prefix: str, limit: int) -> None:
-    """Remove the oldest files of workers that are gone, until those left take up at most `limit` bytes.
+    """Remove the oldest files of ended workers until the rest take up at most `limit` bytes.
 
     Workers that do not persist are started, and leave files, at every epoch.
     """

@@ -1,4 +1,4 @@
-"""Samples the memory of a rank where a step, its forward pass, its backward pass or its update ends."""
+"""Sample the memory of a rank at the end of a step and of its forward pass, backward pass and update."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ from ..state import StepState
 from . import control_groups
 
 MIN_BETWEEN_SAMPLES_NS = 250_000_000
-"""Least time (ns) between two sampled steps: the steps in between cost no more than a look at the clock."""
+"""Minimum time between two sampled steps, ns: the steps in between only read the clock."""
 
 _PAGE = resource.getpagesize()
 
@@ -49,7 +49,7 @@ class MemoryProbe:
         self._resident: _Resident | None = None
 
     def install(self) -> None:
-        """Have the backward passes of this process announce themselves."""
+        """Wrap `torch.autograd.backward` of this process."""
         original = torch.autograd.backward
 
         @functools.wraps(original)
@@ -83,7 +83,7 @@ class MemoryProbe:
 
     def _begin_backward(self) -> None:
         self._note("forward", self._state.step)
-        self._in_sampled_step = False  # What checkpointing runs backward within this pass is a part of it.
+        self._in_sampled_step = False  # Backward calls of activation checkpointing belong to this pass.
 
     def _end_backward(self) -> None:
         self._note("backward", self._state.step)
@@ -104,7 +104,7 @@ class MemoryProbe:
 
 
 class _Resident:
-    """The resident set of the process that made this: a tenth of the cost of opening the file anew."""
+    """The resident set of the process that made this: reading the open file costs a tenth of opening it again."""
 
     def __init__(self) -> None:
         self._file = os.open("/proc/self/statm", os.O_RDONLY)
@@ -126,7 +126,7 @@ def limit() -> tuple[int, str]:
 
 
 def _limits(files: Iterable[str]) -> Iterator[int]:
-    """The limits (bytes) that stand in these files of control groups, as far as there are any."""
+    """Yield the limits in these files of control groups, bytes."""
     for path in files:
         with suppress(OSError, ValueError), open(path) as file:  # Without a limit it says `max`.
             yield int(file.read())

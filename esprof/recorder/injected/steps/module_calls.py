@@ -1,4 +1,4 @@
-"""Watches the calls of modules that are not called from inside another one."""
+"""Watch the outermost calls of modules: those that are not made inside the call of another module."""
 
 import functools
 import sys
@@ -12,15 +12,15 @@ from ...shared.torch_features import hide_from_dynamo
 
 
 class OutermostCalls:
-    """Calls `tell` with each such module when it has returned, in the same thread, until `stop`.
+    """Calls `on_return` with each outermost module after its call, in the same thread, until `stop`.
 
     `nn.Module.__call__` is replaced for that. A hook for all modules would do as well, but torch warns of one where a module
     is compiled. Dynamo takes what it finds as `nn.Module.__call__` when it is loaded for the original, which it never traces
     into: once it is loaded, nothing is replaced, or put back, any more.
     """
 
-    def __init__(self, tell: Callable[[nn.Module], object]) -> None:
-        self._tell = tell
+    def __init__(self, on_return: Callable[[nn.Module], object]) -> None:
+        self._on_return = on_return
         self._on = False
         self._original: Callable[..., Any] | None = None
         self._replacement: Callable[..., Any] | None = None
@@ -40,7 +40,7 @@ class OutermostCalls:
                 returned = original(module, *arguments, **options)
             finally:
                 thread.is_inside = False
-            self._tell(module)
+            self._on_return(module)
             return returned
 
         hide_from_dynamo(__call__)

@@ -1,4 +1,4 @@
-"""Notes which files of the job's own this process opens for reading, so that the storage of its data can be measured."""
+"""List the data files that this process opens for reading, so that their storage can be measured."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ _CODE_SUFFIXES = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
 
 
 class OpenedFiles:
-    """Lists the first files in `raw`. It hears of every `open` from Python's audit events, to the process's end."""
+    """Lists the first opened files in `raw`. Python's audit events report every `open` until the end of the process."""
 
     def __init__(self, raw: str) -> None:
         self._raw = raw
@@ -23,9 +23,9 @@ class OpenedFiles:
         self._on = True
 
     def install(self) -> None:
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self._on_audit_event)
 
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def _on_audit_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or not self._on:
             return
         path, _, flags = arguments

@@ -38,10 +38,10 @@ _MAX_CALLS_IN_BATCH = 1000
 
 
 class Pace:
-    """Calls `on_border` with what ends a step, each time that one ends, on the thread that runs the step."""
+    """Calls `on_boundary` at the end of each step with what ended it, on the thread that runs the step."""
 
-    def __init__(self, on_border: Callable[[PacedBy], None], breaker: CircuitBreaker) -> None:
-        self._on_border = on_border
+    def __init__(self, on_boundary: Callable[[PacedBy], None], breaker: CircuitBreaker) -> None:
+        self._on_boundary = on_boundary
         self._breaker = breaker
         self._by: PacedBy | None = None
         self._optimizers = _First(begins=False)
@@ -71,7 +71,7 @@ class Pace:
 
     def job_stepped(self) -> None:
         """The job says that a step ends."""
-        self._border(PacedBy.JOB)
+        self._boundary(PacedBy.JOB)
 
     def batch_wanted(self, iterator: Any) -> None:
         """A DataLoader's iterator is asked for a batch, by this thread. Its first one of an epoch ends no step."""
@@ -80,11 +80,11 @@ class Pace:
         thread = threading.get_ident()
         worked = self._calls_in_batch > 0 and thread == self._thread
         self._iterator, self._thread, self._calls_in_batch = weakref.ref(iterator), thread, 0
-        if self._has_optimizer:  # Calls of modules are not watched any more.
+        if self._has_optimizer:  # Calls of modules are no longer watched.
             self._evaluated = 0 if torch.is_grad_enabled() else self._evaluated + 1
             worked = self._evaluated > _MAX_BATCHES_BEFORE_TRAINING
         if iterator._num_yielded and (worked or self._by is PacedBy.LOADER) and self._iterators.marks(iterator):
-            self._border(PacedBy.LOADER)
+            self._boundary(PacedBy.LOADER)
 
     def _watch_optimizers(self) -> None:
         original = Optimizer.__init__
@@ -102,7 +102,7 @@ class Pace:
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
         if self._may_mark(PacedBy.OPTIMIZER) and self._optimizers.marks(optimizer):
-            self._border(PacedBy.OPTIMIZER)
+            self._boundary(PacedBy.OPTIMIZER)
 
     def _module_returned(self, module: object) -> None:
         if get_worker_info() is not None or loader_waits.is_one_here():  # A module that makes samples is no step.
@@ -112,7 +112,7 @@ class Pace:
         if not self._caller.is_here():  # A profiler belongs to one thread: of several that serve requests one counts.
             return
         if self._may_mark(PacedBy.MODULE) and not self._is_in_batch() and self._modules.marks(module):
-            self._border(PacedBy.MODULE)
+            self._boundary(PacedBy.MODULE)
 
     def _is_in_batch(self) -> bool:
         """Whether a loop over a DataLoader goes on in this thread."""
@@ -126,12 +126,12 @@ class Pace:
     def _may_mark(self, by: PacedBy) -> bool:
         return self._by is None or not self._by.is_better_than(by)
 
-    def _border(self, by: PacedBy) -> None:
+    def _boundary(self, by: PacedBy) -> None:
         if by is not self._by:
             self._by = by
             if by is not PacedBy.MODULE:
                 self._calls.stop()
-        self._on_border(by)
+        self._on_boundary(by)
 
 
 class OneThread:

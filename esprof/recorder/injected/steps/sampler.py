@@ -1,4 +1,4 @@
-"""Looks at where the training thread is, again and again, from a thread of its own."""
+"""Sample the stack of the training thread periodically, from a separate thread."""
 
 import os
 import re
@@ -38,10 +38,10 @@ _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 
 
 class StackSampler:
-    """Notes the stack of the training thread, and how long that thread ran since the look before.
+    """Logs the stack of the training thread, and how long that thread ran since the previous sample.
 
-    Python's threads share one lock: while C code holds it, the sampler has to wait, and then sees the line that comes next.
-    Each look stands for the time since the one before, so that the sums hold nonetheless.
+    While C code holds the GIL, the sampler has to wait, and then sees the next line. Each sample represents the time since
+    the previous one, so the sums remain correct.
     """
 
     def __init__(self, state: StepState, log: Log) -> None:
@@ -56,9 +56,9 @@ class StackSampler:
         self._ran_ns = 0
         self._taken = 0
         self._close = 0
-        """Looks since the open window with stacks began."""
+        """Samples since the open window with stacks started."""
         self._jobs_switch_s: float | None = None
-        """What the job had as Python's switch interval, s, while it is another one."""
+        """The job's own switch interval while it is replaced, s; None otherwise."""
         self._sampling = threading.Lock()
         self._pid = os.getpid()
 
@@ -67,7 +67,7 @@ class StackSampler:
         self._thread.start()
 
     def give_up(self) -> None:
-        """Look no more; the thread ends by itself."""
+        """Take no further samples; the thread ends by itself."""
         self._ending.set()
 
     def stop(self) -> None:
@@ -76,7 +76,7 @@ class StackSampler:
         self._leave_switch_interval()
 
     def sample_at(self, frame: FrameType) -> None:
-        """Look now, on the training thread itself, which is at `frame`. A forked child has no training thread."""
+        """Sample now, on the training thread itself, which is at `frame`. A forked child has no training thread."""
         if (
             os.getpid() != self._pid
             or self._ending.is_set()
@@ -86,7 +86,7 @@ class StackSampler:
             )
         ):
             return
-        # Not to wait: the other thread is looking anyway.
+        # Does not wait: the other thread is sampling at the moment.
         if self._sampling.acquire(blocking=False):
             try:
                 self._breaker.run(self._sample_unless_full, frame)
@@ -118,7 +118,7 @@ class StackSampler:
     def _sample_unless_full(self, frame: FrameType | None) -> None:
         try:
             self._sample(frame)
-        except OSError:  # The background writer, which writes to the same disk, tells of it.
+        except OSError:  # The background writer reports it, as it writes to the same disk.
             self._ending.set()
 
     def _sample(self, frame: FrameType | None) -> None:
@@ -135,9 +135,9 @@ class StackSampler:
             self._of_thread = 0
             return
         if native_thread == self._of_thread:
-            place = self._callers.of(frames)
-            # A thread's number may be given to the next one, whose clock begins anew.
-            row = (time.time_ns(), now_ns - self._sampled_ns, max(0, ran_ns - self._ran_ns), step, place)
+            stack = self._callers.of(frames)
+            # A thread id may be reused by another thread, whose clock starts at zero.
+            row = (time.time_ns(), now_ns - self._sampled_ns, max(0, ran_ns - self._ran_ns), step, stack)
             self._log.roll("samples", row)
             self._taken += 1
         self._of_thread, self._sampled_ns, self._ran_ns = native_thread, now_ns, ran_ns

@@ -1,4 +1,4 @@
-"""Notes when the training saves something: as stages, named after the function that saves."""
+"""Record saves of the job as stages, named after the function that saves."""
 
 import functools
 import sys
@@ -17,7 +17,7 @@ _OF_MODULES = {
     "torch.distributed.checkpoint": ("save", "async_save"),
     "safetensors.torch": ("save_file", "save_model"),
 }
-"""Functions that save, by module. Only modules that the job itself imports are looked at."""
+"""Functions that save, by module. Only modules that the job itself imports are wrapped."""
 
 
 class SaveProbe:
@@ -35,13 +35,13 @@ class SaveProbe:
         self._waiting = dict(_OF_MODULES)
 
     def install(self) -> None:
-        """Wrap what is imported already, and what will be."""
-        self.look()
+        """Wrap the functions of loaded modules, and of those that are imported later."""
+        self.wrap_loaded()
         if self._waiting:
             sys.meta_path.insert(0, _WhenLoaded(self._waiting, self._take))
 
-    def look(self) -> None:
-        """Wrap the functions of modules whose import has ended since this was last asked."""
+    def wrap_loaded(self) -> None:
+        """Wrap the functions of modules whose import has ended since the last call."""
         for name in self._waiting.keys() & sys.modules.keys():
             # A module that imports torch itself may be in the midst of its own import, and without its functions yet.
             if not getattr(getattr(sys.modules[name], "__spec__", None), "_initializing", False):
@@ -71,7 +71,7 @@ class SaveProbe:
 
 
 class _WhenLoaded:
-    """An import finder that tells `then` each module of `names` that has been loaded, before its importer sees it."""
+    """An import finder that calls `then` with each module of `names` once loaded, before its importer continues."""
 
     def __init__(self, names: Container[str], then: Callable[[str], None]) -> None:
         self._names = names
@@ -89,17 +89,17 @@ class _WhenLoaded:
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
-            def load_and_look(module: ModuleType) -> None:
+            def load_and_wrap(module: ModuleType) -> None:
                 load(module)
                 self._then(name)
 
-            spec.loader.exec_module = load_and_look  # type: ignore[method-assign]
+            spec.loader.exec_module = load_and_wrap  # type: ignore[method-assign]
         return spec
 
 
 def rebind(old: object, new: object) -> None:
-    """Put `new` in the place of `old` in the globals of all modules: where it is defined, by which name a job may pickle it,
-    where it is offered, and where it was imported by name."""
+    """Replace `old` by `new` in the globals of all modules: where it is defined, so that jobs can pickle it, where it is
+    exported, and where it was imported by name."""
     for module in list(sys.modules.values()):
         if issubclass(type(module), ModuleType):  # Not `isinstance`, which would wake a module that loads lazily.
             for name in [name for name, value in list(vars(module).items()) if value is old]:

@@ -1,1 +1,1 @@
-"""Windows of `torch.profiler`: when they open, what they hold, and whose profiler comes first."""
+"""Windows of `torch.profiler`: their schedule, their content, and the precedence of the job's own profiler."""

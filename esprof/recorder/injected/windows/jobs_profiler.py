@@ -1,4 +1,4 @@
-"""Watches the profilers that the job runs itself: a process can have only one, and the job's comes first."""
+"""Watch the job's own profilers: a process can run only one, and the job's has precedence."""
 
 import functools
 import os
@@ -15,22 +15,22 @@ _SPAN = "_esprof_span"
 """Attribute of a profiler of the job: (start, end) of what it collected, in ns."""
 
 _TAKEN = "_esprof_taken"
-"""Attribute of a profiler of the job that has taken the process's one profiler for itself."""
+"""Attribute of a profiler of the job that is running."""
 
 
 class Notices(NamedTuple):
-    """What is called when the job's profiler does something, on the job's own thread."""
+    """Callbacks for events of the job's profiler, called on the job's own thread."""
 
     prepares: Callable[[], object]
-    """It is about to take the profiler for itself."""
+    """It is about to start."""
     ends: Callable[[], object]
     """It has stopped."""
     exported: Callable[[str, int, int], object]
-    """It has written what it collected from one moment to another (ns) to this path."""
+    """It has written a trace: (path, start, end of the recorded time, ns)."""
 
 
 def watch(notices: Notices) -> None:
-    """Call back from now on, at what is not done by a window of ours."""
+    """Call `notices` from now on, except for the profilers of the recorder's windows."""
     cls = autograd_profiler.profile
 
     def prepare(original: Callable[..., Any], profiler: Any) -> None:
@@ -48,12 +48,12 @@ def watch(notices: Notices) -> None:
         try:
             return original(profiler, *failure)
         finally:
-            if hasattr(profiler, _TAKEN):  # One that is not enabled comes here without having begun.
+            if hasattr(profiler, _TAKEN):  # A disabled profiler exits without having started.
                 delattr(profiler, _TAKEN)
                 notices.ends()
 
     def export(original: Callable[..., Any], profiler: Any, path: Any, *more: Any, **options: Any) -> Any:
-        ProfilerWindow.at_work = True  # One kind of profiler exports by means of the other.
+        ProfilerWindow.at_work = True  # One class of profiler exports through the other.
         try:
             returned = original(profiler, path, *more, **options)
         finally:
@@ -70,14 +70,14 @@ def watch(notices: Notices) -> None:
     _wrap(torch_profiler._KinetoProfile, "export_chrome_trace", export)
 
 
-def _wrap(cls: type, name: str, around: Callable[..., Any]) -> None:
-    """Replace a method by `around(original, profiler, …)` for profilers of the job; those of windows keep the original."""
+def _wrap(cls: type, name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace a method by `wrapper(original, profiler, …)` for profilers of the job; those of windows keep the original."""
     original = getattr(cls, name)
 
     @functools.wraps(original)
     def method(profiler: Any, *arguments: Any, **options: Any) -> Any:
         if ProfilerWindow.at_work:
             return original(profiler, *arguments, **options)
-        return around(original, profiler, *arguments, **options)
+        return wrapper(original, profiler, *arguments, **options)
 
     setattr(cls, name, method)

@@ -1,15 +1,15 @@
-"""Which phase of a recording a step is in. Every rank that is told the same orders comes to the same answer."""
+"""Phase of the recording in each step. Ranks with the same orders compute the same phases."""
 
 from ....run.raw.settings import Settings
 
-_MAX_ORDERS_KEPT = 8
+_MAX_ORDERS_STORED = 8
 
 
 class WindowSchedule:
-    """The windows that are planned, and those that were ordered.
+    """The planned windows and the ordered windows.
 
-    A window is named by its base, the step in which its warm-up begins. From there on it holds `warmup` steps, the timed
-    steps, one in which their trace is written, the steps with stacks, and one in which the trace of those is written.
+    A window is identified by its base, the first step of its warm-up. It consists of `warmup` steps, the timed steps, a step
+    in which their trace is written, the steps with stacks, and a step in which their trace is written.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -17,15 +17,15 @@ class WindowSchedule:
         self._ordered: tuple[int, ...] = ()
 
     def order(self, at: int) -> bool:
-        """Add a window with base `at`; False where it would overlap another one. Any thread may call this."""
-        around = range(at - self._plan.span + 1, at + self._plan.span)
-        if any(base in around for base in self._ordered) or any(self._is_planned(step) for step in around):
+        """Add a window with base `at`. False if it would overlap another one. Any thread may call this."""
+        overlapping = range(at - self._plan.span + 1, at + self._plan.span)
+        if any(base in overlapping for base in self._ordered) or any(self._is_planned(step) for step in overlapping):
             return False
-        self._ordered = (*self._ordered[-_MAX_ORDERS_KEPT:], at)
+        self._ordered = (*self._ordered[-_MAX_ORDERS_STORED:], at)
         return True
 
     def forget(self) -> None:
-        """Drop the windows that were ordered: steps are counted anew."""
+        """Drop the ordered windows when the count of steps restarts."""
         self._ordered = ()
 
     def base(self, step: int) -> int | None:

@@ -14,13 +14,13 @@ from ...shared.environment import changed
 from ...shared.torch_features import profiler_config
 
 _QUIET = {"KINETO_LOG_LEVEL": "6"}
-"""Above every level that Kineto prints to stderr at; it reads the variable once, when it is first prepared."""
+"""Above all log levels that Kineto prints to stderr. Kineto reads the variable once, when it is first prepared."""
 
 _STEP = "esprof.step#"
-"""Prefix of a step's annotation. Not `ProfilerStep#`, with which a profiler of the job marks steps that it counts itself."""
+"""Prefix of a step's annotation. Not `ProfilerStep#`, with which a profiler of the job marks its own steps."""
 
 _END = re.compile(rb'"traceName": ".*"[^{}\[\]]*\}\s*\Z')
-"""What a whole trace ends with: its own path, and before torch 2.7 two numbers more."""
+"""End of a complete trace: its own path and, before torch 2.7, two numbers."""
 
 _MAX_END_BYTES = 8192
 
@@ -32,7 +32,7 @@ class ProfilerWindow:
     """
 
     at_work = False
-    """Whether a Window, and not the job, is at a profiler just now."""
+    """Whether a window, not the job, is currently using a profiler."""
 
     def __init__(self, path: str, *, shapes: bool) -> None:
         self._path = path
@@ -42,12 +42,12 @@ class ProfilerWindow:
         self._profile = profile(
             activities=_activities(),
             record_shapes=shapes,
-            acc_events=True,  # There is but one cycle of events; without this some versions warn that others are dropped.
+            acc_events=True,  # Without this some versions warn that events of other cycles are dropped; there is only one.
             experimental_config=profiler_config(
                 enable_cuda_sync_events=True,
-                # Nothing reads these on a CPU; on a GPU they name the call behind a kernel.
+                # Unused on a CPU; on a GPU they identify the call that launched a kernel.
                 disable_external_correlation=not torch.cuda.is_initialized(),
-                trace_only=True,  # To build the profiler's own list of events takes longer than to write the trace.
+                trace_only=True,  # Building the profiler's own list of events takes longer than writing the trace.
             ),
         )
 
@@ -67,12 +67,12 @@ class ProfilerWindow:
         self._step.__enter__()
 
     def close(self, *, keep: bool) -> None:
-        """Stop, and write the trace if it is to be kept: whole under its name, or not at all."""
+        """Stop, and write the trace if `keep`: completely under its name, or not at all."""
         self.is_closed = True
         self.end_step()
         with _at_work():
             if not self._started:
-                self._profile.start_trace()  # A profiler that is prepared can only be stopped by way of a start.
+                self._profile.start_trace()  # A prepared profiler must be started before it can be stopped.
             self._profile.stop_trace()
             if keep:
                 self._export()
@@ -80,22 +80,22 @@ class ProfilerWindow:
     def let_go_in_child(self) -> None:
         """In a forked child, which inherits the running profiler: collect nothing there.
 
-        A loader worker would otherwise keep kilobytes of every operation until it ends. Stopping the profiler instead would
-        use the GPU, which a forked child must not do.
+        A loader worker would otherwise store kilobytes per operation until its end. Stopping the profiler instead would use
+        the GPU, which a forked child must not do.
         """
         if self._started:
             torch._C._autograd._clear_callbacks()  # type: ignore[attr-defined]
 
     def _export(self) -> None:
-        part = f"{self._path}.part"
+        temporary = f"{self._path}.part"
         try:
-            self._profile.export_chrome_trace(part)
-            _check_whole(part)
-            os.chmod(part, 0o600)
-            os.replace(part, self._path)
+            self._profile.export_chrome_trace(temporary)
+            _check_complete(temporary)
+            os.chmod(temporary, 0o600)
+            os.replace(temporary, self._path)
         except BaseException:
             with suppress(OSError):
-                os.unlink(part)
+                os.unlink(temporary)
             raise
 
     def end_step(self) -> None:
@@ -125,20 +125,20 @@ class ThreadsEnd:
 
     def __del__(self) -> None:
         if not self._window.is_closed:
-            with suppress(Exception):  # There is nobody to tell.
+            with suppress(Exception):  # The job must not see it.
                 self._window.close(keep=False)
 
 
-def _check_whole(path: str) -> None:
-    """Raise OSError where the trace is cut short or not there: the exporter does not say so when the disk is full."""
+def _check_complete(path: str) -> None:
+    """Raise OSError if the trace is truncated or missing: the exporter reports no error when the disk is full."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.path.getsize(path) - _MAX_END_BYTES))
-            is_whole = _END.search(file.read()) is not None
+            is_complete = _END.search(file.read()) is not None
     except FileNotFoundError:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))  # Raises where it is the folder that refuses.
-        is_whole = False
-    if not is_whole:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))  # Raises the error if the folder is not writable.
+        is_complete = False
+    if not is_complete:
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: the trace could not be written whole", path)
 
 
@@ -152,7 +152,7 @@ def leave_without_kineto() -> None:
     """In a forked child of a rank: at its exit flush C's streams, and end before any handler from before the fork runs.
 
     Kineto keeps a thread and, when a process exits, waits for it. A forked child does not have that thread and would wait
-    for ever, where the process has profiled before the fork, by the recorder or without it.
+    forever if the process has used a profiler before the fork, of the recorder or its own.
 
     Both calls are functions of glibc, since Python is gone by then. The exit status stays as it is.
     """

@@ -1,4 +1,4 @@
-"""The windows of a rank: opened, closed and given up where the schedule, the job's own profiler and the bounds say so."""
+"""The windows of a rank: opened, closed and abandoned according to the schedule, the job's own profiler and the limits."""
 
 import os
 import resource
@@ -37,10 +37,10 @@ class _Open:
 
 
 class Windows:
-    """Follows the schedule at each step's border, on the training thread.
+    """Follows the schedule at each step boundary, on the training thread.
 
-    The job's own profiler comes first: a process can have only one. Its start closes our window, and none is opened while
-    it runs.
+    The job's own profiler has precedence, as a process can run only one: its start closes the open window, and no window is
+    opened while it runs.
     """
 
     def __init__(self, raw: str, settings: Settings, schedule: WindowSchedule, state: StepState, log: Log) -> None:
@@ -51,19 +51,19 @@ class Windows:
         self._log = log
         self._open: _Open | None = None
         self._closing: _Open | None = None
-        """The window that is being written, and is not noted as kept yet."""
+        """The window whose trace is being written."""
         self._done_with: int | None = None
-        """The base of the window that was last ended before its time, or not opened; None where there was none."""
+        """Base of the last window that was closed early or not opened; None if there was none."""
         self._job_profiles = False
         self._job_changed = False
-        """Whether the job's profiler started, stopped or wrote in the running step."""
+        """Whether the job's profiler started, stopped or wrote a trace in the current step."""
         self._calls_at: int | None = None
-        """The step by which the collectives are named that the job's profiler has seen."""
+        """Step number in the file name of the collectives of the job's profiler; None without a file."""
         self._of_thread = threading.local()
         self._has_profiled = False
         self._abandoned: _Open | None = None
-        """A window whose profiler still runs in another thread: no other is opened until that thread has stopped it."""
-        self._kept: deque[tuple[int, str, list[str], int]] = deque()
+        """A window whose profiler still runs in another thread; no other opens until that thread has stopped it."""
+        self._stored: deque[tuple[int, str, list[str], int]] = deque()
         """First step, phase, files and bytes of the windows on disk, oldest first."""
 
     @property
@@ -71,12 +71,12 @@ class Windows:
         return self._open is not None and self._open.phase == "timed"
 
     @property
-    def has_kept(self) -> bool:
+    def has_stored(self) -> bool:
         """Whether a window is on disk."""
-        return bool(self._kept)
+        return bool(self._stored)
 
     def watch_jobs_profilers(self, breaker: CircuitBreaker) -> None:
-        """From now on notice when the job itself begins to profile, when it ends, and where it writes its trace."""
+        """Watch the starts and stops of the job's own profilers, and the paths of their traces."""
         jobs_profiler.watch(
             jobs_profiler.Notices(
                 prepares=lambda: breaker.run(self._yield_to_job),
@@ -86,48 +86,48 @@ class Windows:
         )
 
     def phase_of_ended(self, step: int) -> str:
-        """What the recorder, or the job's own profiler, did during the step that ends now."""
+        """Phase of `step`, which ends now; `timed` or `export` also for the job's own profiler."""
         if self._job_changed:
             return "export"
         return "timed" if self._job_profiles else self._schedule.phase(step)
 
     def begin_step(self, step: int) -> None:
-        """Open, start and close windows as the schedule has it at the border before `step`."""
+        """Open, start and close windows according to the schedule, at the start of `step`."""
         self._job_changed = False
-        self._mind_threads()
+        self._check_threads()
         base = self._schedule.base(step)
         if self._open is None and (base is None or base == self._done_with):
             return
-        if base is None:  # An order came too late to be known when the window ran: there is nothing of it to keep.
+        if base is None:  # An order arrived too late, and this window contains nothing to store.
             self._close(step - 1)
             return
         self._drive(step, base, self._schedule.phase(step))
 
     def resume_step(self, step: int) -> None:
-        """Mark the beginning of `step`, before which the job paused."""
-        self._mind_threads()
+        """Mark the start of `step` after a pause of the job."""
+        self._check_threads()
         if self._open is not None and self._schedule.phase(step) in ("timed", "stack"):
             self._open.window.begin_step(step)
 
     def forget(self) -> None:
-        """Keep no window of the steps up to now: they are counted anew."""
-        self._mind_threads()
+        """Discard all windows when the count of steps restarts."""
+        self._check_threads()
         self._drop()
         self._done_with = None
-        for *_, files, _ in self._kept:
+        for *_, files, _ in self._stored:
             _remove(files)
-        self._kept.clear()
+        self._stored.clear()
 
     def close(self) -> None:
-        """Close the open window at the end of the job, and keep its whole steps."""
+        """Close the open window at the end of the job, and store its complete steps."""
         self._close(self._state.step - 1)
 
     def stop(self) -> None:
-        """Give up the window that is open or being written, as the recorder ends by a fault.
+        """Discard the window that is open or being written, after a fault of the recorder.
 
-        Its profiler would otherwise collect events to the end of the job.
+        Its profiler would otherwise record events until the end of the job.
         """
-        self._mind_threads()
+        self._check_threads()
         lost = self._open or self._closing
         try:
             self._drop()
@@ -156,10 +156,10 @@ class Windows:
         if step == first_stack and phase == "stack":
             self._begin_stacks(step)
         elif self._open is not None and step == max(base, first_timed - 1):
-            # A step early, so that no rank's first timed step holds the start of another rank's profiler.
+            # A step early, so that a rank's first timed step does not wait for the start of another rank's profiler.
             self._open.window.start()
         if self._open is not None and phase in ("timed", "stack"):
-            self._bound(step, base)
+            self._limit_memory(step, base)
         if self._open is not None and phase in ("timed", "stack"):
             if self._state.pauses:
                 self._open.window.end_step()
@@ -183,8 +183,8 @@ class Windows:
             self._open.window.start()
             self._state.sampled_closely = True
 
-    def _bound(self, step: int, base: int) -> None:
-        """Close the window early where it makes the process too large."""
+    def _limit_memory(self, step: int, base: int) -> None:
+        """Close the window early if the process has grown beyond `max_memory`."""
         assert self._open is not None
         if _resident() - self._open.resident <= self._settings.max_memory:
             return
@@ -192,8 +192,8 @@ class Windows:
         self._done_with = base
         self._close(step - 1)
 
-    def _mind_threads(self) -> None:
-        """Give up the open window where the training goes on in another thread, and stop what was given up in this one."""
+    def _check_threads(self) -> None:
+        """Abandon the open window if training has moved to another thread, and stop an abandoned one of this thread."""
         here = threading.get_native_id()
         if self._open is not None and self._open.thread != here:
             self._note_lost(self._open.first, self._open.phase, LossReason.OTHER_THREAD)
@@ -204,16 +204,16 @@ class Windows:
             self._abandoned = None
 
     def _drop(self) -> None:
-        """Stop the open window, and keep nothing."""
+        """Stop the open window, and discard it."""
         opened, self._open = self._open, None
         self._state.sampled_closely = False
         if opened is not None:
             opened.window.close(keep=False)
 
     def _close(self, last: int) -> None:
-        """Close the open window, and keep it if it holds a whole step."""
+        """Close the open window, and store it if it contains a complete step."""
         self._state.sampled_closely = False
-        self._mind_threads()
+        self._check_threads()
         opened = self._open
         if opened is None:
             return
@@ -225,34 +225,35 @@ class Windows:
         files = [self._path(opened.phase, opened.first)]
         if opened.phase == "timed":
             files += self._write_calls(opened.first)
-        self._log.flush()  # Whoever reads this window wants the steps around it.
+        self._log.flush()  # Readers of this window need the neighbouring steps.
         self._log.note("window", phase=opened.phase, first=opened.first, last=last)
         self._closing = None
-        self._keep_newest(opened, files)
+        self._remove_oldest(opened, files)
 
     def _write_calls(self, first: int) -> list[str]:
-        """Write beside the window what PyTorch's Flight Recorder has of the latest collectives: their sizes, at no cost.
+        """Write the latest collectives of PyTorch's Flight Recorder next to the window: they contain the sizes.
 
         Returns the files that were written.
         """
         path = os.path.join(self._raw, names.calls(self._state.rank, first))
-        if os.path.exists(path):  # The job has profiled twice in a step; what came between the two is little.
+        if os.path.exists(path):  # The job has profiled twice in this step; few collectives lie between.
             return [path]
         noted = dump_collectives(include_calls=True)
         if not noted:
             return []
-        write_new(path, noted[0])  # What the second dump, NCCL's, would add is in the trace.
+        write_new(path, noted[0])  # The trace has what the second dump, NCCL's, would add.
         return [path]
 
-    def _keep_newest(self, opened: _Open, files: list[str]) -> None:
-        self._kept.append((opened.first, opened.phase, files, sum(os.path.getsize(file) for file in files)))
-        while sum(size for *_, size in self._kept) > self._settings.max_trace:
-            first, phase, oldest, _ = self._kept.popleft()
+    def _remove_oldest(self, opened: _Open, files: list[str]) -> None:
+        """Add a stored window, and remove the oldest ones beyond `max_trace` bytes."""
+        self._stored.append((opened.first, opened.phase, files, sum(os.path.getsize(file) for file in files)))
+        while sum(size for *_, size in self._stored) > self._settings.max_trace:
+            first, phase, oldest, _ = self._stored.popleft()
             self._note_lost(first, phase, LossReason.DISK_LIMIT)
             _remove(oldest)
 
     def _note_lost(self, first: int, phase: str, reason: LossReason) -> None:
-        """Of the window of this phase, the steps from `first` on are not kept."""
+        """Log that the window's steps of this phase from `first` on are lost."""
         self._log.note("lost", first=first, phase=phase, reason=reason)
 
     def _yield_to_job(self) -> None:

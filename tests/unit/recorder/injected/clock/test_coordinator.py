@@ -357,7 +357,7 @@ def test_the_surest_of_some_readings_is_noted(tmp_path):
     notes = ClockNotes(Rank(tmp_path / "raw", 1).log)
     for rtt in (90, 80, 30, 40, 50, 60, 70, 75):
         notes.add([ChannelReading(NOW, rtt, rtt)])
-        notes.note_where_due(NOW, at_border=False)
+        notes.note_where_due(NOW, at_boundary=False)
     [row] = noted(tmp_path / "raw" / "rank-00001.jsonl", "clock")
     assert row == {"at_ns": NOW, "offset_ns": 30, "rtt_ns": 30}
 
@@ -368,5 +368,5 @@ def test_a_month_makes_some_hundreds_of_rows():
     notes.add([ChannelReading(NOW, 1, 1)] * 8)
     for minute in range(30 * 24 * 60):
         notes.add([ChannelReading(NOW, 1, 1)])
-        notes.note_where_due(NOW + minute * 60 * NS_PER_S, at_border=False)
+        notes.note_where_due(NOW + minute * 60 * NS_PER_S, at_boundary=False)
     assert 100 < len(rows) < 700

@@ -46,7 +46,7 @@ def looked_at(ident, until):
     """Looks at the thread until `until(stillness)` holds."""
     stillness = Stillness(PATIENCE_NS)
     for _ in range(3_000):
-        stillness.look(ident)
+        stillness.observe(ident)
         if until(stillness):
             return True
         time.sleep(0.01)

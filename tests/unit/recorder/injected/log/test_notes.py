@@ -14,9 +14,9 @@ from esprof.recorder.injected.log.rolling import RollingFile
 from esprof.run.raw.new_files import NewFile, write_new
 
 
-def opened(folder, limit: int = 1 << 20, keep_steps: int = 0) -> Log:
+def opened(folder, limit: int = 1 << 20, stored_steps: int = 0) -> Log:
     log = Log()
-    log.open(str(folder / "rank"), limit, keep_steps)
+    log.open(str(folder / "rank"), limit, stored_steps)
     return log
 
 
@@ -85,7 +85,7 @@ def test_notes_are_bounded_by_bytes_and_the_newest_half_is_always_there(tmp_path
 
 
 def test_notes_are_bounded_by_steps_if_so_asked(tmp_path):
-    log = opened(tmp_path, keep_steps=10)
+    log = opened(tmp_path, stored_steps=10)
     for number in range(1, 96):
         log.roll("steps", (number,))
         log.flush()

@@ -33,37 +33,37 @@ def spin(ns):
 
 
 def test_nothing_is_known_of_the_time_before_the_first_border(meter):
-    assert meter.at_border() == Ran()
+    assert meter.at_boundary() == Ran()
 
 
 def test_what_a_thread_ran_counts_and_what_it_slept_does_not(meter):
     started = time.monotonic_ns()
-    meter.at_border()
+    meter.at_boundary()
     spin(20 * MS)
     time.sleep(0.05)
-    ran = meter.at_border()
+    ran = meter.at_boundary()
     took = time.monotonic_ns() - started
     assert ran.cpu_ns >= 20 * MS
     assert ran.cpu_ns + (ran.ready_ns or 0) <= took - 50 * MS
 
 
 def test_what_other_threads_run_does_not_count(meter):
-    meter.at_border()
+    meter.at_boundary()
     other = threading.Thread(target=spin, args=(50 * MS,))
     other.start()
     other.join()
-    assert meter.at_border().cpu_ns < 50 * MS
+    assert meter.at_boundary().cpu_ns < 50 * MS
 
 
 def test_a_step_that_another_thread_goes_on_with_is_not_known(meter):
-    meter.at_border()
+    meter.at_boundary()
     found = []
-    other = threading.Thread(target=lambda: found.extend([meter.at_border(), meter.at_border()]))
+    other = threading.Thread(target=lambda: found.extend([meter.at_boundary(), meter.at_boundary()]))
     other.start()
     other.join()
     assert found[0] == Ran()
     assert found[1].cpu_ns is not None
-    assert meter.at_border() == Ran()
+    assert meter.at_boundary() == Ran()
 
 
 @pytest.mark.parametrize(
@@ -73,33 +73,33 @@ def test_a_step_that_another_thread_goes_on_with_is_not_known(meter):
 )
 def test_throttling_is_told_since_the_last_time(meter, group, before, after):
     group.write_text(f"nr_periods 7\n\n{before}")
-    meter.at_border()
+    meter.at_boundary()
     group.write_text(f"nr_periods 8\n\n{after}")
-    assert [meter.at_border().throttled_ns for _ in range(2)] == [4000, 0]
+    assert [meter.at_boundary().throttled_ns for _ in range(2)] == [4000, 0]
 
 
 def test_throttling_is_read_now_and_then(meter, group, monkeypatch):
     monkeypatch.setattr(cpu_time, "MIN_BETWEEN_READINGS_NS", 3600 * 10**9)
     group.write_text("throttled_usec 5\n")
-    meter.at_border()
-    assert meter.at_border().throttled_ns is None
+    meter.at_boundary()
+    assert meter.at_boundary().throttled_ns is None
 
 
 def test_without_a_control_group_nothing_is_throttled(meter, group):
-    meter.at_border()
-    ran = meter.at_border()
+    meter.at_boundary()
+    ran = meter.at_boundary()
     assert (ran.cpu_ns is not None, ran.throttled_ns) == (True, None)
 
 
 def test_a_kernel_that_does_not_tell_who_waited_for_a_cpu(meter, monkeypatch):
     monkeypatch.setattr(cpu_time, "_opened", lambda path, instead_of: None)
-    meter.at_border()
-    ran = meter.at_border()
+    meter.at_boundary()
+    ran = meter.at_boundary()
     assert (ran.cpu_ns is not None, ran.ready_ns) == (True, None)
 
 
 def test_a_fault_costs_the_readings_and_nothing_else(meter, group, capfd):
     group.write_text("throttled_usec many\n")
-    assert meter.at_border() == Ran()
-    assert meter.at_border() == Ran()
+    assert meter.at_boundary() == Ran()
+    assert meter.at_boundary() == Ran()
     assert "reading of CPU time failed" in capfd.readouterr().err

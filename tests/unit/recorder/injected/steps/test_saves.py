@@ -54,7 +54,7 @@ def test_the_outermost_save_counts_alone(noted, monkeypatch):
     save_file.__module__ = module.__name__
     module.save_file = save_file
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    probe.look()
+    probe.wrap_loaded()
     module.save_file({}, io.BytesIO())
     assert [name for name, *_ in rows] == ["safetensors.torch.save_file"]
 
@@ -102,18 +102,18 @@ def test_a_function_that_is_imported_by_its_own_name_is_seen_from_its_first_call
 def test_a_module_that_was_being_imported_is_wrapped_when_it_is_whole(noted, importable):
     """As one that imports torch, and thereby the recorder, before it defines what saves."""
     probe, rows = noted
-    sys.looks = probe.look
-    package_that_saves(importable, "import sys\nsys.looks()")
+    sys.wraps = probe.wrap_loaded
+    package_that_saves(importable, "import sys\nsys.wraps()")
     sys.meta_path.pop(0)
     module = importlib.import_module("safetensors.torch")
     user = types.ModuleType("user_of_it")
     user.store = module.save_file
     sys.modules["user_of_it"] = user
     try:
-        probe.look()
+        probe.wrap_loaded()
         user.store(b"1", io.BytesIO())
     finally:
-        del sys.looks, sys.modules["user_of_it"]
+        del sys.wraps, sys.modules["user_of_it"]
     assert [name for name, *_ in rows] == ["safetensors.torch.save_file"]
 
 
