@@ -128,7 +128,7 @@ class Dfg:
     collective: np.ndarray
     """int32[N], number of the matched collective that each node is part of; -1 where it is part of none."""
     bytes: np.ndarray
-    """int64[N], bytes that a transfer moved; -1 where that is not known, and for other nodes."""
+    """int64[N], bytes that a collective moved; -1 where unknown, and for other nodes."""
     key: np.ndarray
     """int32[N], a number that counterparts share, on all ranks and in all steps: one for each lane role, name, name of the
     neighbour before, and occurrence in the step; -1 for nodes that have none."""

@@ -71,7 +71,7 @@ class Timeline(StepEnds):
     """Start of each node, int64 ns since `dfg.t0_ns`."""
 
     def communication_ns(self) -> np.ndarray:
-        """Per step, the time in which the rank that transfers longest has a transfer under way, ns."""
+        """Per step, the time in which the rank that communicates longest has communication in progress, ns."""
         dfg, marks = self.dfg, self.dfg.marks
         longest = np.zeros(len(marks.steps), np.int64)
         collectives = np.flatnonzero(dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, marks.steps))

@@ -25,11 +25,11 @@ class Scenario:
     dfg: Dfg
     """The graph with the changes made so far."""
     notes: tuple[str, ...] = ()
-    """What should be said of the scenario beside its price."""
+    """Notes to print with its saving."""
     least_ns: np.ndarray | None = None
     """Least duration of each step of `dfg.marks`, ns, shape (steps,); None where only the graph bounds the steps."""
     taken_ns: np.ndarray | None = None
-    """What each transfer takes from the work beside it, ns, float64[N]; NaN where its bytes tell, None where all do so."""
+    """What each collective takes from concurrent work, ns, float64[N]; NaN where derived from its bytes, None if all are."""
     only_mends: bool = False
     """Whether ranks are only made to work like their peers, which nobody would do at a loss."""
 

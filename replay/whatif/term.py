@@ -1,4 +1,4 @@
-"""What a what-if term is, and what a kind of term has to tell of itself: a file in `terms/` for each kind."""
+"""What-if terms and their kinds: a file in `terms/` for each kind."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ class TermPhase(IntEnum):
     REMOVE = 4
     """Lets some work take no time."""
     BOUND = 5
-    """Hides the transfers that all other terms leave, and so comes last."""
+    """Hides the communication that all other terms leave, and so is applied last."""
 
 
 class Resource(Enum):
@@ -40,9 +40,9 @@ class Resource(Enum):
     WORK = "work"
     """All of the time of the term's nodes."""
     CPU = "cpu"
-    """All of the time of the term's nodes, and the CPUs' part of transfers between CPUs."""
+    """All of the time of the term's nodes, and the CPU share of communication between CPUs."""
     LINK = "link"
-    """The link's part of transfers: all but the CPUs' part of those between CPUs, and all but the latency of others."""
+    """The link's share of communication: all but the CPU share between CPUs, and all but the latency otherwise."""
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class Passes:
 
     @cached_property
     def _moves(self) -> np.ndarray:
-        """Nodes of the transfers of all matched collectives."""
+        """Communication nodes of all matched collectives."""
         return np.flatnonzero(self._is_nccl & self.dfg.of(Cls.COMMUNICATION) & (self.dfg.collective >= 0))
 
     @cached_property
@@ -168,12 +168,12 @@ class Passes:
 
     @cached_property
     def _hand_overs(self) -> np.ndarray:
-        """Edges from threads to others that they tell to go on."""
+        """Edges by which a thread wakes another."""
         return np.flatnonzero(self.dfg.pred_kind == Edge.THREAD)
 
     @cached_property
     def _reads(self) -> np.ndarray:
-        """Edges from transfers to what waits for them."""
+        """Edges from communication to the nodes that wait for it."""
         is_collective_node = np.zeros(self.dfg.nodes, bool)
         is_collective_node[self._moves] = True
         return np.flatnonzero(is_collective_node[self.dfg.pred_idx])

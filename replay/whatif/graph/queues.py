@@ -27,8 +27,8 @@ def kinds_in_queues(dfg: Dfg) -> np.ndarray:
 
 
 def queued(timeline: Timeline, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How long each transfer waited on its stream for one of another kind alone, ns, int64[N], and for which node, int64[N],
-    -1 for none: all else that it waits for on its rank was there. `kinds` are those of `kinds_in_queues`."""
+    """(how long each collective waited on its stream only for one of another kind, ns; the node that it waited for, -1 for
+    none), each int64[N]. `kinds` are those of `kinds_in_queues`."""
     dfg = timeline.dfg
     source, target, is_lane = dfg.pred_idx, dfg.pred_target, dfg.pred_kind == Edge.LANE
     arrivals = dfg.of(Cls.WAIT) & (dfg.collective >= 0) & dfg.on(LaneKind.STREAM)

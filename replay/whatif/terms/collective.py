@@ -1,4 +1,4 @@
-"""`collective[REGEX]=2x`: some transfers faster."""
+"""`collective[REGEX]=2x`: some collectives faster."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""`communication=0`: transfers that take no time."""
+"""`communication=0`: communication that takes no time."""
 
 from esprof.replay.dfg import Cls
 from esprof.replay.whatif.graph.selections import not_recorded, taking_no_time

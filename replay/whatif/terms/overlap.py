@@ -12,15 +12,15 @@ from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, word
 
 
 def _overlapped(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    """`now` without waiting for transfers: ranks wait only for those that come late to one.
+    """`now` without waiting for communication: ranks wait only for ranks that arrive late.
 
-    No step is shorter than the time in which its busiest rank has transfers under way.
+    No step is shorter than the time in which its busiest rank communicates.
     """
     collectives = now.dfg.of(Cls.COMMUNICATION)
     if not collectives.any():
         raise Declined("no communication was recorded in these steps")
     before = replay(now.dfg)
-    # Transfers may reach into the next step, but no step gets longer than it was.
+    # Communication may reach into the next step, but no step gets longer than it was.
     least_ns = np.minimum(before.communication_ns(), before.step_ns())
     hidden = replace(now, dfg=edits.shorten(now.dfg, collectives, 0), least_ns=least_ns)
     return hidden.noted("an upper bound: no rank waits for communication")

@@ -45,7 +45,7 @@ def test_windows_are_the_stretches_that_all_ranks_recorded(run):
 
 
 @pytest.mark.parametrize(("asked", "window"), [(11, 0), (30, 1), (34, 1), (54, 2)])
-def test_the_window_around_a_step_is_answered_of_alone(run, asked, window):
+def test_only_the_window_with_the_step_is_analysed(run, asked, window):
     found = answer(at_window(run, asked))
     steps = [step.step for step in found.steps] + [step.step for step in found.left_out]
     assert sorted(steps) == list(WINDOWS[window])
@@ -104,12 +104,12 @@ def test_the_jobs_step_runs_from_the_last_rank_to_the_last_rank():
     assert set(plain_ns(step_runs.run(early, uneven), [8, 9], {})) == {10e6}
 
 
-def test_too_few_plain_steps_tell_nothing():
+def test_too_few_plain_steps_give_no_baseline():
     phases = phased(2, 3, 1)
     assert len(plain_ns(step_runs.run(job([10.0] * 8, phases)), [4, 5, 6], {})) == 0
 
 
-def test_replay_tells_profiled_from_unprofiled_steps(run):
+def test_replay_separates_profiled_from_unprofiled_steps(run):
     window, steps = WINDOWS[1], range(20, 60)
     times = [25.0 if number in window else 20.0 for number in steps]
     starts = [run.steps(0).ints("start_ns")[0] + (number - 10) * 100_000_000 for number in steps]
@@ -159,7 +159,7 @@ def test_the_first_of_few_steps_counts_where_others_were_lost():
     assert steps_of(run_of({0: job_rows(range(4)), 1: job_rows(range(4), lost=(2,))})).steady == (0, 1)
 
 
-def test_the_steps_around_one_that_a_rank_lost_are_those_of_a_whole_run():
+def test_the_steps_next_to_a_lost_one_are_as_in_a_complete_run():
     """Rank 1 is 1 ms late in each step; the one that it lost changes nothing of what is said of the others."""
     whole = answer(run_of({0: job_rows(), 1: job_rows(late_ms=1)}), ["cpu=2x"])
     lost = answer(run_of({0: job_rows(), 1: job_rows(late_ms=1, lost=(4,))}), ["cpu=2x"])
@@ -205,7 +205,7 @@ def test_a_rank_without_cpu_operations_is_left_out_as_if_its_trace_were_missing(
         answer(run_of({0: without(job_rows())}))
 
 
-def test_a_rank_without_cpu_operations_in_the_steps_that_are_looked_at_is_left_out():
+def test_a_rank_without_cpu_operations_in_the_analysed_steps_is_left_out():
     """Rank 1 has operations in its first step only, which is another window."""
     both = run_of({0: [*job_rows((0,)), *job_rows(range(10, 14))], 1: [*job_rows((0,)), *marks(range(10, 14))]})
     assert steps_of(both).run.ranks == [0]

@@ -10,6 +10,6 @@ def test_each_number_adds_up_by_itself():
     assert total == BuildCounts(waits=5, waits_inferred=1, kernels=4)
 
 
-def test_counts_of_a_part_built_in_another_process_come_back_whole():
+def test_counts_survive_pickling_between_processes():
     counts = BuildCounts(collectives=3, lags_clamped=1)
     assert pickle.loads(pickle.dumps(counts)) == counts

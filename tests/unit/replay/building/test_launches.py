@@ -117,7 +117,7 @@ def test_a_kernel_that_starts_late_on_an_idle_stream_has_the_latency_of_the_quic
     assert dfg.residual_ns[nodes_of(dfg, "quick")].max() == 0
 
 
-def test_most_kernels_on_idle_streams_may_have_waited_for_what_nothing_tells():
+def test_most_kernels_on_idle_streams_may_have_waited_for_an_unknown_cause():
     rows = [step(1, 0, 9000), *idle(50, 60), *idle(4, 6, begin=5000), op("aten::mm", 8000, 1000)]
     dfg = build(run_of({0: rows}))
     assert set(dfg.residual_ns[nodes_of(dfg, "quick")].tolist()) == {0, 54 * US}
@@ -132,7 +132,7 @@ def held(number: int, at: float) -> list[Row]:
     ]
 
 
-def test_kernels_behind_an_event_and_collectives_tell_no_latency():
+def test_kernels_after_an_event_and_collectives_show_no_latency():
     rows = [step(1, 0, 40_000), op("aten::mm", 39_000, 1000)]
     for n in range(12):
         rows += held(n, 1000 * n + 20)

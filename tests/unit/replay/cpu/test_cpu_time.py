@@ -37,7 +37,7 @@ def test_what_operations_take_beyond_the_threads_cpu_time_is_not_explained():
     )
 
 
-def test_how_long_a_quota_stopped_the_rank_is_told():
+def test_the_warning_says_how_long_a_quota_stopped_the_rank():
     (message,) = messages(Replayed.of(job(cpu_ms=10, ready_ms=4, throttled_ms=3)))
     assert message.endswith("; its CPU quota stopped it for 3.00 ms a step")
 

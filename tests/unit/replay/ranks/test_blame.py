@@ -200,7 +200,7 @@ def test_a_hiccup_makes_no_slow_rank():
     assert blame_of(run).slow_ranks == ()
 
 
-def test_a_slow_place_is_seen_though_all_else_scatters():
+def test_a_slow_category_is_found_though_other_work_scatters():
     """Rank 1 sleeps 8 ms before each forward pass, and both spend up to 30 ms more or less on their batches."""
 
     def rows(rank: int) -> list:
@@ -236,7 +236,7 @@ def test_work_from_before_the_first_step_has_counterparts_of_the_same_name():
     assert set(blame.peers.others[slow].tolist()) == {500_000}
 
 
-def test_places_are_told_apart_among_more_names_than_a_byte_counts():
+def test_categories_stay_distinct_with_more_than_256_names():
     names = [op(f"op {n}", 10 + n, 1) for n in range(300)]
     run = run_of({rank: [*steps_of(*[9 * rank] * 7), *names] for rank in (0, 1)})
     assert blame_of(run).persist(np.array([0, 1])).tolist() == [False, True]

@@ -24,7 +24,7 @@ def behind_an_allocation() -> list:
 
 
 @pytest.mark.parametrize("spec", ["allocator=0", "rank0.allocator=0"])
-def test_a_gain_before_the_steady_steps_makes_these_no_longer(spec):
+def test_a_gain_before_the_steady_state_steps_makes_them_no_longer(spec):
     found = answer(Replayed.of(run_of({0: behind_an_allocation()}), max_error_pct=100), [spec, f"{spec},gpu=1x"])
     assert [left.step for left in found.left_out] == [1]
     assert [outcome.saving_us for outcome in found.what_if] == [0, 0]

@@ -30,7 +30,7 @@ def uneven_run(last: float):
     return run_of({0: rows})
 
 
-def test_perfect_overlap_waits_for_late_ranks_but_for_no_transfer():
+def test_perfect_overlap_waits_for_late_ranks_but_not_for_communication():
     # Rank 1 comes at 40 ms, the transfer takes 4 ms, and 6 ms of work follow.
     run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
     (answer,) = what_if(run, build(run), ["overlap=perfect"])

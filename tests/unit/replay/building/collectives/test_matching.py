@@ -83,7 +83,7 @@ def test_a_sender_that_was_still_there_waited_for_its_receiver():
     assert transfers(dfg, 0) == [(450, 50)]
 
 
-def test_transfers_pair_by_sender_and_receiver_whatever_their_own_numbers():
+def test_sends_and_receives_pair_by_rank_not_by_sequence_number():
     """Each rank numbers its own transfers: rank 1's first is rank 0's second."""
     rows = ranks_of(
         [*comm("send", 100, 110, 1, 10, target_rank=2, sequence_in_group=1, group_ranks="[0, 1, 2]"),
@@ -96,14 +96,14 @@ def test_transfers_pair_by_sender_and_receiver_whatever_their_own_numbers():
     assert transfers(dfg, 2) == [(100, 20)]
 
 
-def test_a_transfer_without_its_peer_stays_unexplained_and_is_counted():
+def test_a_send_without_its_peer_stays_unexplained_and_is_counted():
     built = build_counted(run_of(ranks_of(comm("send", 100, 150, 1, target_rank=2), []), world=3))
     assert (built.counts.p2p, built.counts.p2p_matched) == (1, 0)
     assert unmatched(built) == 1
     assert built.unmatched == {0: 1, 1: 0}
 
 
-def test_several_transfers_in_one_kernel_are_not_matched_with_anything():
+def test_batched_sends_and_receives_stay_unmatched():
     """`batch_isend_irecv` launches behind the calls that describe its parts: nothing tells between whom they are."""
 
     def batch() -> list[Row]:
@@ -286,7 +286,7 @@ def test_a_collective_that_takes_far_longer_than_those_alike_waited_for_the_abse
     assert dfg.residual_ns[is_join].tolist() == [0, 0, 140 * US, 0]
 
 
-def test_in_a_complete_run_a_long_transfer_is_a_transfer():
+def test_in_a_complete_run_a_long_collective_is_communication():
     mine = [row for turn, end in enumerate((160, 250, 500), 1) for row in comm("allreduce", 100 * turn, end, turn, 10)]
     assert transfers(build(run_of(ranks_of(mine, mine))), 0) == [(100, 60), (200, 50), (300, 200)]
 

@@ -316,7 +316,7 @@ def test_main_and_autograd_threads_hand_over_to_each_other():
     assert predicted(backward(), "cpu=2x") == [pytest.approx(500, abs=3)]
 
 
-def test_a_nccl_kernel_is_waiting_until_the_last_rank_comes_and_transfer_from_then():
+def test_a_nccl_kernel_waits_until_the_last_rank_arrives_and_then_communicates():
     dfg = build(run_of(nccl_ranks()))
     for rank in (0, 1):
         transfer = node(dfg, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", rank)
@@ -365,7 +365,7 @@ def test_sequence_numbers_match_what_order_would_not():
         assert len({int(built.dfg.recorded_ns[n]) for n in arrivals}) == 1
 
 
-def test_what_a_missing_rank_may_have_done_is_not_sold_as_transfer():
+def test_time_that_a_missing_rank_may_explain_is_not_communication():
     ranks = nccl_ranks()
     run = run_of({0: ranks[0]}, world=2)
     replayed = Replayed.of(run)
@@ -378,7 +378,7 @@ def test_what_a_missing_rank_may_have_done_is_not_sold_as_transfer():
     assert diagnosis.explained_pct < 60
 
 
-def test_point_to_point_transfers_are_counted_apart():
+def test_point_to_point_calls_are_counted_separately():
     rows = [
         step(1, 0, 1000),
         op("aten::mm", 0, 1000),
@@ -455,7 +455,7 @@ def test_nodes_of_a_cuda_graph_depend_on_one_another_across_streams():
     assert faster.end_ns[node(dfg, "k9")] == (30 + 10 * 5 + 9) * US
 
 
-def test_a_cuda_graph_takes_one_place_in_the_launch_queue():
+def test_a_cuda_graph_takes_one_entry_of_the_launch_queue():
     kernels = [("k", 30 + 2.0 * n, 2, 7) for n in range(1200)]
     rows = [*graph_launch(kernels, until=5000), *launched("after", 100, 2430, 10, 2)]
     dfg = build(run_of({0: rows}))

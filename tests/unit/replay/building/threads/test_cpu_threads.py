@@ -23,7 +23,7 @@ def node(dfg, rank: int, name: str) -> int:
     return found[0]
 
 
-def test_waiting_for_a_peer_is_no_work_and_the_transfer_begins_with_the_last_arrival():
+def test_waiting_for_a_peer_is_not_work_and_communication_starts_with_the_last_arrival():
     dfg = build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
     for rank in (0, 1):
         transfer = node(dfg, rank, "gloo:all_reduce")
@@ -34,7 +34,7 @@ def test_waiting_for_a_peer_is_no_work_and_the_transfer_begins_with_the_last_arr
     assert timeline.step_ns().tolist() == [50 * MS]
 
 
-def test_what_gloo_computes_in_its_own_threads_is_part_of_its_transfers():
+def test_compute_on_gloo_threads_belongs_to_its_collectives():
     """An all-gather copies its parts on the thread that transfers: nothing that the rank does, nor an idle thread."""
     copies = [op("aten::copy_", 40_500, 100, tid=GLOO), op("aten::select", 43_000, 50, tid=GLOO)]
     with_copies, without = (
@@ -58,7 +58,7 @@ def test_the_wait_for_collectives_keeps_no_time_of_its_own():
     assert built.counts.waits_inferred == 2
 
 
-def test_the_waiter_may_run_before_the_transfer_has_noted_its_end():
+def test_the_waiter_may_run_before_the_collective_records_its_end():
     rows = ddp_rank()
     rows[-1] = op("Optimizer.step", 43_800, 6_200)  # 0.2 ms before the transfer's recorded end
     dfg = build(run_of({0: rows, 1: ddp_rank(slow=10)}))
@@ -75,7 +75,7 @@ def test_a_backward_pass_is_known_by_the_name_of_its_last_operation():
         assert any(dfg.label(n) == "wait for collectives" for n in dfg.nodes_of(0)) == waits
 
 
-def test_a_transfer_whose_thread_was_stopped_had_ended_before_the_next_one():
+def test_a_collective_whose_thread_was_preempted_ended_before_the_next_one():
     """Rank 0's first all-reduce is noted 6 ms late: both its ranks went on long before that, and so they do in replay."""
 
     def rows(noted: float) -> list:
@@ -133,7 +133,7 @@ def test_waiting_in_the_queue_of_busy_threads_is_no_latency():
     assert answer.predicted_us == pytest.approx(32_000 - 20_000, abs=50)
 
 
-def test_a_call_that_returns_with_its_transfer_waited_for_it():
+def test_a_call_that_returns_when_its_collective_ends_waited_for_it():
     rows = [step(1, 0, 10_000), op("a", 0, 1_000), *gloo(1_000, 1_010, 6_000), op("b", 6_020, 3_980)]
     next(row for row in rows if row.name.startswith("c10d")).dur = 5_010
     run = run_of({0: rows, 1: rows})

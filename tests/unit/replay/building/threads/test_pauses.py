@@ -74,7 +74,7 @@ def test_an_operation_that_computes_does_not_wait_for_what_ends_in_it_once():
     assert network_2x(run, dfg) == pytest.approx(40_000, abs=20)
 
 
-def test_a_place_that_waits_most_times_waits_also_when_its_thread_is_stopped_for_a_while():
+def test_a_site_that_mostly_waits_also_waits_when_its_thread_is_preempted():
     late = hook(25_000)
     late[-1] = op("aten::copy_", 36_900, 90)  # 0.9 ms later: no longer at once.
     late[-2].dur = 9_000

@@ -31,29 +31,29 @@ def saved(transfers: list[tuple[int, float]], spec: str = "network=2x") -> float
     return answer.saving_us
 
 
-def test_transfers_of_two_sizes_show_their_latency_and_a_faster_link_shortens_the_rest():
+def test_collectives_of_two_sizes_show_their_latency_and_a_faster_link_shortens_the_rest():
     # 30 µs, and 0.01 µs a byte.
     assert saved([(1000, 70), (3000, 150)]) == pytest.approx(40 / 2 + 120 / 2)
     assert saved([(1000, 70), (3000, 150)], "network=0.5x") == pytest.approx(-40 - 120)
 
 
-def test_transfers_without_latency_are_all_the_links():
+def test_collectives_without_latency_are_all_link_time():
     assert saved([(1000, 40), (3000, 120)]) == pytest.approx(160 / 2)
 
 
-def test_a_transfer_that_is_slow_for_its_size_does_not_move_the_latency():
+def test_a_collective_that_is_slow_for_its_size_does_not_change_the_latency():
     usual = 3 * [(1000, 70.0), (3000, 150.0)]
     assert saved([*usual, (3000, 1150)]) - saved(usual) == pytest.approx((1150 - 30) / 2)
 
 
-def test_transfers_that_take_less_the_larger_they_are_have_no_more_latency_than_the_quickest_takes():
+def test_latency_never_exceeds_the_fastest_collective():
     assert saved([(1000, 90), (3000, 50)]) == pytest.approx((90 - 50) / 2)
 
 
 @pytest.mark.parametrize("sizes", [(1000, 1000), (1000, 1400)], ids=["one size", "about one size"])
-def test_transfers_of_one_size_tell_no_latency_and_have_the_usual_one(sizes):
+def test_collectives_of_one_size_get_the_default_latency(sizes):
     assert saved([(size, 70) for size in sizes]) == pytest.approx((70 - LATENCY_US) / 2 * 2)
 
 
-def test_a_transfer_shorter_than_the_latency_is_all_latency():
+def test_a_collective_shorter_than_the_latency_is_all_latency():
     assert saved([(1000, LATENCY_US / 2), (1000, LATENCY_US / 2)]) == 0

@@ -30,7 +30,7 @@ def slowing_of(run):
     return Slowing.of(run, replay(build(run)))
 
 
-def test_work_is_freed_when_the_transfers_beside_it_are_gone():
+def test_work_gets_faster_without_concurrent_communication():
     """Four transfers of 1 MiB, from 10 ms on: three begin beside the backward pass that lasts until 40 ms."""
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     sweeps = link(0, PER_BYTE), *slowing(PER_BYTE, PER_BYTE / 4)
@@ -40,7 +40,7 @@ def test_work_is_freed_when_the_transfers_beside_it_are_gone():
     assert alone - freed == pytest.approx(33 / 4, abs=0.1)
 
 
-def test_work_is_slowed_when_transfers_come_beside_it():
+def test_work_gets_slower_with_concurrent_communication():
     """A gradient of 4 MiB at 10 ms is sent for 80 ms, 30 of them beside the rest of the backward pass."""
     run = run_with((4, 0.001, 0.001, 0.001), (1, 3))
     dfg = build(probed(run, link(0, PER_BYTE), *slowing(PER_BYTE, PER_BYTE / 4, sizes=(1 << 20, 1 << 22))))
@@ -49,19 +49,19 @@ def test_work_is_slowed_when_transfers_come_beside_it():
     assert slowed[of_backward].sum() == pytest.approx(30e6 / 4, rel=0.01)
 
 
-def test_what_is_lost_beside_transfers_is_what_was_measured():
+def test_the_slowdown_by_communication_is_the_measured_one():
     run = probed(run_with((1, 1), (2,)), link(0, PER_BYTE), *slowing(PER_BYTE, 5.0))
     sizes, per_byte = slowing_of(run).lost[0]
     assert sizes.tolist() == [1 << 16, 1 << 20]
     assert per_byte == pytest.approx([5, 5], rel=1e-3)
 
 
-def test_slowing_is_not_known_of_a_run_whose_other_rank_measured_nothing():
+def test_slowdown_is_unknown_if_one_rank_measured_nothing():
     passes = [one for one in slowing(PER_BYTE, 5.0) if one.ranks != (1,)]
     assert slowing_of(probed(run_with((1, 1), (2,)), link(0, PER_BYTE), *passes)) is None
 
 
-def test_passes_that_got_faster_beside_transfers_lose_nothing():
+def test_passes_that_got_faster_during_communication_lose_nothing():
     run = probed(run_with((1, 1), (2,)), link(0, PER_BYTE), *slowing(PER_BYTE, -5.0))
     _, per_byte = slowing_of(run).lost[0]
     assert per_byte.tolist() == [0, 0]

@@ -36,7 +36,7 @@ def test_a_bucket_is_closed_when_it_holds_its_cap(sizes, cap, counts):
     assert fill(sizes, cap) == counts
 
 
-def test_the_cost_of_a_transfer_is_told_from_those_that_were_recorded():
+def test_the_cost_of_a_collective_comes_from_recorded_ones():
     assert stretches(build(run_with((1, 1, 2), (1, 1, 1)))).communication_ns(3 * MIB) == pytest.approx(60e6, rel=1e-3)
 
 
@@ -55,7 +55,7 @@ def durations_ms(run, *terms):
     return (dfg.dur_ns[dfg.of(Cls.COMMUNICATION) & (dfg.rank == 0)] / 1e6).tolist()
 
 
-def test_a_transfer_slower_than_the_fastest_by_byte_is_slowed_by_the_cpus():
+def test_a_collective_slower_per_byte_than_the_fastest_is_slowed_by_cpus():
     run = two_transfers()
     dfg = build(run)
     all_reduces = dfg.of(Cls.COMMUNICATION) & (dfg.rank == 0)
@@ -68,13 +68,13 @@ def test_a_transfer_slower_than_the_fastest_by_byte_is_slowed_by_the_cpus():
 
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("network", ["0.25x", "4x"])
-def test_link_and_cpus_speed_up_their_own_parts_in_any_order(order, network):
+def test_link_and_cpus_speed_up_their_own_shares_in_any_order(order, network):
     factor = float(network[:-1])
     took = durations_ms(two_transfers(), *(f"network={network}", "cpu=0.5x")[::order])
     assert took == pytest.approx([20 / factor, 20.25 / factor + 2 * 4.75], rel=1e-3)
 
 
-def test_the_slowest_cpu_sets_the_pace_of_a_transfer():
+def test_the_slowest_cpu_sets_the_pace_of_a_collective():
     run = two_transfers()
     assert durations_ms(run, "rank1.cpu=2x") == pytest.approx([20, 25], rel=1e-3)
     assert durations_ms(run, "rank1.cpu=0.5x") == pytest.approx([20, 20.25 + 2 * 4.75], rel=1e-3)
@@ -82,7 +82,7 @@ def test_the_slowest_cpu_sets_the_pace_of_a_transfer():
     assert durations_ms(run, "rank0.cpu=4x", "rank1.cpu=2x") == durations_ms(run, "cpu=2x")
 
 
-def test_the_link_is_known_by_the_transfers_that_were_recorded_not_by_those_put_in_their_place():
+def test_link_speed_comes_from_recorded_collectives_not_from_edited_ones():
     """A bucket of all takes what is typical of these links, of which the CPUs have a part that stays."""
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     dfg = build(run)
@@ -151,7 +151,7 @@ def test_the_shape_of_a_scalar_and_of_a_matrix():
     assert [_first_shape(shape) for shape in ("[[]]", "[[3, 4], []]")] == [[], [3, 4]]
 
 
-def test_many_more_transfers_than_were_recorded_are_declined_and_some_more_say_what_is_not_counted():
+def test_many_more_collectives_are_declined_and_some_more_get_a_note():
     run = run_with((1,) * 9, (9,))
     two, three, nine = what_if(run, build(run), ["bucket_mb=5", "bucket_mb=3", "bucket_mb=1"])
     assert "the fixed cost" not in (two.note or "")

@@ -37,14 +37,14 @@ def test_a_dear_codec_makes_the_step_longer():
     assert step_ms(run, "compress=dear", *exchange("dear", 30, 60)) == pytest.approx(4 * 40 + 30 + 1 + 5, abs=0.5)
 
 
-def test_a_bucket_is_decoded_beside_the_transfer_of_the_next():
+def test_decoding_overlaps_the_communication_of_the_next_bucket():
     """Of 30 ms the link has 20: four times 20 from 12 ms on, and the last bucket's 8 ms behind that."""
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     predicted = step_ms(run, "compress=parts", *exchange("parts", 2, 30, coding_ms=8))
     assert predicted == pytest.approx(12 + 4 * 20 + 8 + 1 + 5, abs=0.5)
 
 
-def test_decoding_takes_its_time_from_the_work_beside_it():
+def test_decoding_slows_concurrent_work():
     """Four exchanges, of which 4 ms more are the CPUs'; three lie beside the backward pass."""
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     beside = slowing(PER_BYTE, 0.0)

@@ -27,7 +27,7 @@ def step_ms(run, spec, *sweeps):
     return answer.predicted_us / 1e3
 
 
-def test_the_backward_pass_waits_for_cast_transfer_and_sum():
+def test_the_backward_pass_waits_for_cast_communication_and_sum():
     run = shards_run((1, 1))
     assert step_ms(run, "compress=none") == pytest.approx(AS_IT_IS, abs=0.5)
     predicted = step_ms(run, "compress=bf16", *narrow_scatter(1, 8, add_ms=2))

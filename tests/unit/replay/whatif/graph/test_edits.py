@@ -44,12 +44,12 @@ def test_shorten_leaves_what_is_shorter():
     assert replay(edits.shorten(dfg, dfg.dur_ns > 0, 15 * MS)).step_ns().tolist() == [40 * MS]
 
 
-def test_replace_puts_other_work_in_the_place():
+def test_replace_changes_durations_only():
     dfg = chain()
     assert end_ms(edits.replace(dfg, [node(dfg, "a"), node(dfg, "b")], np.array([1, 2]) * MS), "c") == 33
 
 
-def test_beside_keeps_the_order_of_both_parts():
+def test_separate_lanes_keep_the_order_of_both_groups():
     names = ("k1", "m1", "k2", "m2", "k3")
     kernels = [row for at, name in enumerate(names) for row in launched(name, at, 20 + 100 * at, 100, at + 1)]
     dfg = build(run_of({0: [step(1, 0, 600), op("aten::mm", 0, 30), *kernels]}))
@@ -65,7 +65,7 @@ def test_beside_keeps_the_order_of_both_parts():
     assert len(apart.lanes) == len(dfg.lanes) + 1
 
 
-def test_beside_without_a_part_is_the_graph():
+def test_separate_lanes_without_a_group_leave_the_graph_unchanged():
     for dfg in (chain(), gpu(), build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))):
         apart = edits.on_separate_lanes(dfg, np.zeros(dfg.nodes, np.int64))
         assert apart.nodes == dfg.nodes

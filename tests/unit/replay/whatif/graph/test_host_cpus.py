@@ -54,7 +54,7 @@ def test_hosts_and_quotas_count():
     assert cpus_of(job(60, quotas={0: 1.0}), 1) == 1
 
 
-def test_of_busy_cpus_it_is_less_sure_what_transfers_and_codecs_do():
+def test_busy_cpus_have_a_larger_error_for_communication_and_codecs():
     busy, idle = Replayed.of(job(60)).pricer, Replayed.of(job(60, cpus=tuple(range(8)))).pricer
     for term in ("compress", "bucket_mb"):
         assert busy.error.of_terms([term]) > 1.5 * idle.error.of_terms([term])

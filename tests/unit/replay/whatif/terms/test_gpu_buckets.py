@@ -61,14 +61,14 @@ def test_a_first_bucket_closed_sooner_does_not_keep_the_others_from_being_put_to
     assert moved_mib(rebucket(run, build(run), 2).dfg) == [1.5, 2.25]
 
 
-def test_a_transfer_of_several_sizes_keeps_its_latency_once():
+def test_merged_buckets_keep_the_latency_of_one_collective():
     run = run_with((1, 2, 1, 2), (1, 1, 1, 1))
     again = rebucket(run, build(run), 25).dfg
     took = again.dur_ns[again.of(Cls.COMMUNICATION) & (again.rank == 0)] / 1e6
     assert took.tolist() == pytest.approx([6 * COMMUNICATION_MS + LATENCY_US / MS], abs=0.01)
 
 
-def test_buckets_put_together_whole_are_said_to_be():
+def test_merged_buckets_get_a_note():
     whole, single = (run_with((1, 1), (1, 1), shapes=shapes) for shapes in (False, True))
     assert ["whole" in (what_if(run, build(run), ["bucket_mb=25"])[0].note or "") for run in (whole, single)] == [
         True,

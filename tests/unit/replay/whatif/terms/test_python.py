@@ -59,7 +59,7 @@ def test_an_operation_loses_what_it_was_seen_to_call_back_a_step():
     assert after("python[hook]=0", [seen("evaluate", None, HOOK, 400)])[0] == pytest.approx(30 * MS, abs=1)
 
 
-def test_of_a_gap_that_nobody_looked_into_nothing_goes():
+def test_a_gap_without_samples_keeps_its_time():
     half_seen = [seen("aten::mm", "evaluate", HOOK, 10), seen("aten::mm", "evaluate", None, 30)]
     assert after("python[hook]=0", half_seen)[0] == pytest.approx(45 * MS, abs=1)
 
