@@ -30,11 +30,11 @@ def interval(low_us: float | None, high_us: float | None) -> str:
 
 
 def saving(finding: Finding) -> str:
-    """Saving per step without this cause: `40.9 ms (36.8 to 45.0 ms)`."""
+    """Saving per step: `40.9 ms (36.8 to 45.0 ms)`; `0 to 45.0 ms (may be nothing)` if the interval includes zero."""
     if not finding.saving_us:
         return UNKNOWN
     ends = interval(finding.saving_low_us, finding.saving_high_us)
-    return f"{duration(finding.saving_us)} ({ends})" if finding.is_saving else f"not distinguishable from zero ({ends})"
+    return f"{duration(finding.saving_us)} ({ends})" if finding.is_saving else f"{ends} (may be nothing)"
 
 
 def pct(value: float | None) -> str:
@@ -107,10 +107,10 @@ def when(ns: Ns | None) -> str:
 
 
 def ranks(which: Sequence[Rank], world_size: int) -> str:
-    """`rank 1`, `ranks 0–2, 5`; `all 8 ranks`, and `the job` where no rank is named."""
+    """`rank 1`, `ranks 0–2, 5`, `all ranks`; `the whole job` where no rank is named."""
     if not which:
-        return "the job"
-    return f"all {world_size} ranks" if len(which) == world_size > 1 else readable.ranks(which)
+        return "the whole job"
+    return "all ranks" if len(which) == world_size > 1 else readable.ranks(which)
 
 
 def recorded_ranks(world_size: int, missing: Sequence[Rank]) -> str:

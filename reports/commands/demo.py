@@ -162,8 +162,8 @@ def _write_report(run: Run, path: Path) -> None:
 
 def _scale(fault: str, measured: MachineFacts) -> str:
     step_ms = 1000 * measured.step_s
-    step = f"without recording, a step of this job takes {step_ms:.0f} ms on this machine"
-    return step if fault == "none" else f"{step}; the fault adds {FAULT_SHARE * step_ms:.0f} ms"
+    step = f"before recording, a step without a fault took {step_ms:.0f} ms on this machine"
+    return step if fault == "none" else f"{step}; the fault adds {FAULT_SHARE * step_ms:.0f} ms to each step"
 
 
 def _planted(fault: str, rank: int) -> str:

@@ -353,7 +353,7 @@ def _recorded(run: Run) -> str:
     cost = (
         f"{units.overhead(max(known, key=lambda one: one.pct))} overhead"
         if known
-        else "overhead unknown: too few steps, or too uneven ones, to measure it"
+        else "overhead unknown: too few or too uneven steps"
     )
     which = f"steps {steps[0][0]} to {steps[0][1]}" if len(steps) == 1 else f"{len(steps)} windows"
     return f"recorded {readable.ranks(run.ranks)}, {which} ({cost}), into {run.path}"

@@ -111,19 +111,25 @@ def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
         yield fact("Step", f"{units.duration(answer.step_us)} on {ranks} (mean of all); {rates}", screen)
         yield fact("Replay", "none: no window could be replayed", screen)
         return
-    steps = units.plural(len(answer.steps), "steady-state step")
-    yield fact("Step", f"{step_time(answer)} on {ranks} (mean of {steps}); {rates}", screen)
+    yield fact("Step", f"{step_time(answer)}, on {ranks}", screen)
+    yield fact(
+        "Rate", f"{rates} (from the mean step{' without profiler' * (answer.unprofiled_step_us is not None)})", screen
+    )
     error, explained = units.bound_pct(answer.replay_error_pct), units.pct(answer.explained_pct)
-    yield fact("Replay", f"reproduces these steps within {error}; {explained} of the time is explained", screen)
+    yield fact(
+        "Replay", f"differs from these steps by at most {error}; {explained} of the critical path is explained", screen
+    )
 
 
 def step_time(answer: Diagnosis | ReplayAnswer) -> str:
-    """Mean step time under the profiler ± its statistical uncertainty; and the step time without the profiler, if known."""
+    """Mean step time ± its 95 % interval, of how many steps; and the median step without profiler, if known."""
     scatter = "" if answer.scatter_pct is None else f" ± {units.pct(answer.scatter_pct)}"
-    step = f"{units.duration(answer.step_us)}{scatter}"
+    profiled = "profiled " * (answer.unprofiled_step_us is not None)
+    steps = units.plural(len(answer.steps), f"{profiled}steady-state step")
+    step = f"{units.duration(answer.step_us)}{scatter} (mean of {steps})"
     if answer.unprofiled_step_us is None:
         return step
-    return f"{step} under the profiler, {units.duration(answer.unprofiled_step_us)} without (median),"
+    return f"{step}, {units.duration(answer.unprofiled_step_us)} without profiler (median)"
 
 
 def _height(lines: Iterable[Text]) -> int:
@@ -137,10 +143,11 @@ def _finding_lines(
     title = f"\n{11 * ' '}".join(wrapped(finding.title, screen.width - 11, at_most))
     worth = [units.ranks(finding.ranks, world_size), f"{finding.confidence} confidence"]
     if finding.is_saving:
-        hours = f"{units.rate(finding.saving_device_hours_per_day)} device-h/day"
-        worth = [f"saves {units.saving(finding)} a step, {units.pct(finding.saving_pct)}", hours, *worth]
+        worth.insert(0, f"saves {units.saving(finding)} a step, {units.pct(finding.saving_pct)}")
+        if not at_most:
+            worth.append(f"{units.rate(finding.saving_device_hours_per_day)} device-hours a day")
     elif finding.saving_us:
-        worth = [f"saving {units.saving(finding)}", *worth]
+        worth.insert(0, f"saving {units.saving(finding)}")
     return [
         Text.assemble(f"{number:>2}  ", (finding.id, _SEVERITY_STYLES[finding.severity]), (f" {title}", "bold")),
         Text("    " + "\n    ".join(wrapped(" · ".join(worth), screen.width - 4, 1 if at_most else None))),
@@ -149,7 +156,7 @@ def _finding_lines(
 
 def _finding_details(finding: Finding) -> Iterable[RenderableType]:
     evidence = grid("", "", header=False)
-    for label, text in (units.evidence(key, value) for key, value in finding.evidence.items()):
+    for label, text in (units.evidence(key, seen) for key, seen in finding.evidence.items() if seen.value != {}):
         evidence.add_row(Text(printable(label), style="dim"), printable(text, 300))
     advice = [Text(printable(line, 2_000)) for line in finding.advice.splitlines()]
     then = [Text.assemble(("next  ", "dim"), printable(finding.command, 2_000))] if finding.command else []

@@ -28,10 +28,9 @@ from esprof.reports.terminal.screen import (
 
 def draw_replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
     """The predictions of the scenarios, the accuracy of replay on this run, and its critical path."""
-    steps = units.plural(len(answer.steps), "steady-state step")
     ranks = units.recorded_ranks(answer.world_size, answer.coverage.missing_ranks)
     blocks: list[RenderableType] = [
-        headline(f"A step takes {step_time(answer)} on {ranks} (mean of {steps}).", screen),
+        headline(f"A step takes {step_time(answer)}, on {ranks}.", screen),
         "",
     ]
     if answer.what_if:
