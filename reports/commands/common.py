@@ -86,7 +86,9 @@ def window_option(command: _Command) -> _Command:
         "--window",
         metavar="STEP",
         type=click.IntRange(min=0),
-        help="Analyse the window that contains this step. Default: the longest window; of equally long ones, the latest.",
+        help=(
+            "Analyse the window that contains this step. Default: the longest window; of equally long ones, the latest."
+        ),
     )(command)
 
 
@@ -97,7 +99,11 @@ def ignore_option(command: _Command) -> _Command:
         return NOTHING if no_ignore else read_ignores()
 
     return click.option(
-        "--no-ignore", "ignores", is_flag=True, callback=read, help="Also show findings that pyproject.toml ignores."
+        "--no-ignore",
+        "ignores",
+        is_flag=True,
+        callback=read,
+        help="Treat findings that pyproject.toml ignores like all others.",
     )(command)
 
 
@@ -121,7 +127,8 @@ def output_options(default: str, what: str) -> Callable[[_Command], _Command]:
 
 
 def open_run(sources: Sequence[str], window: int | None = None) -> tuple[Run, float]:
-    """The run, and the seconds that reading it took. If `window` is given, only the window with that step is retained."""
+    """The run, and the seconds that reading it took. If `window` is given, only the window with that step is
+    retained."""
     started = time.perf_counter()
     with status("Reading the run"):
         run = load(sources)

@@ -32,10 +32,11 @@ def command() -> None:
 @json_option
 @output_options("-", "result")
 def diff_command(log_a: Path, log_b: Path, as_json: bool, output: Path, force: bool) -> int:
-    """Compare two step-hash logs and find the first different step.
+    """Compare the step hashes of two jobs and find the first different step.
 
-    A and B are files that ElasticTrainer(hash_log=…) wrote. If they differ, the first different tensor is named, and with
-    hash_log_values=True also its distance. Logs of different jobs or machines are not comparable.
+    A and B are logs with a hash of all weights after each step, written by ElasticTrainer(hash_log=…). If they
+    differ, the first different tensor is named, and with hash_log_values=True also the difference of its values. Logs
+    of different jobs or machines are not comparable.
 
     Exit codes: 0 equal at every step, 1 not comparable, 3 different.
 
@@ -62,7 +63,7 @@ _POLL_PROCESSES_S = 0.05
 @click.option(
     "--cold",
     is_flag=True,
-    help="With --procs: start new processes after the old ones have exited. Takes longer, but less memory.",
+    help="With --procs: start new processes after the old ones have exited. Slower, but needs less memory.",
 )
 @click.option("--hosts", metavar="N|LEAST:MOST", help="Number of hosts, or a range; run this command on each host.")
 @click.option(
@@ -104,14 +105,14 @@ def launch_command(
 ) -> int:
     """Start an elastic job whose number of processes may change.
 
-    The script trains with ElasticTrainer and a checkpoint folder; it needs no other change. To change the number of
+    The script trains with ElasticTrainer and a checkpoint folder. To change the number of
     processes, the job saves a checkpoint and restarts. Trained weights are bit-identical for any number.
 
-    With --procs, all processes run on this machine, and `esprof elastic scale` or a plan changes their number. After a crash
-    the job restarts from its last checkpoint. On SIGTERM it saves and exits with 0.
+    With --procs, all processes run on this machine, and `esprof elastic scale` or a plan changes their number. After
+    a crash the job restarts from its last checkpoint. On SIGTERM the job saves a checkpoint and exits with 0.
 
-    With --hosts and --rendezvous, torchrun starts the processes of this host. Run the same command on a further host to let
-    it join. On SIGTERM this host leaves with exit code 0, and the others continue.
+    With --hosts and --rendezvous, torchrun starts the processes of this host. Run the same command on a further host
+    to let it join. On SIGTERM this host leaves with exit code 0, and the others continue.
 
     \b
     esprof elastic launch --procs 2 -- train.py --epochs 3
@@ -163,8 +164,8 @@ def _rendezvous(hosts: str, address: str | None, job: str) -> HostsMeeting:
 def scale_command(world: int, folder: Path, wait: float) -> int:
     """Change the number of processes of a running elastic job.
 
-    `esprof elastic launch --procs` started the job; FOLDER is its --folder. The job saves a checkpoint before its next step
-    and continues with N processes.
+    `esprof elastic launch --procs` started the job; FOLDER is its --folder (default: esprof-launch). The job saves a
+    checkpoint before its next step and continues with N processes.
 
     \b
     esprof elastic scale 4

@@ -65,8 +65,8 @@ def command(
     RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
 
     Like key_averages() of the whole job: times are of a mean steady-state step, averaged over the ranks. Own CPU time
-    (self time of torch.profiler) excludes the operators called inside. GPU time is that of the kernels and copies
-    launched.
+    (self time of torch.profiler) excludes the operators called inside. GPU time is the time of the kernels and copies
+    that an operator launched: itself (own), or with the operators called inside (total).
 
     \b
     esprof ops RUN --sort total-cpu --top 50

@@ -74,12 +74,15 @@ class Variation:
     type=Duration(),
     default="120s",
     show_default=True,
-    help="Time for the benchmarks, without the first steps of the job.",
+    help="Time for the benchmarks. The first steps of the job do not count.",
 )
 @click.option(
     "--vary",
     metavar="NAME=V1,V2,…",
-    help="Run the first steps once per value. NAME is an option of CMD (--vary=--batch-size=16,32) or a variable.",
+    help=(
+        "Run the first steps once per value. NAME is an option of CMD (--vary=--batch-size=16,32) or an "
+        "environment variable (--vary OMP_NUM_THREADS=1,2)."
+    ),
 )
 @click.option("--show", metavar="RUN", type=click.Path(path_type=Path), help="Show the results in RUN; give no CMD.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors and warnings.")
@@ -96,9 +99,9 @@ def command(
 ) -> int:
     """Benchmark a job's devices, links, codecs and storage.
 
-    CMD runs unchanged for about 20 steps. Then esprof runs its benchmarks in the processes of the job, over their links, and
-    ends the job. replay and recommend use the results, which are stored in RUN. Run the same command again to continue an
-    interrupted probe.
+    CMD runs unchanged for about 20 steps. Then esprof runs its benchmarks in the processes of the job, over their
+    links, and ends the job. replay and recommend use the results, which are stored in RUN. Run the same command again
+    to continue an interrupted probe.
 
     \b
     esprof probe -o RUN -- torchrun --nproc-per-node 2 train.py
@@ -124,7 +127,8 @@ def command(
 
 
 def _earlier(output: Path, job: Sequence[str]) -> Probes | None:
-    """The results of an interrupted probe in `output`. Raises an error if that probe is complete or of another command."""
+    """The results of an interrupted probe in `output`. Raises an error if that probe is complete or of another
+    command."""
     if not output.exists():
         return None
     if not files.is_complete(output):
@@ -146,7 +150,8 @@ def _earlier(output: Path, job: Sequence[str]) -> Probes | None:
 
 
 def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | None, *, quiet: bool) -> int:
-    """Record and benchmark in a temporary folder, then move the results to `output`. Returns the command's exit code."""
+    """Record and benchmark in a temporary folder, then move the results to `output`. Returns the command's exit
+    code."""
     done = earlier.stages if earlier is not None else ()
     settings = replace(_RECORDED, probe_s=budget_s, probed=done)
     with staging_folder(output) as folder:

@@ -59,7 +59,11 @@ class _DevicePrices(msgspec.Struct, frozen=True):
 @click.option(
     "--objective", type=click.Choice(get_args(Objective)), help="With --jobs: what to optimise. Default: fairness."
 )
-@click.option("--whole", is_flag=True, help="With --jobs: run each job on one device type all the time, or not at all.")
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="With --jobs: give each job one type of device or none, instead of shares of the time on several types.",
+)
 @click.option(
     "--only",
     type=click.Choice(["assignment", "compression"]),
@@ -74,15 +78,19 @@ class _DevicePrices(msgspec.Struct, frozen=True):
     "--instance",
     type=Path,
     metavar="FILE",
-    help="Solve a published instance of gradient compression (tensors and codec costs).",
+    help="Solve an instance published with the paper Espresso: tensors and codec costs.",
 )
 @click.option(
     "--as-shipped",
     is_flag=True,
-    help="With --instance: reproduce an error of the published program, which drops whole milliseconds of each gap.",
+    help="With --instance: reproduce a rounding error of Espresso's published program.",
 )
 @click.option(
-    "--check", "checked", type=Path, metavar="PLAN", help="Verify the proof in a plan or result, without a solver."
+    "--check",
+    "checked",
+    type=Path,
+    metavar="PLAN",
+    help="Verify that a plan or result is optimal, by the proof stored in it.",
 )
 @click.option(
     "-o",
@@ -112,14 +120,15 @@ def command(
 ) -> int:
     """Recommend where logical workers run, or which devices jobs get.
 
-    Elastic job: RUN is the directory of ElasticTrainer(telemetry=RUN). The result is an assignment of logical workers (ESTs)
-    to ranks, or with --only compression a codec for each gradient bucket. -o writes the plan, which `esprof apply` sends to
-    the running job. No plan is written if the gain is less than twice the prediction error.
+    Elastic job: RUN is the directory of ElasticTrainer(telemetry=RUN). The result is an assignment of logical workers
+    (ESTs) to ranks, or with --only compression a codec for each gradient bucket. -o writes the plan, which `esprof
+    apply` sends to the running job. No plan is written if the predicted gain is less than twice the error of the
+    prediction.
 
-    Other data-parallel job: RUN is its Run directory, or all its traces. The result is the number of samples for each rank.
+    Other data-parallel job: RUN is its recording or its traces. The result is the number of samples for each rank.
 
-    Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that no
-    other share is better.
+    Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that
+    no other share is better.
 
     \b
     esprof recommend RUN -o plan.json

@@ -99,7 +99,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     "--flight",
     metavar="N",
     type=click.IntRange(1),
-    help="Flight recorder: record no window, and log only the last N steps.",
+    help="Profile no window, and log only the last N steps.",
 )
 @click.option(
     "--hang",
@@ -107,7 +107,10 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     type=Finite(0, 86_400),
     default=_DEFAULT.hang_s,
     show_default=True,
-    help="Report a hang if a step takes longer than this and much longer than other steps; 0 turns this off.",
+    help=(
+        "Report a hang if a step takes longer than this, and also 3 times as long as the longest recent step;"
+        " 0 turns this off."
+    ),
 )
 @click.option("--shapes", is_flag=True, help="Record input shapes; doubles the overhead on CPU.")
 @click.option(
@@ -116,7 +119,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     type=Finite(1, 86_400),
     is_flag=False,
     flag_value="120",
-    help="After the window, benchmark devices, links, codecs and storage for SECONDS (120 if omitted).",
+    help="After the window, benchmark devices, links, codecs and storage for SECONDS. Without a number: 120.",
 )
 @click.option(
     "--max-log", type=Size(), default="64M", show_default=True, help="Maximum size of the step log of a process."
@@ -166,13 +169,13 @@ def command(
 ) -> int:
     """Run a training command and record all its ranks.
 
-    CMD is python, torchrun, srun or a script that calls them. It needs no change, and esprof exits with its exit code.
-    esprof profiles a window of a few steps on every rank, and logs the duration of all other steps.
+    CMD is python, torchrun, srun or a script that calls them. CMD needs no change. esprof exits with the exit code of
+    CMD. esprof profiles a window of a few steps on every rank, and logs the duration of all other steps.
 
     Messages of esprof go to stderr. They report a rank that hangs or dies while the job runs.
 
-    To record workers that another program starts (Ray, a scheduler), use --print-env. To record another window of a running
-    job, use --attach from another terminal, or send SIGUSR2 to esprof.
+    To record workers that another program starts (Ray, a scheduler), use --print-env. To record another window of a
+    running job, use --attach from another terminal, or send SIGUSR2 to esprof.
 
     \b
     esprof record -o RUN -- torchrun --nproc-per-node 2 train.py

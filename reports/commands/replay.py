@@ -26,7 +26,10 @@ from esprof.reports.terminal.replay import draw_replay
     "scenarios",
     metavar="SPEC",
     multiple=True,
-    help="Predict this scenario, such as gpu=2x, network=2x, data=0 or straggler=fix. Commas join terms. Repeatable.",
+    help=(
+        "Predict this scenario, such as gpu=2x, network=2x, data=0 or straggler=fix. Terms joined by commas "
+        "are applied together. Repeat the option to predict several scenarios."
+    ),
 )
 @max_error_option
 @window_option
@@ -45,8 +48,8 @@ def command(
 
     RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
 
-    Step times and predictions are of steps under the profiler. The step time without the profiler is shown as well, where it
-    is known.
+    Step times and predictions are of steps under the profiler. The step time without the profiler is shown as well,
+    where it is known.
 
     \b
     esprof replay RUN

@@ -36,7 +36,12 @@ _MAX_WAIT_FOR_LOOP_S = 5.0
     type=click.Path(path_type=Path),
     help="Tune the running job that writes RUN; give no CMD.",
 )
-@click.option("--with-parent", type=int, metavar="PID", help="Stop when the parent process, PID, ends.")
+@click.option(
+    "--with-parent",
+    type=int,
+    metavar="PID",
+    help="Stop when the process PID ends, such as the program that started esprof.",
+)
 @click.option(
     "--rounds",
     "most_rounds",
@@ -64,7 +69,7 @@ _MAX_WAIT_FOR_LOOP_S = 5.0
     type=click.IntRange(2),
     default=_DEFAULT.blocks,
     show_default=True,
-    help="Blocks with the change in a trial; there are as many without it.",
+    help="A trial has N blocks with the change and N without.",
 )
 @click.option(
     "--allow",
@@ -101,12 +106,14 @@ def command(
 
     CMD starts a script that trains with esprof.elastic.ElasticTrainer; the script needs no change.
 
-    In each round, replay predicts the best assignment of logical workers (ESTs) to ranks. The job alternates blocks of
-    steps with and without the change, and accepts it if steps become significantly shorter. Trained weights stay the
-    same, bit for bit. The next round starts when the step time has changed for good. RUN/rounds.jsonl lists all rounds.
+    In each round, replay predicts the best assignment of logical workers (ESTs) to ranks. The job alternates blocks
+    of steps with and without the change, and accepts it if steps become significantly shorter. The trained weights
+    are bit-identical to those without tuning. The next round starts when the step time has changed permanently.
+    RUN/rounds.jsonl lists all rounds.
 
-    With --allow compression, the job also benchmarks codecs for its gradients and tries the best one, once. It removes the
-    codec if steps do not become shorter, or if the compression error exceeds --max-vnmse.
+    With --allow compression, the job also benchmarks codecs for its gradients and tries the best one, once. A codec
+    changes the trained weights. It removes the codec if steps do not become shorter, or if the compression error
+    exceeds --max-vnmse.
 
     \b
     esprof tune -o RUN -- torchrun --nproc-per-node 4 train.py

@@ -31,6 +31,7 @@ from esprof.run.run import WarningCode
 _SKIP, _STEPS, _REPEATS = 5, 40, 3
 _TOLERANCE_PCT = 5.0
 _STDERR = 2
+_TERMS = ", ".join(f"{knob.name}={knob.example}" for knob in KNOBS.values() if knob.is_term)
 
 _Values = Mapping[str, str]
 """Name of a knob -> its value, as read back."""
@@ -70,7 +71,12 @@ class _BehindDashes(click.Command):
 @click.command("verify", cls=_BehindDashes)
 @click.argument("recorded", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("job", metavar="-- CMD…", nargs=-1, type=click.UNPROCESSED)
-@click.option("--what-if", "spec", metavar="SPEC", help="Scenario to predict and apply, such as bucket_mb=4.")
+@click.option(
+    "--what-if",
+    "spec",
+    metavar="SPEC",
+    help=f"Scenario to predict and apply, such as bucket_mb=4; one of {_TERMS}.",
+)
 @click.option(
     "--set",
     "unpromised",
@@ -120,10 +126,10 @@ def command(
 
     RUN is a recording of CMD. First, replay's prediction for the change is written to RUN/ledger.jsonl. Then CMD runs
     alternately without and with the change, without the profiler. esprof applies the change in the job's processes and
-    checks that it took effect. The observed step time is written to the ledger as well. Output of CMD goes to stderr.
+    checks that it took effect. The measured step time is written to the ledger as well. Output of CMD goes to stderr.
 
-    Exit code 3: the observed step is outside the predicted interval, and off the prediction by more than --tolerance. Exit
-    code 1: the change did not take effect.
+    Exit code 3: the measured step time is outside the predicted interval, and also differs from the prediction by
+    more than --tolerance. Exit code 1: the change did not take effect.
 
     \b
     esprof verify RUN --what-if bucket_mb=4 -- torchrun --nproc-per-node 2 train.py
@@ -189,11 +195,8 @@ def _spelled(name: str, value: str) -> str:
 
 
 def _known() -> str:
-    terms, others = (
-        ", ".join(f"{knob.name}={knob.example}" for knob in KNOBS.values() if knob.is_term is is_term)
-        for is_term in (True, False)
-    )
-    return f"Knobs: {terms}; with --set only: {others}."
+    others = ", ".join(f"{knob.name}={knob.example}" for knob in KNOBS.values() if not knob.is_term)
+    return f"Knobs: {_TERMS}; with --set only: {others}."
 
 
 def _open(recorded: Path) -> Run:
@@ -276,7 +279,8 @@ def _variant(plan: VerifyPlan, changed: bool) -> str:
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into SystemExit, so that the block removes its temporary files. A running job gets them."""
+    """Turn SIGTERM and SIGHUP into SystemExit, so that the block removes its temporary files. A running job gets
+    them."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
