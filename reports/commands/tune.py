@@ -112,7 +112,7 @@ def command(
     RUN/rounds.jsonl lists all rounds.
 
     With --allow compression, the job also benchmarks codecs for its gradients and tries the best one, once. A codec
-    changes the trained weights. It removes the codec if steps do not become shorter, or if the compression error
+    changes the trained weights. The job removes the codec if steps do not become shorter, or if the compression error
     exceeds --max-vnmse.
 
     \b
