@@ -101,6 +101,14 @@ def test_sentences():
     assert "too close to the limit" in sentence(metric(outcome="inconclusive", change=5))
 
 
+def test_a_significant_gain_is_shown_as_improved():
+    check = answer(metric(outcome="unchanged", change=-6, improved=True))
+    first, *rest = render_text(check).splitlines()
+    assert (check.outcome, first) == ("unchanged", "check: improved")
+    assert rest[2].endswith("  improved")
+    assert render_text(answer(metric(outcome="unchanged", improved=False))).startswith("check: unchanged\n")
+
+
 def test_markdown_table_has_equal_columns():
     lines = [line for line in render_markdown(answer(metric(), UNSURE)).splitlines() if line.startswith("|")]
     assert len(lines) == 4
