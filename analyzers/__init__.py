@@ -1,8 +1,8 @@
 """Findings, breakdowns and comparisons: pure functions over a Run, its Dfg and its Timeline.
 
-`findings/` has a file for each rule, `advisors/` what to change, `gate/` the check for CI, `ops/` the table of operations,
-`summary/` the report, `verified/` predictions held against what came; `steps/`, `samples/` and `views/` what they look at.
-The names below load their module on first use, so that a part can be imported without the others.
+`findings/` has one file for each rule, `advisors/` proposes changes, `gate/` is the check for CI, `ops/` the table of
+operations, `summary/` the report, `verified/` compares predictions with measurements; `steps/`, `samples/` and `views/`
+prepare the data for them. The names below load their module on first use, so that one can be imported alone.
 """
 
 from importlib import import_module

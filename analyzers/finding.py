@@ -18,8 +18,7 @@ Confidence = Literal["high", "medium", "low"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One cause of lost time. `id` is stable (`ESP101`); `saving_us` is the estimated saving of a step without the "
-    "cause."""
+    """One cause of lost time. `id` is stable (`ESP101`); `saving_us` is the estimated saving of a step without the cause."""
 
     id: str
     title: str
@@ -99,8 +98,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     findings: tuple[Finding, ...]
     ignored: tuple[Ignored, ...] = ()
-    """Findings excluded by the user's configuration, listed separately; `findings` and the verdict do not contain "
-    "them."""
+    """Findings excluded by the user's configuration; `findings` and the verdict do not contain them."""
     step_us: float | None
     """Mean of `steps` or, if none was recorded, of all steps that ended; None if none did."""
     scatter_pct: float | None

@@ -1,5 +1,4 @@
-"""The largest share of a step that is not compute, for runs without a finding: its kind and, if known, source "
-"location."""
+"""The largest share of a step that is not compute, for runs without a finding: its kind and source location."""
 
 from collections import defaultdict
 from collections.abc import Sequence

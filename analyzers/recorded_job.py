@@ -1,4 +1,4 @@
-"""What every analysis of a Run shares that needs no replay: its steps and its samples, each looked at once."""
+"""Data of a Run that analyses share without a replay: its steps and samples, each read once."""
 
 from functools import cached_property
 
@@ -11,7 +11,7 @@ from esprof.run.run import Run
 
 
 class RecordedJob:
-    """A Run with its steps and samples. Made once where an analysis begins, and handed on as `Replayed` is."""
+    """A Run with its steps and samples. Made once at the start of an analysis and passed on like `Replayed`."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -20,15 +20,15 @@ class RecordedJob:
 
     @cached_property
     def slow_groups(self) -> list[SlowGroup]:
-        """The groups of slow steps, among those that ran without the profiler."""
+        """Groups of slow steps among the steps without profiler."""
         return slow_groups(self.steps)
 
     @cached_property
     def function_times(self) -> FunctionTimes:
-        """How long functions of the job's own code take in the steps without profiler."""
+        """Times of functions of the job's own code in the steps without profiler."""
         return FunctionTimes(self.samples)
 
     @cached_property
     def collections(self) -> Collections | None:
-        """What garbage collections take of the steps without profiler; None where nothing tells."""
+        """Time of garbage collections in the steps without profiler; None if unknown."""
         return collections(self.samples)

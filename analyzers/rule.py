@@ -118,8 +118,7 @@ class Rule:
 
 
 def explains(case: Case, specific: Cause, saving_ns: float) -> bool:
-    """Whether a cause explains most of a more general one that saves `saving_ns`, so that only one should be "
-    "reported."""
+    """Whether a cause explains most of a more general one that saves `saving_ns`, so that only one should be reported."""
     gain = None if specific.scenario is None else case.pricer.saving_ns(specific.scenario)
     return gain is not None and gain >= MIN_SHARE_OF_GENERAL_CAUSE * saving_ns
 

@@ -17,24 +17,24 @@ COLLECT_LESS = (
 )
 
 TIMES_A_CLOSE_LINE_COUNTS = 100
-"""How many times as much a line counts that was seen within a millisecond of the end of a collection."""
+"""Weight of a line sampled within a millisecond after a collection, relative to other lines."""
 
 
 @dataclass(frozen=True)
 class Collections:
-    """What garbage collections take of the steps without profiler."""
+    """Cost of garbage collections in the steps without profiler."""
 
     measured: MeasuredPrice
     count: int
-    """How many there were, on all ranks."""
+    """Collections on all ranks."""
     per_step_ns: dict[Rank, float]
-    """What a mean step of each rank spends in them, ns."""
+    """Their time in a mean step of each rank, ns."""
     location: str
-    """The line that was seen right behind most of their time; "" for none."""
+    """The line sampled right after most of their time; "" if there is none."""
 
 
 def collections(samples: JobSamples) -> Collections | None:
-    """Those of the whole run; None where there are none, or too few steps to tell.
+    """Garbage collections of the whole run; None if there are none, or too few steps.
 
     In a step in which several ranks collect, the others wait for the one that takes longest.
     """
@@ -55,7 +55,7 @@ def collections(samples: JobSamples) -> Collections | None:
         by_rank[rank] = np.bincount(at[inside], (end - begin)[inside], len(steps))
         seen = zip(sampled.frames_behind(end[inside]), (end - begin)[inside].tolist(), strict=True)
         for (frame, is_close), took in seen:
-            # Between windows with stacks the next look may come when the thread is at something else.
+            # Outside of windows with stacks, the thread may have moved on by the next sample.
             behind[frame] += took * (TIMES_A_CLOSE_LINE_COUNTS if is_close else 1)
     longest = np.max(list(by_rank.values()), axis=0)
     if not longest.any():

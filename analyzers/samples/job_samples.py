@@ -1,4 +1,4 @@
-"""The samples of all ranks of a Run: where their training threads were, by time."""
+"""Stack samples of the training threads of all ranks of a Run, by time."""
 
 from dataclasses import dataclass
 
@@ -11,17 +11,17 @@ from esprof.replay.cpu.sampled import RankSamples
 
 @dataclass(frozen=True)
 class StackSamples:
-    """The samples of one rank, by time; each array has an entry for each of them. See `schema.SAMPLES`."""
+    """Stack samples of one rank, by time; arrays have one entry for each sample. See `schema.SAMPLES`."""
 
     at_ns: np.ndarray
     """When it was taken, on the rank's clock."""
     dur_ns: np.ndarray
-    """How long it stands for."""
+    """Time that the sample represents."""
     cpu_ns: np.ndarray
-    """How much of that the thread ran; -1 where that is not known."""
+    """CPU time of the thread in `dur_ns`; -1 where unknown."""
     step: np.ndarray
     code: np.ndarray
-    """Index into `stacks`; -1 where no stack was seen."""
+    """Index into `stacks`; -1 without a stack."""
     stacks: list[str]
     """The distinct stacks, each a text of lines, the innermost last."""
 
@@ -47,7 +47,7 @@ class JobSamples:
         return self._samples[rank]
 
     def collecting(self, rank: Rank) -> RankSamples:
-        """The same with the garbage collections of `rank`, as replay looks at them."""
+        """The samples of `rank` with its garbage collections, as replay reads them."""
         if rank not in self._collecting:
             self._collecting[rank] = RankSamples(self.run, rank)
         return self._collecting[rank]

@@ -1,4 +1,4 @@
-"""The steps of the whole run, inside windows and out, as the job had them."""
+"""The steps of the whole run, inside and outside of windows."""
 
 from functools import cached_property, reduce
 from typing import Literal
@@ -10,7 +10,7 @@ from esprof.run.run import Run
 from esprof.run.schema import Table
 
 ComparedPhase = Literal["plain", "timed"]
-"""`plain` steps ran without the profiler, `timed` steps under it. The two are never compared with one another."""
+"""`plain` steps ran without the profiler, `timed` steps under it. They are never compared with each other."""
 
 
 class JobSteps:
@@ -41,7 +41,7 @@ class JobSteps:
         return found
 
     def last(self, rank: Rank) -> int:
-        """The last step of `rank` that ended; 0 where none is known."""
+        """The last step of `rank` that ended; 0 if there is none."""
         return int(self.table(rank).ints("step").max(initial=0))
 
     def numbers(self, phase: ComparedPhase) -> np.ndarray:
@@ -60,7 +60,7 @@ class JobSteps:
         return found
 
     def _rows_of(self, rank: Rank, steps: np.ndarray) -> np.ndarray:
-        """The rows of `steps` in the table of `rank`, by number of the step; of a step with several rows, the first."""
+        """Rows of `steps` in the table of `rank`, ordered by step; if a step has several rows, the first."""
         if rank not in self._rows:
             self._rows[rank] = np.unique(self.table(rank).ints("step"), return_index=True)
         numbers, first = self._rows[rank]
@@ -68,7 +68,7 @@ class JobSteps:
         return rows
 
     def rows(self, rank: Rank, steps: np.ndarray) -> Table:
-        """What `rank` tells of `steps`, which it has, one row each."""
+        """The table of `rank` at `steps`, which it must have, one row for each."""
         return self.table(rank).where(self._rows_of(rank, steps))
 
     def over_ranks(self, steps: np.ndarray, column: str) -> np.ndarray:
@@ -76,10 +76,10 @@ class JobSteps:
         return np.stack([self.table(rank).ints(column)[self._rows_of(rank, steps)] for rank in self.run.ranks])
 
     def durations_ns(self, steps: np.ndarray) -> np.ndarray:
-        """How long the job took for each of `steps`, ns, int64[steps].
+        """Duration of each of the job's `steps`, ns, int64[steps].
 
-        The job's step runs from the moment the last rank begins it to the moment the last rank ends it, so that
-        consecutive steps neither overlap nor leave a gap. A clock that is ahead on one rank moves both borders alike.
+        The job's step lasts from when the last rank begins it until the last rank ends it, so that consecutive steps
+        neither overlap nor leave a gap. A clock offset of one rank moves both step boundaries alike.
         """
         starts, took = self.over_ranks(steps, "start_ns"), self.over_ranks(steps, "dur_ns")
         of_job: np.ndarray = (starts + took).max(axis=0) - starts.max(axis=0)
@@ -87,8 +87,7 @@ class JobSteps:
 
     @cached_property
     def epochs(self) -> tuple[int, ...]:
-        """The steps in which the first rank begins a pass over a DataLoader that lasts for more than a step, but for its
-        first.
+        """Steps in which the first rank begins a further pass over a DataLoader that takes more than one step.
 
         A pass that begins and ends in one step is a validation.
         """

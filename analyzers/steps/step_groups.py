@@ -1,4 +1,4 @@
-"""The slow steps of a run, grouped by when they come: where an epoch begins, every so many steps, in a row, now and then."""
+"""Slow steps of a run, grouped by when they occur: at the start of an epoch, periodically, in a row, or at random."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,41 +10,41 @@ from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.statistics import mean_margin
 
 SLOW_TIMES_MEDIAN = 1.3
-"""A step is slow that takes more than so many times the median."""
+"""A step is slow if it takes more than this multiple of the median."""
 
 AT_RANDOM = "now and then"
 
 MIN_STEPS_OF_A_RULE = 4
-"""Slow steps from which on a period may be told."""
+"""Least number of slow steps for a period or a row."""
 
 MIN_STEPS_AT_RANDOM = 3
-"""Slow steps, without a rule by which they come, from which on they are looked at: fewer may be anything."""
+"""Least number of slow steps at random times to form a group."""
 
 WARM_UP_SHARE = 0.1
-"""Slow steps in so large a share of the run, from its begin, may be what a job does only once, such as compiling."""
+"""Slow steps in this first share of the run may be one-time work, such as compiling."""
 
 MIN_STEPS = 16
-"""Steps from which on groups may be told: among fewer, chance makes one too often."""
+"""Least number of steps for groups: among fewer, chance makes one too often."""
 
 MIN_SHARE_DUE = 0.8
-"""Least share of the steps that are due that must be slow, and, of a period or a row, of the slow steps that must be due."""
+"""Least share of the expected steps that must be slow; for a period or a row, also of the slow steps that are expected."""
 
 MIN_TIMES_THE_EXCESS = 2.0
-"""Slow steps that take so many times as much too long as others are looked at without those: what any machine does to some
-steps must not hide what a job does to others."""
+"""Slow steps whose excess time is this multiple of the next lower one are also examined without the less slow steps, so that
+noise of the machine does not hide a pattern of the job."""
 
 MIN_EPOCHS = 2
-"""Slow beginnings of epochs, the first one aside, from which on they are a group whatever makes them slow."""
+"""Least number of slow epoch starts, excluding the first, to count as regular."""
 
 AT_EPOCHS = "where an epoch begins"
 
 MAX_SHARE_OF_EPOCHS = 0.34
-"""Share of all steps up to which the first ones of epochs may be told from others."""
+"""Largest share of all steps that start an epoch; above it, they cannot be distinguished from the others."""
 
 
 @dataclass(frozen=True)
 class SlowGroup:
-    """Slow steps that come by one rule. `took_ns` of all steps of the job, float64[steps], by number, `steps`."""
+    """Slow steps with one pattern. `took_ns`, float64[steps], holds the duration of each of the job's `steps`."""
 
     steps: np.ndarray
     took_ns: np.ndarray
@@ -53,28 +53,28 @@ class SlowGroup:
     is_usual: np.ndarray
     """The steps that are in no group, bool[steps]."""
     when: str
-    """When they come, as text."""
+    """The pattern as text."""
     every: int | None = None
-    """Every how many steps they come; None where that is not their rule."""
+    """Period in steps; None if they are not periodic."""
     row: tuple[int, int] | None = None
-    """The first and the last of steps that are slow one after the other; None where that is not their rule."""
+    """First and last of consecutive slow steps; None if they are not consecutive."""
 
     @property
     def excess_ns(self) -> float:
-        """How much longer a slow step takes than a usual one, ns."""
+        """Excess of a mean slow step over a usual one, ns."""
         return self.between(self.took_ns)
 
     def between(self, values: np.ndarray) -> float:
-        """By how much the mean of `values`, float64[steps], is greater in slow steps than in usual ones."""
+        """Mean of `values`, float64[steps], in slow steps minus that in usual steps."""
         return float(values[self.is_slow].mean() - values[self.is_usual].mean())
 
     @property
     def measured(self) -> MeasuredPrice:
-        """What the mean step would gain, were these steps like the usual ones."""
+        """Saving of the mean step if these steps took as long as usual ones."""
         share, of_usual = float(self.is_slow.mean()), mean_margin(self.took_ns[self.is_usual])
         if self.is_regular:
             of_slow = share * mean_margin(self.took_ns[self.is_slow])
-        else:  # How many there are is chance, too.
+        else:  # Their number is random, too.
             of_slow = mean_margin(np.where(self.is_slow, self.took_ns - self.took_ns[self.is_usual].mean(), 0.0))
         return MeasuredPrice(
             saving_ns=share * self.excess_ns,
@@ -84,12 +84,12 @@ class SlowGroup:
 
     @property
     def is_regular(self) -> bool:
-        """Whether there will be as many in any other part of the run."""
+        """Whether the same number is expected in any other section of the run."""
         return self.every is not None or (self.when == AT_EPOCHS and self.is_slow.sum() >= MIN_EPOCHS)
 
 
 def slow_groups(job: JobSteps) -> list[SlowGroup]:
-    """The groups of slow steps among those that ran without the profiler; none where these are too few."""
+    """Groups of slow steps among the steps without profiler; none if there are too few steps."""
     steps = job.numbers("plain")
     if len(steps) < MIN_STEPS:
         return []
@@ -111,7 +111,7 @@ def slow_groups(job: JobSteps) -> list[SlowGroup]:
 
 
 def _by_rule(steps: np.ndarray, took: np.ndarray, left: np.ndarray, is_slow: np.ndarray) -> SlowGroup | None:
-    """The largest group among the slow steps that are `left` that comes every so many steps, or in a row."""
+    """The largest periodic or consecutive group among the slow steps `left`."""
     for some in _from_slow_to_slowest(took - np.median(took), left):
         every = _period(steps, some)
         if every is not None:
@@ -126,7 +126,7 @@ def _by_rule(steps: np.ndarray, took: np.ndarray, left: np.ndarray, is_slow: np.
 
 
 def _from_slow_to_slowest(excess: np.ndarray, left: np.ndarray) -> Iterator[np.ndarray]:
-    """The steps that are `left`, then those that take `MIN_TIMES_THE_EXCESS` too long, and so on; bool[steps] each."""
+    """The steps `left`, then only those above each jump of the excess by `MIN_TIMES_THE_EXCESS`; bool[steps] each."""
     if left.any():
         yield left
     ranked = np.sort(excess[left])
@@ -135,16 +135,16 @@ def _from_slow_to_slowest(excess: np.ndarray, left: np.ndarray) -> Iterator[np.n
 
 
 def _row(is_slow: np.ndarray) -> tuple[int, int] | None:
-    """(first, last) of the steps in which nearly all are slow, and which are nearly all that are; None for none.
+    """(first, last) position of a row in which nearly all steps are slow and which holds nearly all slow steps.
 
-    A few that are slow elsewhere do not count, nor does the row that a job's start may be.
+    A few slow steps elsewhere are ignored. None if there is no row, or if it may be the job's warm-up.
     """
     positions = np.flatnonzero(is_slow)
     aside = int((1 - MIN_SHARE_DUE) / 2 * len(positions))
     if len(positions) - 2 * aside < MIN_STEPS_OF_A_RULE:
         return None
     first, last = int(positions[aside]), int(positions[-1 - aside])
-    # What lies aside may belong to the row nonetheless.
+    # The ignored ones may be next to the row and belong to it.
     while first > 0 and is_slow[first - 1]:
         first -= 1
     while last + 1 < len(is_slow) and is_slow[last + 1]:
@@ -155,16 +155,16 @@ def _row(is_slow: np.ndarray) -> tuple[int, int] | None:
 
 
 def _period(steps: np.ndarray, is_slow: np.ndarray) -> int | None:
-    """Every how many of `steps` (numbers, ascending) a slow one comes; None where they come at random.
+    """Period of the slow ones among `steps` (numbers, ascending); None if they are not periodic.
 
-    Windows take steps out of the row, so that a distance may be a multiple of the period.
+    Windows remove steps, so that a distance may be a multiple of the period.
     """
     slow = steps[is_slow]
     if len(slow) < MIN_STEPS_OF_A_RULE:
         return None
     values, counts = np.unique(np.diff(slow), return_counts=True)
     every = int(values[counts.argmax()])
-    # The steps that are due by the most frequent remainder must be slow, and no others.
+    # Exactly the steps with the most frequent remainder should be slow.
     remainders, counts = np.unique(slow % every, return_counts=True)
     is_due = steps % every == remainders[counts.argmax()]
     hits = int(np.count_nonzero(is_due & is_slow))

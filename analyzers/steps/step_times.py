@@ -1,4 +1,4 @@
-"""What each step of the whole run took, with the windows, the passes over the data and the steps that findings name."""
+"""Duration of each step of the run, with windows, passes over the data, and the steps that findings name."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
@@ -14,15 +14,15 @@ from esprof.core.types import NS_PER_S, NS_PER_US
 from esprof.run.run import Window
 
 Role = Literal["plain", "timed", "stack", "beside"]
-"""Phases of steps, and `beside`: the job's first step, and those in which the profiler warmed up or wrote."""
+"""Phases of steps, and `beside`: the job's first step, and steps in which the profiler warmed up or wrote."""
 
 ROLES: tuple[Role, ...] = get_args(Role)
-"""A step of the job is the last of these that it was on any rank."""
+"""In order of precedence: the role of the job's step is the last of these that the step has on any rank."""
 
 MAX_STRETCHES = 600
-"""Stretches of steps that are told apart: more would not fit beside each other on a screen."""
+"""Most stretches of steps drawn separately: more would not fit on a screen."""
 MAX_BORDERS_NAMED = 60
-"""Windows, and passes over the data, that are named one by one: more would cover what they are to mark."""
+"""Most windows, or passes over the data, that are marked: more would hide the steps."""
 
 _HEADROOM = 1.25
 
@@ -34,7 +34,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     us: tuple[float, ...]
     at_s: tuple[float, ...]
     of: int
-    """How many steps these stand for."""
+    """Number of steps that these represent."""
 
 
 class FindingMark(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,20 +46,20 @@ class FindingMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps of the job over the run. Of many, the shortest and the longest of each stretch stand for all."""
+    """Steps of the job over the run. If there are many, the shortest and longest of each stretch represent it."""
 
     series: dict[Role, Series]
     marks: tuple[FindingMark, ...]
     steps: int
     stretch: int
-    """Steps in a stretch; 1 where every step is here."""
+    """Steps in a stretch; 1 if every step is included."""
     span_s: float
     mean_us: float
-    """Of the plain steps, like `median_us`; all of them count, drawn or not."""
+    """Mean of all plain steps, drawn or not; so is `median_us`."""
     median_us: float
     plain: int
     top_us: float
-    """Up to where an axis shows what is usual; what takes longer than that is in `above`."""
+    """Upper end of the axis; `above` counts the longer steps."""
     above: int
     longest_us: float
     windows: tuple[Window, ...]
@@ -72,7 +72,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_times(job: RecordedJob, findings: Sequence[Finding] = ()) -> StepTimes | None:
-    """What the report shows of the steps over the run; None where no step ran without the profiler."""
+    """Step times for the report; None if no step ran without the profiler."""
     plain = job.steps.numbers("plain")
     if not len(plain):
         return None
@@ -83,7 +83,7 @@ def step_times(job: RecordedJob, findings: Sequence[Finding] = ()) -> StepTimes 
     stretch = max(1, -(-int(steps[-1] - steps[0] + 1) // MAX_STRETCHES)) if len(steps) > 2 * MAX_STRETCHES else 1
 
     def series(chosen: np.ndarray) -> Series:
-        """Of the steps at these places."""
+        """Series of the steps at these positions."""
         drawn = chosen if stretch == 1 else chosen[_extremes(steps[chosen] // stretch, took_us[chosen])]
         return Series(
             step=tuple(steps[drawn].tolist()),
@@ -139,7 +139,7 @@ def _steps(job: JobSteps) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _extremes(stretch: np.ndarray, took: np.ndarray) -> np.ndarray:
-    """Places of the shortest and the longest of each stretch, ascending."""
+    """Positions of the shortest and longest step of each stretch, ascending."""
     order = np.lexsort((took, stretch))
     is_first = np.diff(stretch[order], prepend=stretch[order[:1]] - 1) != 0
     is_last = np.append(is_first[1:], True)

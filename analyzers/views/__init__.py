@@ -1,1 +1,1 @@
-"""What several rules look at: breakdown, transfers, memory, probes, peaks of devices, and what surrounds a call."""
+"""Views shared by several rules: breakdown, collectives, memory, probes, device peaks, and enclosing calls."""

@@ -1,4 +1,4 @@
-"""Where each rank's step goes: a partition of its time, by what the device and the host were doing."""
+"""Breakdown of each rank's step: a partition of its time by the activity of device and host."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from esprof.replay.replayed import Replayed
 
 
 def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
-    """One RankBreakdown a rank, the mean over its steady steps. See `RankBreakdown` for what counts as what."""
+    """Breakdown of each rank's mean steady-state step."""
     timeline, dfg = replayed.timeline, replayed.built.dfg
     found = []
     for column, rank in enumerate(dfg.marks.ranks):
@@ -71,7 +71,7 @@ def waits(timeline: Timeline, rank: Rank) -> np.ndarray:
 
 
 def stalls(timeline: Timeline, rank: Rank) -> np.ndarray:
-    """The time this rank's threads spend in the loader's `next`, waiting or making batches, ns, shape (n, 2)."""
+    """Intervals in which this rank's threads are in the loader's `next`, waiting or making batches, ns, shape (n, 2)."""
     dfg = timeline.dfg
     nodes = _of(dfg, _on(dfg, dfg.nodes_of(rank), LaneKind.CPU), Cls.DATA)
     before = np.array([_lane_end_before(timeline, int(node)) for node in nodes], np.int64)
@@ -93,7 +93,7 @@ def _of(dfg: Dfg, nodes: np.ndarray, *classes: Cls) -> np.ndarray:
 
 
 def _lane_end_before(timeline: Timeline, node: int) -> int:
-    """When the thread of `node` was done with what came before: a blocking call begins there, its work only later."""
+    """End of the predecessors of `node` on its thread, ns. A blocking call begins there, its work only later."""
     dfg: Dfg = timeline.dfg
     sources = dfg.pred_idx[dfg.pred_ptr[node] : dfg.pred_ptr[node + 1]]
     same = sources[dfg.lane[sources] == dfg.lane[node]]
@@ -105,9 +105,9 @@ def _intervals(timeline: Timeline, nodes: np.ndarray) -> np.ndarray:
 
 
 def partition(layers: list[np.ndarray], spans: np.ndarray) -> np.ndarray:
-    """Split disjoint `spans` (s, 2) among `layers`: each instant goes to the first layer that covers it, else to the rest.
+    """Split disjoint `spans` (s, 2) among `layers`: an instant counts for the first layer that covers it, else for the rest.
 
-    Returns (s, layers + 1) in the unit given; each row sums to its span.
+    Returns (s, layers + 1) in the unit of `spans`; each row sums to its span.
     """
     bounds = np.unique(np.concatenate([spans.ravel(), *(layer.ravel() for layer in layers)]))
     begin, length = bounds[:-1], np.diff(bounds)

@@ -1,5 +1,4 @@
-"""The collectives of a run's steady-state steps: when they were launched, how long they took, and how much is "
-"exposed."""
+"""The collectives of a run's steady-state steps: launch times, durations, and exposed time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,8 +137,7 @@ def _within(launched: np.ndarray, step: np.ndarray, gradients: np.ndarray) -> np
 
 
 def _since(launched: np.ndarray, step: np.ndarray, gradients: np.ndarray, which: np.ufunc, start: int) -> np.ndarray:
-    """Mask of launches at or after the begin of the first (`np.minimum`) or last (`np.maximum`) gradient of their "
-    "step."""
+    """Mask of launches at or after the start of the first (`np.minimum`) or last (`np.maximum`) gradient of their step."""
     steps, at = np.unique(gradients[:, 0], return_inverse=True)
     begin = np.full(len(steps), start)
     which.at(begin, at, gradients[:, 1])

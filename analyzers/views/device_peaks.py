@@ -1,19 +1,19 @@
-"""What devices multiply at most, by their makers' data sheets."""
+"""Peak rates of matrix multiplication by device, from vendors' data sheets."""
 
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 Precision = Literal["float32", "TF32", "16 bits"]
-"""How a kernel multiplies: on general units, or on tensor or matrix cores with TF32 or with (b)float16."""
+"""Precision of a kernel's multiplications: float32 on general units, or TF32 or (b)float16 on tensor or matrix cores."""
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that devices of one kind multiply and add, dense, in 10^12 operations a second."""
+    """Peak of dense multiply-adds of one kind of device, in 10^12 operations per second."""
 
     devices: str
-    """Finds their names, as torch tells them."""
+    """Pattern of their names as torch reports them."""
     rates: dict[Precision, float]
 
 
@@ -29,24 +29,24 @@ _PEAKS = (
     Peak(r"\bH100 80GB HBM3\b|\bH200\b|\bGH200\b", {"float32": 67, "TF32": 494, "16 bits": 989}),
     Peak(r"\bMI300X\b", {"float32": 163.4, "TF32": 653.7, "16 bits": 1307.4}),
 )
-"""NVIDIA's data sheets of V100 (2020), T4 (2019), A100 (2021), A30, A40 (2022), L4 (2023), H100 and H200 (2023, 2024), where
-those name twice as much for sparse matrices the dense half; AMD's of MI300X (2023). Nothing is known of other devices."""
+"""From NVIDIA's data sheets of V100 (2020), T4 (2019), A100 (2021), A30, A40 (2022), L4 (2023), H100 and H200 (2023, 2024),
+and AMD's of MI300X (2023). Where a data sheet gives the rate for sparse matrices, the dense rate is half of it."""
 
 _TF32 = re.compile(r"tf32|s1688gemm(?!_(fp|bf)16)", re.IGNORECASE)
 _HALF = re.compile(r"bf16|bfloat16|nvjet_[ht]s[ht]|fp?16|half|hgemm|884gemm|16816|_h\w*gemm|HHS|HBS|BBS", re.IGNORECASE)
 _OTHERS = re.compile(r"nvjet_(?![ht]s[ht])|dgemm|f64|s8_|i8|e4m3|e5m2|fp8", re.IGNORECASE)
-"""Find the names of kernels of cuBLAS, CUTLASS and rocBLAS that take TF32, 16 bits, or anything but those and float32."""
+"""Match names of cuBLAS, CUTLASS and rocBLAS kernels that use TF32, 16 bits, or neither of them nor float32."""
 
 
 def peak_of(device: str | None) -> Peak | None:
-    """The peak of a device by its name; None for one that is not known, or is a part of one (MIG, vGPU)."""
+    """The peak of a device by its name; None if it is unknown or a slice of a device (MIG, vGPU)."""
     if re.search(r"\bMIG\b|-\d+[QC]\b", device or ""):
         return None
     return next((peak for peak in _PEAKS if re.search(peak.devices, device or "")), None)
 
 
 def precision_of(kernel: str) -> Precision | None:
-    """How a kernel that multiplies matrices does so, by its name; None for one that takes 64 or 8 bits."""
+    """Precision of a matrix multiplication kernel by its name; None for 64 or 8 bits."""
     if _OTHERS.search(kernel):
         return None
     if _HALF.search(kernel) and "tf32" not in kernel.lower():

@@ -1,4 +1,4 @@
-"""What a run tells of memory: each rank's peaks, and its use over time."""
+"""Memory use of a run: each rank's peaks, and use over time."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,11 +14,11 @@ MAX_POINTS_OF_A_CURVE = 200
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The most memory that one rank held, in all and in each phase of its steps; None where that is not known."""
+    """Peak memory of one rank, overall and in each phase of its steps; None where unknown."""
 
     rank: Rank
     of: Literal["cuda", "rss"]
-    """What is counted: what CUDA's allocator has handed out, or the resident set of the process."""
+    """`cuda`: bytes allocated by CUDA's caching allocator. `rss`: resident set of the process."""
     peak: Bytes
     limit: Bytes | None
     reached: str | None = None
@@ -29,18 +29,18 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of one rank over time, each point the most of a short stretch."""
+    """Memory of one rank over time; each point is the maximum of a short interval."""
 
     rank: Rank
     at_s: tuple[float, ...]
     """Seconds since the first sample of any rank."""
     used: tuple[Bytes, ...]
     reserved: tuple[Bytes, ...]
-    """What CUDA's allocator holds of the device; empty where there is no such thing."""
+    """Bytes that CUDA's allocator has reserved on the device; empty without CUDA."""
 
 
 class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What was sampled of memory: the peaks of every rank, and the curves of the few ranks that hold most."""
+    """Sampled memory use: peaks of every rank, and curves of the few ranks with the highest peaks."""
 
     ranks: tuple[RankMemory, ...]
     curves: tuple[MemoryCurve, ...]
@@ -49,7 +49,7 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _MemorySamples:
-    """The samples of one rank by time. `used` is the most that is known to have been held from the sample before to it."""
+    """Samples of one rank by time. `used` is the known maximum since the previous sample."""
 
     of: Literal["cuda", "rss"]
     at_ns: np.ndarray
@@ -61,7 +61,7 @@ class _MemorySamples:
 
 
 def memory_use(run: Run) -> MemoryUse | None:
-    """What the report shows of memory; None where nothing was sampled."""
+    """Memory use for the report; None if memory was not sampled."""
     samples = {rank: of_rank for rank in run.ranks if (of_rank := _samples(run, rank)) is not None}
     if not samples:
         return None
@@ -73,7 +73,7 @@ def memory_use(run: Run) -> MemoryUse | None:
 
 
 def rank_memory(run: Run, meta: RankMeta) -> RankMemory | None:
-    """The peaks of one rank: by its samples, and by what it noted at its end. None where it has neither."""
+    """Peaks of one rank, from its samples and from the peak it noted at its end; None if it has neither."""
     samples = _samples(run, meta.rank)
     if samples is None:
         if meta.peak_memory is None or meta.peak_memory_of is None:
@@ -98,7 +98,7 @@ def _samples(run: Run, rank: Rank) -> _MemorySamples | None:
         return None
     allocated, reserved, peak = (table.ints(column) for column in ("allocated", "reserved", "peak_allocated"))
     is_cuda = bool((allocated >= 0).any())
-    # The allocator's peak is that of the whole job: where it has moved, the stretch up to this sample has reached it.
+    # The allocator's peak covers the whole job: if it has risen, it was reached since the previous sample.
     moved = np.diff(peak, prepend=-1) != 0
     return _MemorySamples(
         of="cuda" if is_cuda else "rss",
@@ -121,7 +121,7 @@ def _peak_in(samples: _MemorySamples, phase: str) -> Bytes | None:
 
 
 def _curve(rank: Rank, samples: _MemorySamples, begin: int) -> MemoryCurve:
-    """At most `MAX_POINTS_OF_A_CURVE` points, each the most of its stretch of time."""
+    """At most `MAX_POINTS_OF_A_CURVE` points, each the maximum of its interval."""
     span = int(samples.at_ns[-1] - samples.at_ns[0]) + 1
     stretch = (samples.at_ns - samples.at_ns[0]) * MAX_POINTS_OF_A_CURVE // span
     first = np.flatnonzero(np.diff(stretch, prepend=-1))

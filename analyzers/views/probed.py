@@ -1,4 +1,4 @@
-"""What was measured of a job's devices, links, codecs and storage, as figures that a person or a program can use."""
+"""Summary of a probe: figures of a job's devices, links, codecs and storage."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -33,13 +33,13 @@ class LineSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     alpha_us: float
     us_per_mib: float
-    """What a MiB takes beside `alpha_us`; of sizes that are no bytes, what 2²⁰ of them take."""
+    """Time of a MiB in addition to `alpha_us`; for sizes that are not bytes, of 2²⁰ units."""
     worst_pct: float
     """Its worst error at a measured size. Above some 15 % only the curve should be used."""
 
 
 class CurveSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One sweep: see `esprof.run.probes.Sweep` for what its fields mean."""
+    """One sweep; its fields are those of `esprof.run.probes.Sweep`."""
 
     kind: str
     name: str
@@ -52,30 +52,30 @@ class CurveSummary(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[PointSummary, ...]
     line: LineSummary
     rate: float
-    """At the largest size: bytes, operations, or calls a second; of threads, how many times as fast as one."""
+    """At the largest size: bytes, operations, or calls per second; for threads, the speedup over one thread."""
     bus_bytes_per_s: float | None
-    """Of a collective at its largest size: what a link of each rank carries (nccl-tests, PERFORMANCE.md)."""
+    """Bus bandwidth of a collective at its largest size (nccl-tests, PERFORMANCE.md)."""
     peak_pct: float | None
-    """Of products: how much of what the device's data sheet says that is; None where that is not known."""
+    """Rate of matrix products in per cent of the device's data sheet; None if unknown."""
 
 
 class OverlapSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes on beside a backward pass, and the pass beside it."""
+    """Slowdown of an operation and of a backward pass that run concurrently."""
 
     what: str
     """`all_reduce`, `encode fp16`, …"""
     rank: Rank
     size: Bytes
     longer_pct: float | None
-    """By how much it takes longer than with nothing beside it; None where that was not measured at this size."""
+    """Slowdown of the operation over running alone; None if that was not measured at this size."""
     pass_longer_pct: float
-    """By how much the pass takes longer."""
+    """Slowdown of the backward pass."""
     lost_us_per_mib: float | None
-    """By how much work on the CPU gets longer for each MiB that is moved or encoded beside it."""
+    """Additional time of concurrent CPU work for each MiB that is sent or encoded."""
 
 
 class TwoAtOnce(msgspec.Struct, frozen=True, kw_only=True):
-    """Two collectives in flight: 1 is as fast as one alone, 2 as slow as one after the other."""
+    """Time of two concurrent collectives relative to one: 1 is full overlap, 2 is no overlap."""
 
     name: str
     size: Bytes
@@ -97,7 +97,7 @@ class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was measured. Curves are those of single ranks, or of the ranks of a collective."""
+    """All measurements. A curve belongs to a single rank, or to the ranks of a collective."""
 
     schema: str = SCHEMA
     command: tuple[str, ...]
@@ -113,7 +113,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probed(probes: Probes) -> Probed:
-    """The figures of what was measured."""
+    """Summarize the measurements of a probe."""
     names = {one.rank: one.device for one in probes.conditions}
     with_points = [sweep for sweep in probes.sweeps if sweep.points]
     return Probed(
@@ -142,7 +142,7 @@ def probed(probes: Probes) -> Probed:
 
 
 def _stands_alone(sweep: Sweep) -> bool:
-    """Whether the sweep is a curve of its own. Passes were measured at sizes of what went on beside them."""
+    """Whether the sweep is a curve of its own. Backward passes are measured at the sizes of the concurrent operation."""
     return sweep.kind != "backward" and sweep.beside in ("", "itself")
 
 
@@ -195,7 +195,7 @@ def _overlaps(sweeps: list[Sweep]) -> Iterator[OverlapSummary]:
 
 
 def _overlaps_of(passes: Sweep, sweeps: list[Sweep]) -> Iterator[OverlapSummary]:
-    """What went on beside these passes of one rank."""
+    """Summaries of the operation that ran concurrently with these backward passes of one rank."""
     (rank,), what = passes.ranks, passes.beside
     kind, _, name = what.rpartition(" ")
     mine = [one for one in sweeps if (one.kind, one.name) == (kind or "collective", name) and rank in one.ranks]
@@ -221,7 +221,7 @@ def _overlaps_of(passes: Sweep, sweeps: list[Sweep]) -> Iterator[OverlapSummary]
 
 
 def _pass_ns(sweeps: list[Sweep], rank: Rank, size: Bytes) -> float:
-    """What a pass takes with nothing beside it, ns: in the turns with what was beside it at this size, or at any time."""
+    """Duration of a backward pass alone, ns: interleaved with the concurrent passes of this size, else of all sizes."""
     alone = [one for one in sweeps if one.kind == "backward" and one.ranks == (rank,) and not one.beside]
     interleaved = [point for one in alone if one.unit == "bytes" for point in one.points if point.size == size]
     points = interleaved or [point for one in alone for point in one.points]
