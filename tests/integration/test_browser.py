@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, asks the network for nothing, and lets no name act."""
+"""The report in a real browser: charts, no network requests, and escaped names."""
 
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def test_every_chart_draws(browser, tmp_path):
     assert_sound(page)
 
 
-def test_the_stacks_of_one_rank_take_the_place_of_those_of_all(browser, tmp_path):
+def test_selecting_a_rank_shows_its_stacks(browser, tmp_path):
     whole = reportcase.report()
     other = msgspec.structs.replace(whole.flame.trees[2], nodes=whole.flame.trees[2].nodes[:2])
     flame = msgspec.structs.replace(whole.flame, trees=(*whole.flame.trees[:2], other, *whole.flame.trees[3:]))
@@ -100,7 +100,7 @@ def test_the_stacks_of_one_rank_take_the_place_of_those_of_all(browser, tmp_path
     assert_sound(page)
 
 
-def test_no_name_from_the_trace_acts(browser, tmp_path):
+def test_names_from_a_trace_are_not_executed(browser, tmp_path):
     page = open_page(browser, reportcase.hostile_report(), tmp_path)
     # An alert would have made each of these calls fail.
     assert page("document.querySelectorAll('img').length") == 0
@@ -111,7 +111,7 @@ def test_no_name_from_the_trace_acts(browser, tmp_path):
     assert_sound(page)
 
 
-def test_a_name_under_the_pointer_is_shown_as_it_is(browser, tmp_path):
+def test_a_name_in_a_tooltip_is_shown_literally(browser, tmp_path):
     page = open_page(browser, reportcase.hostile_report(), tmp_path)
     page("Plotly.Fx.hover('timeline-chart', [{curveNumber: 0, pointNumber: 0}])")
     shown = page("document.querySelector('#timeline-chart .hoverlayer').textContent")
@@ -130,7 +130,7 @@ def test_a_name_under_the_pointer_is_shown_as_it_is(browser, tmp_path):
     assert_sound(page)
 
 
-def test_a_script_that_slips_in_does_not_run(browser, tmp_path):
+def test_an_injected_script_does_not_run(browser, tmp_path):
     page = open_page(browser, reportcase.report(), tmp_path)
     page(
         """(() => {
@@ -154,7 +154,7 @@ def test_the_page_never_scrolls_sideways(browser, tmp_path, width):
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_texts_read_on_both_grounds(browser, tmp_path):
+def test_texts_are_readable_on_light_and_dark_pages(browser, tmp_path):
     """In light and dark the chart's texts have the page's own colour, which differs from its ground."""
     seen = {}
     for scheme in ("light", "dark"):

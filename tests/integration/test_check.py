@@ -96,7 +96,7 @@ def test_junit_goes_to_a_file_and_is_not_overwritten(folder):
     assert check(*arguments, "--force", cwd=folder).returncode == 3
 
 
-def test_rules_by_comma_and_again(folder):
+def test_rules_can_be_joined_by_commas_or_repeated(folder):
     rules = ("--fail-on", "step_time:+5%,step_time:+50ms", "--fail-on", "step_time:+20%")
     result = check("slow", "--baseline", "base.json", *rules, "--format", "markdown", cwd=folder)
     assert result.returncode == 3, result.stderr
@@ -116,7 +116,7 @@ def test_other_hardware_is_refused(folder):
     assert "python" not in result.stderr.split("Save a baseline")[0].replace("python version", "")
 
 
-def test_timed_steps_are_not_held_against_plain_ones(folder):
+def test_timed_steps_are_not_compared_with_plain_ones(folder):
     write_run(folder / "timed", phase="timed")
     result = check("timed", "--baseline", "base.json", cwd=folder)
     assert result.returncode == 1

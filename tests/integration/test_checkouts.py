@@ -49,7 +49,7 @@ def ask(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
 
 
-def test_each_checkout_answers_by_its_own_code(second):
+def test_each_checkout_uses_its_own_code(second):
     module = [sys.executable, "-m", "esprof"]
     assert "moonlight" in ask(module, second).stderr
     ours = ask(module, ROOT).stderr
@@ -65,7 +65,7 @@ def test_the_command_of_one_checkout_refuses_to_start_in_another(second, below):
     assert "python -m esprof" in ended.stderr
 
 
-def test_pytest_judges_the_checkout_that_it_is_run_in(second):
+def test_pytest_tests_the_checkout_in_which_it_runs(second):
     (second / "tests" / "test_which.py").write_text(TEST)
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests"]
     ended = subprocess.run(words, cwd=second, capture_output=True, text=True, timeout=200, check=False)

@@ -95,7 +95,7 @@ def injected(run, seed=0):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_offsets_of_up_to_50_ms_are_found_again(name):
+def test_offsets_of_up_to_50_ms_are_recovered(name):
     run = trace(name)
     ahead, wrong = injected(run)
     before, after = offsets(clocks_of(skewed(run, lambda rank, times: times))), offsets(clocks_of(wrong))
@@ -111,7 +111,7 @@ def ended_too_soon(calls):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_wrong_clocks_show_in_negative_transfers_and_right_ones_do_not(name):
+def test_only_wrong_clocks_give_negative_communication_times(name):
     _, wrong = injected(trace(name))
     calls = calls_of(wrong)
     assert ended_too_soon(calls) > len(calls.rank) / 4

@@ -58,7 +58,7 @@ def test_replicas_stay_equal_for_300_steps(trained, spec):
 
 
 @pytest.mark.parametrize("spec", CODECS)
-def test_each_rank_sends_as_many_bytes_as_the_wires_take(trained, spec):
+def test_each_rank_sends_the_bytes_of_its_encoded_gradients(trained, spec):
     name, _, exchange = spec.partition("@")
     _, _, sent, sizes, _ = trained[0][spec]
     assert len(sizes) == 2
@@ -85,19 +85,19 @@ def part_size(numel, ranks):
     return -(-numel // (ranks * 256)) * 256
 
 
-def test_without_a_codec_all_is_as_without_a_hook(tmp_path):
+def test_without_a_codec_the_result_equals_that_without_a_hook(tmp_path):
     for rank in train(tmp_path, 2, "without"):
         for plain, hooked in rank.values():
             assert plain == hooked
 
 
-def test_choices_change_in_mid_run_and_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
+def test_codecs_change_during_the_run_and_a_checkpoint_resumes_bit_identically(tmp_path):
     ranks = train(tmp_path, 3, "swapped")
     assert len({rank["first"] for rank in ranks} | {rank["again"] for rank in ranks}) == 1
     assert ranks[0]["events"] == []
 
 
-def test_a_plan_has_a_codec_for_each_bucket_and_a_leap_of_the_loss_ends_it(tmp_path):
+def test_a_plan_sets_a_codec_per_bucket_and_a_jump_of_the_loss_reverts_it(tmp_path):
     for rank in train(tmp_path, 2, "planned"):
         assert rank["codecs"][0] == ["none"]  # Torch's first bucket has all.
         assert rank["codecs"][1] == ["none", "none"]
@@ -107,11 +107,11 @@ def test_a_plan_has_a_codec_for_each_bucket_and_a_leap_of_the_loss_ends_it(tmp_p
         assert "for another model: that has 1,681 elements, this one 2,521" in rank["other"]
 
 
-def test_what_was_not_sent_comes_with_another_choice(tmp_path):
+def test_residuals_are_sent_after_a_change_of_codec(tmp_path):
     assert all(rank["off"] < 1e-5 for rank in train(tmp_path, 2, "nothing_is_lost", "sign", "none", "topk:0.05"))
 
 
-def test_a_codec_that_does_harm_is_given_up_by_all(tmp_path):
+def test_all_ranks_revert_a_harmful_codec(tmp_path):
     ranks = train(tmp_path, 2, "guarded")
     assert ranks[0] == ranks[1] or str(ranks[0]) == str(ranks[1])  # NaN is not equal to itself.
     assert all(
@@ -122,7 +122,7 @@ def test_a_codec_that_does_harm_is_given_up_by_all(tmp_path):
     assert ranks[0]["nan"] == ["topk:0.05 is given up for none: a gradient is not finite"]
 
 
-def test_what_cannot_be_is_refused_and_the_job_goes_on(tmp_path):
+def test_invalid_codecs_are_refused_and_the_job_continues(tmp_path):
     for rank in train(tmp_path, 2, "wrong"):
         assert "the ranks ask for different gradient compression" in rank["differ"]
         assert "no codec 'zip'" in rank["unknown"]
@@ -137,14 +137,14 @@ def test_the_loss_scale_and_accumulation_change_nothing(tmp_path):
         assert rank["True"][1] == 40
 
 
-def test_gradients_of_fsdp2_travel_as_bf16_and_are_added_in_32_bits(tmp_path):
+def test_gradients_of_fsdp2_are_sent_as_bf16_and_summed_in_32_bits(tmp_path):
     for rank in train(tmp_path, 3, script="compressed_shards.py"):
         assert rank["equal"] == [True] * 4
         assert rank["sent"] == 2 * rank["elements"] * 2 // 3
         assert "no module of this model is sharded" in rank["plain"]
 
 
-def test_a_canary_tells_harmless_compression_from_harm(tmp_path):
+def test_a_canary_distinguishes_harmless_from_harmful_compression(tmp_path):
     first, second = train(tmp_path, 2, "tried")
     assert first == second
     assert first["bf16"][0]

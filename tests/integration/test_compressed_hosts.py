@@ -59,7 +59,7 @@ def test_replicas_stay_equal_for_300_steps(trained, spec):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_wires_go_between_hosts_and_32_bits_within(trained, spec):
+def test_gradients_are_encoded_between_hosts_only(trained, spec):
     name, exchange, _ = spec.split("@")
     for rank in trained:
         _, _, sent, sizes, between = rank[spec]
@@ -74,7 +74,7 @@ def jobs(tmp_path_factory):
     return train(tmp_path_factory.mktemp("jobs"), ["one", "one", "other", "other"], "by_hosts")
 
 
-def test_choices_change_in_mid_run_and_a_checkpoint_goes_on_with_the_same_bits(jobs):
+def test_codecs_change_during_the_run_and_a_checkpoint_resumes_bit_identically(jobs):
     ranks = [rank["swapped"] for rank in jobs]
     assert len({rank["first"] for rank in ranks} | {rank["again"] for rank in ranks}) == 1
     assert ranks[0]["events"] == []
@@ -84,13 +84,13 @@ def test_without_a_codec_it_is_the_mean(jobs):
     assert all(rank["plain"]["off"] < 1e-6 for rank in jobs)
 
 
-def test_what_was_not_sent_comes_with_another_choice(tmp_path):
+def test_residuals_are_sent_after_a_change_of_codec(tmp_path):
     specs = ["sign@@hierarchical", "topk:0.05@all_to_all@hierarchical", "sign", "none@@hierarchical"]
     ranks = train(tmp_path, ["one", "one", "one", "other", "other", "other"], "nothing_is_lost", *specs)
     assert all(rank["off"] < 1e-5 for rank in ranks)
 
 
-def test_a_codec_that_does_harm_is_given_up_by_all(jobs):
+def test_all_ranks_revert_a_harmful_codec(jobs):
     ranks = [rank["guarded"] for rank in jobs]
     assert len({str(rank) for rank in ranks}) == 1  # NaN is not equal to itself.
     assert all(
@@ -113,7 +113,7 @@ def test_a_checkpoint_of_ranks_on_other_hosts_is_refused(jobs):
     assert len({rank["elsewhere"]["bits"] for rank in jobs}) == 1
 
 
-def test_hosts_with_unlike_numbers_of_ranks_are_refused_and_the_job_goes_on(tmp_path):
+def test_hosts_with_different_numbers_of_ranks_are_refused_and_the_job_continues(tmp_path):
     ranks = train(tmp_path, ["one", "other", "one"], "other_hosts")
     assert [rank["host"] for rank in ranks] == ["one", "other", "one"]
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""`esprof demo`: a fault that is planted is found, on the rank where it was planted, and none where there is none.
+"""`esprof demo`: a planted fault is found on its rank, and none is found without a fault.
 
 Others may need the machine as much as the demo does. Then it has to say so.
 """
@@ -52,7 +52,7 @@ BUSY = "esprof: this machine is busy: "
 
 
 @pytest.mark.parametrize(("fault", "rank"), BOTH)
-def test_the_planted_fault_is_the_first_finding_on_its_rank_or_the_demo_says_why_not(demo, fault, rank):
+def test_the_planted_fault_is_the_first_finding_or_the_demo_reports_why_not(demo, fault, rank):
     found = demo(fault, rank)
     first = next(finding for finding in found.findings if finding["id"] != CPU_CONTENTION)
     if not (first["id"].startswith(FAMILY_OF_FAULT[fault]) and first["ranks"] == [rank]):
@@ -61,13 +61,13 @@ def test_the_planted_fault_is_the_first_finding_on_its_rank_or_the_demo_says_why
     assert savings == sorted(savings, reverse=True)
 
 
-def test_without_a_fault_nothing_is_found_above_5_percent_or_the_demo_says_why(demo):
+def test_without_a_fault_nothing_is_found_above_5_percent_or_the_demo_reports_why(demo):
     found = demo("none", 1)
     if any(finding["saving_pct"] > MAX_QUIET_COST_PCT for finding in found.findings if finding["id"] != CPU_CONTENTION):
         assert BUSY in found.ended.stderr, found.findings
 
 
-def test_neither_the_faults_name_nor_its_rank_reaches_the_run(demo):
+def test_the_run_contains_neither_the_name_of_the_fault_nor_its_rank(demo):
     """All that differs between the commands is the name of a temporary folder."""
     runs = [demo(*planted).ended.run for planted in PLANTED]
     commands = [[word for word in run.meta.command if not word.startswith("--config=")] for run in runs]
@@ -79,7 +79,7 @@ def test_neither_the_faults_name_nor_its_rank_reaches_the_run(demo):
 
 
 @pytest.mark.promise
-def test_the_demo_says_where_its_report_lies(demo):
+def test_the_demo_prints_the_path_of_its_report(demo):
     ended = demo("slow-loader", 1).ended
     assert (ended.out / "report.html").stat().st_size > 100_000
     assert str(ended.out / "report.html") in ended.stderr

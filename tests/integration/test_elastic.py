@@ -1,4 +1,4 @@
-"""Elastic jobs on real processes: which EST runs where leaves no trace in any bit after any step."""
+"""Elastic jobs on real processes: the assignment of ESTs changes no bit after any step."""
 
 from dataclasses import replace
 from functools import cache
@@ -83,7 +83,7 @@ MOVES = [
     ],
     ids=lambda job: f"{job.model}-{job.optimizer}-{job.amp}-{job.codecs[-1][1]}-{job.reduction}",
 )
-def test_ests_that_move_while_the_job_runs_leave_no_trace(job):
+def test_moving_ests_during_the_run_changes_no_bit(job):
     calls = [(job, history) for history in MOVES]
     for ranks in on_processes(2, curve, calls):
         for bits in ranks:
@@ -146,7 +146,7 @@ def test_the_virtual_ring_has_the_bits_of_stock_ddp_after_each_of_sixty_steps(hi
     assert len(set(wide)) == DDP.steps
 
 
-def test_the_ring_needs_ddp_s_order_of_buckets_and_the_tree_has_an_order_of_its_own():
+def test_the_ring_needs_the_bucket_order_of_ddp_and_the_tree_has_its_own():
     """Without these the test above could not fail."""
     few = replace(DDP, steps=6)
     wide = stock()[0][: few.steps]
@@ -172,7 +172,7 @@ def test_the_order_of_ddp_s_buckets_survives_a_restart(tmp_path):
     assert hashes[0] == parameters_of(static_curve(job))[-1] != hashes[1]
 
 
-def test_a_plain_all_reduce_leaves_a_trace_and_repeats_itself():
+def test_a_plain_all_reduce_changes_bits_reproducibly():
     job = Job("conv", "sgd", reduction="all-reduce")
     (pairs, again, uneven) = on_processes(2, curve, [(job, {0: p}) for p in (PAIRS, PAIRS, [[0, 1, 3], [2]])])
     assert pairs == again
@@ -186,11 +186,11 @@ def test_a_plain_all_reduce_leaves_a_trace_and_repeats_itself():
         ("a residual for each EST", Job("mlp", "sgd", codecs=((0, "topk:0.1"),))),
     ],
 )
-def test_what_an_est_takes_along_matters(what, job):
+def test_each_state_that_moves_with_an_est_is_needed(what, job):
     ((bits, _),) = on_processes(2, spoiled_curve, [(job, {0: PAIRS}, what)])
     assert bits != spoiled_curve(job, {0: ALL}, what)
 
 
-def test_another_number_of_threads_matters():
+def test_another_number_of_threads_changes_bits():
     job = Job("wide", "sgd")
     assert static_curve(job) != static_curve(replace(job, threads=2))

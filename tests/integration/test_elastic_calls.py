@@ -48,7 +48,7 @@ def ranks_of(job, *args, world=2):
         ("ends", ["rank 1 has ended after step 1, and rank 0 is in step 2"]),
     ],
 )
-def test_a_rank_that_does_something_else_is_named(what, says, tmp_path):
+def test_a_rank_with_a_different_call_is_named(what, says, tmp_path):
     ranks = ranks_of("unlike_calls.py", what, tmp_path / "c")
     began = time.monotonic()
     outputs = [rank.communicate(timeout=200)[1] for rank in ranks]
@@ -59,14 +59,14 @@ def test_a_rank_that_does_something_else_is_named(what, says, tmp_path):
         assert ranks[1].returncode == 1
 
 
-def test_ranks_that_are_long_in_calls_of_their_own_are_waited_for():
+def test_ranks_with_slow_calls_are_waited_for():
     ranks = ranks_of("slow_calls.py", world=3)
     outputs = [rank.communicate(timeout=200) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0, 0], outputs
     assert all("well" in out and "esprof: error" not in err for out, err in outputs)
 
 
-def test_a_rank_that_has_caught_the_error_may_clean_up_at_length(tmp_path):
+def test_a_rank_that_caught_the_error_may_take_long_to_clean_up(tmp_path):
     ranks = ranks_of("unlike_calls.py", "cleans", tmp_path)
     outputs = [rank.communicate(timeout=200) for rank in ranks]
     assert "rank 1 has ended after step 1, and rank 0 is in step 2" in outputs[0][1]

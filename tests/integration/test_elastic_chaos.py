@@ -117,7 +117,7 @@ def live(job: Job, life: Life, folder: Path, log: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(soak(seed) for seed in range(3, 50))])
-def test_a_job_that_nothing_spares_comes_to_the_bits_of_one_that_never_stopped(seed, tmp_path):
+def test_a_job_moved_and_killed_at_random_has_the_bits_of_one_that_never_stopped(seed, tmp_path):
     draw = random.Random(seed)
     job = random_job(draw)
     lives = random_lives(draw, job)

@@ -45,7 +45,7 @@ def assert_equal(log, static):
 
 
 @pytest.mark.compat("elastic")
-def test_saved_by_four_processes_it_goes_on_on_two_and_then_on_three(tmp_path):
+def test_a_checkpoint_of_four_processes_resumes_on_two_and_then_on_three(tmp_path):
     log, codec = tmp_path / "elastic.jsonl", {"codec": "topk:0.2"}
     options = {"folder": str(tmp_path / "checkpoints"), "hash_log": str(log), **codec}
     stages = [(4, 4, [[3], [0], [2], [1]]), (2, 7, [[0, 1, 3], [2]]), (3, STEPS, [[1], [], [0, 2, 3]])]
@@ -58,7 +58,7 @@ def test_saved_by_four_processes_it_goes_on_on_two_and_then_on_three(tmp_path):
     assert {line.assignment for line in StepLog.open(log).steps()} == {tuple(map(tuple, ests)) for _, _, ests in stages}
 
 
-def test_torchrun_restarts_a_job_one_of_whose_ranks_was_killed(tmp_path):
+def test_torchrun_restarts_a_job_after_a_rank_was_killed(tmp_path):
     options = {"folder": str(tmp_path / "checkpoints"), "every": 2}
     die_at = random.randrange(3, STEPS)
     log = tmp_path / "killed.jsonl"
@@ -74,7 +74,7 @@ def test_torchrun_restarts_a_job_one_of_whose_ranks_was_killed(tmp_path):
     assert_equal(log, static_log(tmp_path / "static.jsonl"))
 
 
-def test_killed_from_outside_at_any_time_it_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_a_job_killed_at_any_time_resumes_bit_identically(tmp_path):
     log = tmp_path / "killed.jsonl"
     options = {"folder": str(tmp_path / "checkpoints"), "every": 1, "hash_log": str(log)}
     for _ in range(2):
@@ -99,14 +99,14 @@ def _written(log):
     return json.loads(whole[-1])["step"] if len(whole) > 1 else 0
 
 
-def test_ranks_with_unlike_threads_are_refused_on_all_of_them(tmp_path):
+def test_different_numbers_of_threads_are_refused_on_all_ranks(tmp_path):
     answers = on_ranks(2, 1, threads={1: 2})
     assert [answer["rank"] for answer in answers] == [0, 1]
     for answer in answers:
         assert "machine.threads is 1 on rank 0 and 2 on rank 1" in answer["error"]
 
 
-def test_a_spoiled_checkpoint_is_told_on_all_ranks(tmp_path):
+def test_a_damaged_checkpoint_is_reported_on_all_ranks(tmp_path):
     options = {"folder": str(tmp_path)}
     trained(1, options=options, save=True)
     file = tmp_path / "step-00000001" / "__0_0.distcp"
@@ -116,7 +116,7 @@ def test_a_spoiled_checkpoint_is_told_on_all_ranks(tmp_path):
         assert "move the checkpoints" in answer["error"]
 
 
-def test_what_one_rank_finds_spoiled_no_rank_goes_on_from(tmp_path):
+def test_no_rank_resumes_from_a_checkpoint_that_one_rank_finds_damaged(tmp_path):
     options = {"folder": str(tmp_path / "checkpoints"), "hash_log": str(tmp_path / "log.jsonl")}
     trained(3, options=options, save=True)
     trained(5, options=options, save=True)
@@ -127,7 +127,7 @@ def test_what_one_rank_finds_spoiled_no_rank_goes_on_from(tmp_path):
     assert_equal(tmp_path / "log.jsonl", static_log(tmp_path / "static.jsonl"))
 
 
-def test_an_average_of_the_weights_goes_on_on_other_processes(tmp_path):
+def test_an_average_of_the_weights_resumes_on_other_processes(tmp_path):
     ((alone,),) = on_processes(1, averaged, [(7, tmp_path / "alone")])
     ((first, second),) = on_processes(2, averaged, [(4, tmp_path / "moved")])
     assert first == second != alone
@@ -135,7 +135,7 @@ def test_an_average_of_the_weights_goes_on_on_other_processes(tmp_path):
     assert goes_on == [alone] * 3
 
 
-def test_state_that_one_rank_alone_has_changed_is_in_no_checkpoint(tmp_path):
+def test_state_changed_by_one_rank_only_is_in_no_checkpoint(tmp_path):
     (answers,) = on_processes(2, averaged, [(2, tmp_path, 1)])
     for answer in answers:
         assert "before step 2.state.average is " in answer

@@ -94,7 +94,7 @@ def assert_equal(log, folder):
     assert (found.outcome, found.steps_equal, found.only_a, found.only_b) == ("equal", STEPS, 0, 0), found
 
 
-def test_all_leave_before_the_same_step_and_the_job_goes_on_as_if_it_had_never_stopped(tmp_path):
+def test_all_ranks_leave_before_the_same_step_and_the_job_resumes_bit_identically(tmp_path):
     log = tmp_path / "log.jsonl"
     options = {"folder": str(tmp_path / "checkpoints"), "hash_log": str(log)}
 
@@ -118,7 +118,7 @@ def test_all_leave_before_the_same_step_and_the_job_goes_on_as_if_it_had_never_s
     assert_equal(log, tmp_path)
 
 
-def test_a_notice_file_asks_all_that_look_for_it(tmp_path):
+def test_a_notice_file_drains_all_ranks(tmp_path):
     notice = str(tmp_path / "notice")
     options = {"folder": str(tmp_path / "checkpoints")}
     job = Ranks(2, tmp_path, [[0, 3, ["write", notice]]], options=options, drain={"notice": notice}, until=1_000_000)
@@ -139,7 +139,7 @@ def test_sigterm_in_a_slow_loader_or_in_a_collective_waits_for_the_end_of_the_st
     assert messages[0][1][:3] == ["left", 6, "SIGTERM"]
 
 
-def test_a_second_sigterm_ends_a_rank_at_once_that_is_in_a_collective_or_in_code_of_c(tmp_path):
+def test_a_second_sigterm_ends_a_rank_at_once_in_a_collective_or_in_c_code(tmp_path):
     options = {"folder": str(tmp_path / "checkpoints"), "every": 2}
     job = Ranks(2, tmp_path, [[1, 5, ["block"]]], options=options)
     job.wait_for(1, "block")
@@ -152,7 +152,7 @@ def test_a_second_sigterm_ends_a_rank_at_once_that_is_in_a_collective_or_in_code
         assert f"rank {rank} was asked to leave a second time; the last checkpoint is from before step " in stderr
 
 
-def test_a_rank_that_is_stuck_ends_in_time_and_its_loaders_too(tmp_path):
+def test_a_stuck_rank_and_its_loaders_end_in_time(tmp_path):
     options = {"folder": str(tmp_path / "checkpoints"), "num_workers": 2}
     job = Ranks(1, tmp_path, [[0, 3, ["sleep"]]], options=options, drain={"within_s": 1.0})
     assert job.end()[0] == [EXIT_OUT_OF_TIME]
@@ -161,7 +161,7 @@ def test_a_rank_that_is_stuck_ends_in_time_and_its_loaders_too(tmp_path):
     job.assert_none_is_left()
 
 
-def test_a_rank_that_has_saved_and_does_not_end_is_ended_in_time_with_its_own_code(tmp_path):
+def test_a_rank_that_saved_but_does_not_exit_is_ended_in_time_with_its_own_code(tmp_path):
     options, drain = {"folder": str(tmp_path / "checkpoints")}, {"within_s": 4.0, "exit_code": 3}
     job = Ranks(1, tmp_path, [[0, 3, ["term"]]], options=options, drain=drain, lingers=600)
     assert job.end() == ([3], [[["from", 0], ["left", 4, "SIGTERM", 3]]])
@@ -180,7 +180,7 @@ def test_loaders_outlive_a_sigterm_to_all_processes_until_the_job_has_left(tmp_p
     job.assert_none_is_left()
 
 
-def test_torchrun_starts_a_job_again_one_of_whose_ranks_was_asked_to_leave(tmp_path):
+def test_torchrun_restarts_a_job_after_a_rank_was_drained(tmp_path):
     log = tmp_path / "log.jsonl"
     options = {"folder": str(tmp_path / "checkpoints"), "hash_log": str(log)}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]

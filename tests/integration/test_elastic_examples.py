@@ -42,7 +42,7 @@ def test_a_script_is_made_elastic_by_few_lines():
     assert len(changed) < 20
 
 
-def test_elastic_workers_learn_what_those_of_ddp_do():
+def test_elastic_training_matches_ddp():
     stock = output(started("ddp.py", 2)).splitlines()
     elastic = output(started("elastic.py", 1, "--workers", 2)).splitlines()
     losses = [[float(line.split()[-1]) for line in lines] for lines in (stock, elastic)]
@@ -62,21 +62,21 @@ def test_telemetry_names_the_ests_of_each_rank(job):
     assert not run.warnings
 
 
-def test_every_collective_of_the_telemetry_is_found_on_all_ranks(job):
+def test_every_collective_of_the_telemetry_is_matched_on_all_ranks(job):
     built = build_counted(job[1])
     assert not any(built.unmatched.values())
     assert (built.dfg.collective >= 0).any()
 
 
 @pytest.mark.parametrize("verb", ["replay", "diagnose"])
-def test_verbs_read_telemetry_like_any_run(job, verb):
+def test_commands_read_telemetry_like_any_run(job, verb):
     printed = command_line.esprof(verb, job[1].path)
     assert printed.returncode == 0, printed.stderr
     assert "steady-state steps" in printed.stdout
 
 
 @pytest.mark.compat("elastic")
-def test_a_recorded_window_tells_the_ests_too(tmp_path):
+def test_a_recorded_window_names_the_ests(tmp_path):
     command = started("elastic.py", 2, "--workers", 4)
     ended = record.record(tmp_path / "run", command, skip=2, warmup=1, steps=3, stack_steps=0)
     assert ended.code == 0, ended.stderr
@@ -86,7 +86,7 @@ def test_a_recorded_window_tells_the_ests_too(tmp_path):
         assert {row["est"] for row in operations if row["kind"] == "collective"} == {None}
 
 
-def test_a_preempted_job_prints_what_one_does_that_never_was(tmp_path):
+def test_a_preempted_job_prints_the_same_as_an_uninterrupted_one(tmp_path):
     scheduler = EXAMPLES / "preemption" / "scheduler.py"
     options = ["--processes", "2", "1", "--slice", "0.2", "--pause", "0.2", f"--folder={tmp_path / 'preempted'}"]
     printed = output([sys.executable, str(scheduler), *options])
@@ -99,7 +99,7 @@ def test_a_preempted_job_prints_what_one_does_that_never_was(tmp_path):
 
 
 @pytest.mark.parametrize(("code", "queued"), [(75, ["requeue 7"]), (0, []), (1, [])])
-def test_the_batch_script_queues_the_job_again_that_has_left(code, queued, tmp_path):
+def test_the_batch_script_requeues_a_drained_job(code, queued, tmp_path):
     commands = {"srun": f"exit {code}", "scontrol": f"[ $1 = show ] && echo node || echo $* >> {tmp_path / 'queued'}"}
     for name, line in commands.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{line}\n")

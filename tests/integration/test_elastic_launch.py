@@ -61,7 +61,7 @@ def workers(launcher):
         return [int(pid) for pid in file.read().split()]
 
 
-def test_one_controller_changes_the_number_of_processes_and_goes_on_after_a_crash(tmp_path):
+def test_a_launcher_changes_the_number_of_processes_and_recovers_from_a_crash(tmp_path):
     folder, launch = tmp_path, tmp_path / "launch"
     job = launched(folder, "--procs", 1, "--most", 3)
     wait_for(job, lambda: events(folder, "checkpoint"))
@@ -121,7 +121,7 @@ def test_hosts_join_and_leave_by_themselves(tmp_path):
     assert_equal_to_one_process(tmp_path)
 
 
-def test_a_script_that_crashes_at_once_is_not_started_for_ever(tmp_path):
+def test_a_script_that_crashes_at_once_is_not_restarted_forever(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys; print('here'); sys.exit(5)")
     words = [*record.ESPROF, "elastic", "launch", "--procs", "1", "--folder", tmp_path / "launch", "--", script]
@@ -142,13 +142,13 @@ def test_a_script_that_crashes_at_once_is_not_started_for_ever(tmp_path):
         (("--hosts", "1:2", "--rendezvous", "no.such.host.invalid:1"), "cannot be resolved"),
     ],
 )
-def test_what_cannot_be_launched_is_refused(tmp_path, words, says):
+def test_invalid_arguments_of_launch_are_refused(tmp_path, words, says):
     done = esprof("elastic", "launch", "--folder", tmp_path / "launch", *words, "--", "train.py", cwd=tmp_path)
     assert done.returncode == 2
     assert says in done.stderr
 
 
-def test_nothing_to_scale(tmp_path):
+def test_scale_without_a_launcher_is_an_error(tmp_path):
     done = esprof("elastic", "scale", 2, tmp_path)
     assert done.returncode == 2
     assert "no job was launched" in done.stderr

@@ -1,4 +1,4 @@
-"""Plans handed to a running elastic job of real processes by `esprof apply`, and what its Run tells of them."""
+"""Plans sent to a running elastic job by `esprof apply`, and their events in its Run."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def job(tmp_path_factory):
 
 
 @pytest.mark.promise
-def test_the_job_tells_whether_it_adopts_a_plan(job):
+def test_the_job_reports_whether_it_adopts_a_plan(job):
     folder, said = job
     assert said["fits"].returncode == 0, said["fits"].stderr
     assert json.loads(said["fits"].stdout)["state"] == "adopted"
@@ -66,7 +66,7 @@ def test_the_bits_are_those_of_a_job_without_plans(job):
 
 
 @pytest.mark.promise
-def test_the_history_tells_it_in_order(job):
+def test_the_history_has_all_events_in_order(job):
     folder, _ = job
     events = HISTORY.read(folder / "run")
     assert [event.what for event in events] == ["started", "adopted", "refused", "adopted"]
@@ -77,7 +77,7 @@ def test_the_history_tells_it_in_order(job):
     assert "it is for a job of 5 ESTs" in page.read_text()
 
 
-def test_nobody_listens(tmp_path):
+def test_a_plan_without_a_running_job_is_an_error(tmp_path):
     write_plan(tmp_path / "plan.json", plan_of(EVEN))
     done = esprof("apply", tmp_path / "plan.json", tmp_path / "watched.json", "--wait", "0.1")
     assert done.returncode == 1
@@ -89,7 +89,7 @@ def test_nobody_listens(tmp_path):
 @pytest.mark.parametrize(
     ("target", "says"), [("no/folder/plan.json", "no folder"), ("127.0.0.1:1/key", "no store answers")]
 )
-def test_targets_that_are_none(tmp_path, target, says, monkeypatch):
+def test_invalid_targets_are_errors(tmp_path, target, says, monkeypatch):
     monkeypatch.setattr("esprof.reports.commands.apply._MAX_WAIT_FOR_STORE_S", 0.5)
     write_plan(tmp_path / "plan.json", plan_of(EVEN))
     done = esprof("apply", tmp_path / "plan.json", target, cwd=tmp_path)

@@ -41,7 +41,7 @@ class Ran:
     """The traceback of any other error."""
 
 
-def test_what_is_left_to_the_long_runs_has_its_like_in_every_run():
+def test_programs_of_long_runs_have_a_similar_one_in_every_run():
     for name, program in PROGRAMS.items():
         if program.like:
             other = PROGRAMS[program.like]
@@ -49,7 +49,7 @@ def test_what_is_left_to_the_long_runs_has_its_like_in_every_run():
 
 
 @pytest.mark.parametrize("name", [soak(name) if program.like else name for name, program in PROGRAMS.items()])
-def test_a_program_has_equal_bits_everywhere_or_is_told_why_not(name, record_property):
+def test_a_program_has_equal_bits_everywhere_or_a_reported_reason(name, record_property):
     found, why = outcome(name)
     record_property("outcome", f"{found}: {why}")
     expected = PROGRAMS[name].expected

@@ -1,4 +1,4 @@
-"""What a person sees when something is wrong: the installed command on real files, real limits and real refusals."""
+"""Errors of the installed command on real files, resource limits and permissions."""
 
 import gzip
 import json
@@ -147,13 +147,13 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("make", "reason"), FAULTS)
-def test_what_cannot_be_read(tmp_path, make, reason):
+def test_unreadable_inputs_are_errors(tmp_path, make, reason):
     path = make(tmp_path)
     assert str(path) in refused(esprof("replay", path), reason)
 
 
 @pytest.mark.parametrize("verb", ["diagnose", "report", "check"])
-def test_every_verb_tells_it_alike(tmp_path, verb):
+def test_every_command_reports_it_equally(tmp_path, verb):
     baseline = ["--baseline", tmp_path / "a.json"] if verb == "check" else []
     output = ["-o", tmp_path / "report.html"] if verb == "report" else []
     result = esprof(verb, cut_off_json(tmp_path / "run"), *baseline, *output)
@@ -269,7 +269,7 @@ def closed(tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["report", "merge", "record", "record --json"])
-def test_a_place_that_cannot_be_written_is_refused_before_anything_is_done(tmp_path, good, closed, verb):
+def test_an_unwritable_output_is_refused_before_any_work(tmp_path, good, closed, verb):
     through = without_privileges()
     (tmp_path / "part").mkdir()
     (tmp_path / "part" / "run.json").touch()
@@ -335,7 +335,7 @@ def test_standard_output_is_full(good):
     assert "No space left on device" in result.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error(good):
+def test_a_closed_pipe_is_no_error(good):
     pipeline = f"'{ESPROF}' replay '{good}' --json | head -c 10"
     result = subprocess.run(["bash", "-c", pipeline], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
@@ -344,7 +344,7 @@ def test_a_reader_that_goes_away_is_no_error(good):
 # Less than a whole run
 
 
-def test_a_run_with_a_broken_rank_answers_and_says_what_it_lacks(tmp_path, good):
+def test_a_run_with_a_damaged_rank_is_analysed_with_a_warning(tmp_path, good):
     run = load(good)
     write_run(tmp_path, run.meta, {("events", rank): run.events(rank) for rank in run.ranks})
     table_path(tmp_path, "events", 1).write_bytes(b"no parquet")
@@ -358,7 +358,7 @@ def test_a_run_with_a_broken_rank_answers_and_says_what_it_lacks(tmp_path, good)
     assert "ESP903" in diagnosed.stdout
 
 
-def test_a_trace_without_steps_is_one_step_and_says_so(tmp_path):
+def test_a_trace_without_steps_is_one_step_with_a_warning(tmp_path):
     rows = [one for one in case.job(0, world=1)["traceEvents"] if "ProfilerStep" not in one["name"]]
     result = esprof("replay", case.write(tmp_path / "rank0.json", rows), "--json")
     assert result.returncode == 0, result.stderr
@@ -380,14 +380,14 @@ def test_a_trace_without_steps_is_one_step_and_says_so(tmp_path):
         (["replay", "RUN", "--what-if", "gpu"], "gpu=2x"),
     ],
 )
-def test_a_slip_of_the_pen_is_exit_2_and_costs_no_reading(tmp_path, arguments, says):
+def test_a_typo_is_exit_code_2_before_the_run_is_read(tmp_path, arguments, says):
     result = esprof(*arguments, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert "Traceback" not in result.stderr
     assert says in result.stderr
 
 
-def test_a_memory_limit_that_is_none_is_a_usage_error(good):
+def test_an_invalid_memory_limit_is_a_usage_error(good):
     result = esprof("replay", good, env=os.environ | {"ESPROF_MEMORY_LIMIT": "2G"})
     refused(result, "ESPROF_MEMORY_LIMIT is '2G'", code=2)
 

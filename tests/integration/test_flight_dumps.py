@@ -1,4 +1,4 @@
-"""Dumps that the torch at hand writes of a job that stands still."""
+"""Flight-recorder dumps that the installed torch writes for a hanging job."""
 
 import subprocess
 

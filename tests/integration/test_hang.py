@@ -1,4 +1,4 @@
-"""Jobs in which a rank leaves the others waiting, or dies: what is said while they run, and what their Run tells."""
+"""Jobs in which a rank hangs or dies: messages while they run, and findings of their Run."""
 
 import re
 import signal
@@ -81,14 +81,14 @@ def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterward
         soak("late_in_validation", "ESP801", (1,), "rank 1 did not enter all_reduce"),
     ],
 )
-def test_each_way_to_hang_is_told_from_the_others(tmp_path, way, id, ranks, said):
+def test_each_kind_of_hang_is_distinguished(tmp_path, way, id, ranks, said):
     with recorded(tmp_path / "run", torchrun("hang.py", way), hang=1) as process:
         assert said in next_word(process)
     found = diagnose(load(tmp_path / "run")).findings[0]
     assert (found.id, found.ranks) == (id, ranks)
 
 
-def test_a_rank_that_is_late_is_said_to_be_so_and_is_a_stall_in_the_end(tmp_path):
+def test_a_late_rank_is_reported_and_becomes_a_stall(tmp_path):
     out = tmp_path / "run"
     with recorded(out, torchrun("hang.py", "checkpoint", 3), hang=1) as process:
         assert "rank 0 did not enter barrier" in next_word(process)
@@ -108,7 +108,7 @@ def test_a_rank_that_is_late_is_said_to_be_so_and_is_a_stall_in_the_end(tmp_path
         ("is_killed", "ESP803", "Rank 1 died in step"),
     ],
 )
-def test_a_rank_that_goes_is_named_and_not_the_one_that_misses_it(tmp_path, way, id, title):
+def test_a_rank_that_exits_is_named_and_not_the_one_waiting_for_it(tmp_path, way, id, title):
     ended = record(tmp_path / "run", torchrun("hang.py", way), flight=100)
     assert ended.code == 1
     found = diagnose(ended.run).findings[0]
@@ -126,7 +126,7 @@ def test_a_rank_that_goes_is_named_and_not_the_one_that_misses_it(tmp_path, way,
         soak("own_faulthandler", 128 + signal.SIGSEGV, None),
     ],
 )
-def test_a_job_dies_as_it_would_without_us_and_the_stacks_are_kept(tmp_path, way, code, fault):
+def test_a_job_crashes_as_without_esprof_and_its_stacks_are_stored(tmp_path, way, code, fault):
     ended = record(tmp_path / "run", job("deadly.py", way), flight=100)
     assert ended.code == code
     log = ended.run.flight(0)
@@ -154,7 +154,7 @@ def test_the_exception_that_ends_a_job_is_found_with_its_line(tmp_path):
         ("before_collective", "rank 1 did not enter all_gather 1, which rank 0 waits in"),
     ],
 )
-def test_a_rank_that_stands_still_before_the_first_step_is_named_at_once_and_afterwards(tmp_path, way, said):
+def test_a_rank_that_hangs_before_the_first_step_is_reported_at_once_and_afterwards(tmp_path, way, said):
     out = tmp_path / "run"
     with recorded(out, torchrun(START.name, way), hang=0.25) as process:
         assert re.fullmatch(
@@ -169,7 +169,7 @@ def test_a_rank_that_stands_still_before_the_first_step_is_named_at_once_and_aft
 
 
 @pytest.mark.parametrize(("sample", "when"), [(0, "before its first step"), soak(5, "in step 2")])
-def test_where_a_loaders_worker_hangs_is_told(tmp_path, sample, when):
+def test_the_source_location_of_a_hanging_loader_worker_is_reported(tmp_path, sample, when):
     out = tmp_path / "run"
     with recorded(out, job(START.name, "loader", sample), hang=0.25) as process:
         assert next_word(process).endswith(": rank 0 waits for a worker of its data loader")

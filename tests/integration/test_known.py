@@ -7,7 +7,7 @@ from benchmarks.known.tables import report
 pytestmark = pytest.mark.integration
 
 
-def test_jobs_are_judged_from_end_to_end(capsys):
+def test_jobs_are_judged_end_to_end(capsys):
     judged = [judge(shape, seed, 10.0) for seed, shape in enumerate(("ddp", "pipeline", "gloo", "graphs", "fsdp"))]
     assert not [one.failure for one in judged if one.failure]
     for one in judged:

@@ -79,7 +79,7 @@ def test_windows_by_time_are_at_the_same_steps_on_all_ranks(tmp_path):
     assert first == second
 
 
-def test_launchers_of_one_rank_each_take_the_same_window_and_their_parts_are_joined(tmp_path):
+def test_launchers_of_one_rank_each_record_the_same_window_and_are_merged(tmp_path):
     out = tmp_path / "run"
     job = [sys.executable, str(JOBS / "train.py"), "--steps", "100000", "--pause", "0.02"]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -214,7 +214,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("show", WRONG.values(), ids=WRONG)
-def test_a_wrong_clock_is_set_right_by_the_exchange_alone(left, tmp_path, show):
+def test_a_wrong_clock_is_corrected_by_the_message_exchange_alone(left, tmp_path, show):
     run = joined(left, tmp_path, show)
     assert [rank.host for rank in run.meta.ranks] == ["node0", "node1"]
     meta = run.rank(1)
@@ -229,7 +229,7 @@ def test_a_wrong_clock_is_set_right_by_the_exchange_alone(left, tmp_path, show):
 
 @pytest.mark.parametrize("without_clock", [False, True])
 @pytest.mark.parametrize("show", WRONG.values(), ids=WRONG)
-def test_what_the_exchange_leaves_the_collectives_find(left, tmp_path, show, without_clock):
+def test_collectives_correct_the_residual_of_the_message_exchange(left, tmp_path, show, without_clock):
     """With an exchange the clock is as right as that has promised. Without, it is as right as collectives can tell: the
     ranks leave one within its transfer, which nobody measures better than the rank that came last."""
     run = joined(left, tmp_path, show, without_clock=without_clock)
@@ -245,7 +245,7 @@ def test_what_the_exchange_leaves_the_collectives_find(left, tmp_path, show, wit
 
 
 @pytest.mark.parametrize("show", WRONG.values(), ids=WRONG)
-def test_the_whole_replays(left, tmp_path, show):
+def test_the_merged_run_replays(left, tmp_path, show):
     run = joined(left, tmp_path, show)
     assert len(calls_of(run).rank) >= 2 * 10 * 15
     replayed = answer(Replayed.of(run))
@@ -254,7 +254,7 @@ def test_the_whole_replays(left, tmp_path, show):
     assert max(abs(step.error_pct) for step in replayed.steps) <= 2
 
 
-def test_the_command_joins_parts_and_says_what_the_clocks_were(left, tmp_path):
+def test_merge_reports_the_clock_offsets(left, tmp_path):
     parts = [Path(shutil.copytree(left / name, tmp_path / "parts" / f"part-{name}")) for name in ("node0", "node1")]
     shift(parts[1] / "raw", WRONG["ahead"])
     done = subprocess.run(

@@ -35,7 +35,7 @@ def test_calls_own_and_total_time_are_torchs(profiled):
         assert ours[name].total_cpu_us * steps == pytest.approx(total, abs=0.01), name
 
 
-def test_modules_shapes_and_places_come_from_a_trace_with_stacks(profiled):
+def test_modules_shapes_and_source_locations_come_from_a_trace_with_stacks(profiled):
     found = {one.name: one for one in ops_run(load(profiled[2]), Asked(top=1_000)).ops}
     assert {"Sequential_0", "Linear_0", "ReLU_0"} <= {one.name for one in found.values() if one.kind == "module"}
     assert found["Linear_0"].total_cpu_us < found["Sequential_0"].total_cpu_us

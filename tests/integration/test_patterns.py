@@ -135,7 +135,7 @@ def test_every_rank_has_its_window_and_nothing_is_missing(pattern):
         assert events.where(events.is_kind("step")).ints("step").tolist() == list(range(3, 9))
 
 
-def test_replay_gives_every_steady_step_as_it_was(pattern):
+def test_replay_reproduces_every_steady_state_step(pattern):
     assert pattern.replayed.steps.steady == (4, 5, 6, 7, 8)
     assert np.abs(pattern.replayed.error_pct).max() <= 2
     assert pattern.replayed.built.unmatched == dict.fromkeys(pattern.ranks, 0)
@@ -278,7 +278,7 @@ SIGNS = {
         soak("profiled_after", (TIMED, SECOND), set()),
     ],
 )
-def test_the_profiler_is_the_jobs_while_it_wants_it(name, windows, codes, plain, variables, tmp_path):
+def test_the_job_may_use_the_profiler_itself(name, windows, codes, plain, variables, tmp_path):
     """The recorder yields, says where, and takes the windows planned for later, whatever the job's profiler counts."""
     pattern = recorded(name, 2, MORE_STEPS, plain, variables, tmp_path, **TWO_WINDOWS)
     assert sorted(pattern.ended.stdout.splitlines()) == pattern.plain
@@ -308,7 +308,7 @@ def test_a_job_may_record_itself(count, plain, tmp_path):
     assert np.abs(Replayed.of(found).error_pct).max() <= 2
 
 
-def test_a_run_that_is_there_is_an_error_before_the_job_begins(tmp_path):
+def test_an_existing_run_is_an_error_before_the_job_starts(tmp_path):
     assert run(job("pattern_recorded.py", tmp_path / "run")).code == 0
     before = sorted(path.name for path in (tmp_path / "run").rglob("*"))
     again = run(job("pattern_recorded.py", tmp_path / "run"))

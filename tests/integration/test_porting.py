@@ -29,18 +29,18 @@ def ported(name, processes):
 
 
 @pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
-def test_a_lightning_module_is_trained_alike_on_one_process_and_on_two():
+def test_a_lightning_module_trains_equally_on_one_and_two_processes():
     assert "loss" in (alone := ported("lit.py", 1))
     assert ported("lit.py", 2) == alone
 
 
-def test_a_loop_of_accelerates_is_trained_alike_on_one_process_and_on_two():
+def test_an_accelerate_loop_trains_equally_on_one_and_two_processes():
     assert "loss" in (alone := ported("accelerated.py", 1))
     assert ported("accelerated.py", 2) == alone
 
 
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
-def test_it_learns_what_accelerates_own_loop_does():
+def test_training_matches_the_original_accelerate_loop():
     """Of random labels nothing can be learnt in one epoch: both end near the logarithm of their number."""
     original = output_of([sys.executable, str(ROOT / "examples" / "stacks" / "accelerated.py")])
     losses = [float(re.search(r"loss ([\d.]+)", text)[1]) for text in (original, ported("accelerated.py", 1))]

@@ -30,13 +30,13 @@ def probed(tmp_path_factory, data):
     return record(out, command, skip=3, warmup=1, steps=3, stack_steps=0, probe=12)
 
 
-def test_a_job_that_is_probed_trains_on_as_if_nothing_had_been(probed, data):
+def test_a_probed_job_trains_on_unchanged(probed, data):
     plain = run(torchrun("train.py", "--steps", STEPS, "--workers", 1, "--read", data))
     assert (probed.code, probed.stdout) == (plain.code, plain.stdout)
     assert probed.warnings == []
 
 
-def test_all_is_measured_that_a_job_on_cpus_has(probed):
+def test_all_benchmarks_of_a_cpu_job_are_measured(probed):
     probes = probed.run.probes
     assert probes.whole
     assert probes.took_s > 0
@@ -51,7 +51,7 @@ def test_all_is_measured_that_a_job_on_cpus_has(probed):
     assert {one.rank for one in probes.conditions} == {0, 1}
 
 
-def test_curves_answer_where_they_reach_and_nowhere_else(probed):
+def test_curves_answer_only_in_their_range(probed):
     for name in ("all_reduce", "all_gather", "reduce_scatter"):
         sweep = probed.run.probes.find("collective", name, ranks=(0, 1))
         curve = sweep.curve()
@@ -61,12 +61,12 @@ def test_curves_answer_where_they_reach_and_nowhere_else(probed):
             curve.at(4 * int(curve.sizes[-1]))
 
 
-def test_the_sizes_of_the_jobs_own_collectives_are_among_the_measured(probed):
+def test_the_sizes_of_the_collectives_of_the_job_are_measured(probed):
     gradients = 4 * (64 * 32 + 32 + 32 * 8 + 8)
     assert gradients in [point.size for point in probed.run.probes.find("collective", "all_reduce").points]
 
 
-def test_the_time_of_measuring_is_of_no_step(probed):
+def test_benchmark_time_is_part_of_no_step(probed):
     steps = probed.run.steps(0)
     assert steps.ints("step").tolist() == list(range(1, STEPS))
     began, took = steps.ints("start_ns"), steps.ints("dur_ns")
@@ -75,7 +75,7 @@ def test_the_time_of_measuring_is_of_no_step(probed):
     assert (pauses > 0.9 * 1e9 * probed.run.probes.took_s).sum() == 1
 
 
-def test_one_process_alone_is_measured_without_links(tmp_path, data):
+def test_a_single_process_is_measured_without_links(tmp_path, data):
     ended = record(tmp_path / "run", job("train.py", "--steps", 20), skip=3, steps=3, stack_steps=0, probe=4)
     probes = ended.run.probes
     assert (ended.code, ended.warnings) == (0, [])
@@ -108,7 +108,7 @@ def test_a_probe_ends_the_job_and_shows_its_own_step_with_other_options(tmp_path
     assert "was probed already" in again.stderr
 
 
-def test_a_probe_that_is_broken_off_goes_on_with_what_is_missing(tmp_path):
+def test_an_interrupted_probe_continues(tmp_path):
     out = tmp_path / "run"
     command = [*ESPROF, "probe", "-o", str(out), "--budget", "8s", "--", *job("train.py", "--steps", 1000)]
     running = Running(command, out)
@@ -128,7 +128,7 @@ def test_a_probe_that_is_broken_off_goes_on_with_what_is_missing(tmp_path):
     assert "probing matrix products" not in ended.stderr
 
 
-def test_a_recording_gets_the_curves_and_stays_as_it_was(tmp_path):
+def test_a_recording_gets_the_curves_and_is_otherwise_unchanged(tmp_path):
     out = tmp_path / "run"
     command = job("train.py", "--steps", 1000)
     recorded = record(out, job("train.py", "--steps", 12), skip=2, warmup=1, steps=2, stack_steps=0)
@@ -139,7 +139,7 @@ def test_a_recording_gets_the_curves_and_stays_as_it_was(tmp_path):
     assert recorded.run.probes.whole
 
 
-def test_a_job_that_ends_before_it_can_be_probed_says_so(tmp_path):
+def test_a_job_that_ends_before_the_probe_is_an_error(tmp_path):
     ended = run([*ESPROF, "probe", "-o", str(tmp_path / "run"), "--", *job("train.py", "--steps", 5)])
     assert ended.code == 1
     assert "before step 16" in ended.stderr

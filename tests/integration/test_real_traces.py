@@ -206,7 +206,7 @@ def wall_ns(name):
 
 
 @every_set
-def test_the_parts_of_a_step_sum_to_it_exactly(name):
+def test_the_classes_of_a_step_sum_to_it_exactly(name):
     for part in diagnosis_of(name).breakdown:
         values = [getattr(part, column) for column in PARTS]
         assert min(values) >= 0
@@ -214,7 +214,7 @@ def test_the_parts_of_a_step_sum_to_it_exactly(name):
 
 
 @every_set
-def test_the_parts_agree_with_the_definitions_of_holistic_trace_analysis(name):
+def test_the_breakdown_agrees_with_holistic_trace_analysis(name):
     """Time in which kernels compute, nothing but transfers or copies run, and the GPU is idle: unions of the recorded rows,
     clipped to the steps. Here memsets and copies on the device are work, as in what-ifs. A transfer of the graph ends at one
     moment, where recorded ends lie some tens of microseconds apart."""
@@ -253,7 +253,7 @@ def _union_us(begin, end, spans):
 
 
 @every_set
-def test_replay_reproduces_every_steady_step(name):
+def test_replay_reproduces_every_steady_state_step(name):
     found = replay_of(name)
     assert max(abs(step.error_pct) for step in found.steps) <= 0.1
     assert abs(found.strict_error_pct) <= 1
@@ -303,7 +303,7 @@ def test_without_the_sleep_every_step_is_a_second_shorter(name):
 
 
 @pytest.mark.parametrize("off", ["rendezvous", "syncs_by_time", "stream_waits"])
-def test_without_one_kind_of_rule_the_sleep_cannot_be_mended(off):
+def test_without_one_kind_of_rule_the_saving_of_the_sleep_is_missed(off):
     run = load(TRACES / SLEEP[0])
     whole, without = (build(run, rules=rules) for rules in (ALL_RULES, replace(ALL_RULES, **{off: False})))
     gains = (
@@ -338,7 +338,7 @@ def test_a_step_stopped_by_the_allocator_is_left_out_and_named(name):
     assert findings(name, "ESP5")
 
 
-def test_of_eight_ranks_that_starve_at_different_moments_none_is_the_culprit():
+def test_no_rank_is_blamed_if_eight_ranks_stall_at_different_times():
     # Their CPUs stop 228 times, 441 to 478 ms on each rank: the two that come last most often do no more than the others.
     assert not findings(MEGATRON, "ESP2")
     assert replayed(MEGATRON).pricer.price("balance=fix").saving_ns > 0.05 * replayed(MEGATRON).pricer.step_ns
@@ -369,7 +369,7 @@ def test_a_full_launch_queue_does_not_hide_a_busy_gpu():
 
 
 @pytest.mark.parametrize("name", SINGLE[1:3])
-def test_one_rank_of_two_says_what_it_cannot_know(name):
+def test_a_trace_of_one_rank_of_two_reports_what_is_unknown(name):
     assert replay_of(name).coverage.missing_ranks
     assert {finding.id for finding in findings(name, "ESP9")} == {"ESP902", "ESP903"}
     assert not next(s for s in replay_of(name).what_if if s.spec == "straggler=fix").answered
@@ -392,7 +392,7 @@ def on_hosts_of_their_own(source, target, ahead_us):
 
 
 @pytest.mark.parametrize(("name", "rank"), [(TORCHREC[2], 1), (MEGATRON, 6)])
-def test_a_clock_20_ms_ahead_is_set_back(tmp_path, name, rank):
+def test_a_clock_20_ms_ahead_is_corrected(tmp_path, name, rank):
     skewed = Replayed.of(on_hosts_of_their_own(TRACES / name, tmp_path, {rank: 20_000}))
     found = answer(skewed)
     (warning,) = [warning for warning in found.warnings if warning.code == "clock-shifted"]
@@ -404,7 +404,7 @@ def test_a_clock_20_ms_ahead_is_set_back(tmp_path, name, rank):
 
 
 @pytest.mark.parametrize("name", ["hta/df_index_resolver.json.gz", NANOSECONDS])
-def test_where_profiler_steps_are_taken_away_optimizers_tell_the_same_steps(tmp_path, name):
+def test_without_profiler_steps_the_optimizer_gives_the_same_steps(tmp_path, name):
     """From the end of one optimizer's step to that of the next is as long as a step, but for what scatters."""
     with gzip.open(TRACES / name) as file:
         document = json.load(file)

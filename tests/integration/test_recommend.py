@@ -1,4 +1,4 @@
-"""`esprof recommend`, from a real elastic job to its plan, and from files of jobs to who gets what."""
+"""`esprof recommend`: plans for a real elastic job, and shares of devices for several jobs."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ def run(tmp_path_factory):
     return path
 
 
-def test_from_the_job_to_its_plan(run, tmp_path):
+def test_a_plan_from_a_recorded_job(run, tmp_path):
     plan = tmp_path / "plan.json"
     done = esprof("recommend", run, "-o", plan)
     assert done.returncode == 0, done.stderr
@@ -54,7 +54,7 @@ def test_the_report_shows_it(run, tmp_path):
     assert "4 (0–3)" in text
 
 
-def test_a_plan_that_was_tampered_with_does_not_hold(run, tmp_path):
+def test_the_proof_of_a_modified_plan_is_rejected(run, tmp_path):
     plan = tmp_path / "plan.json"
     esprof("recommend", run, "-o", plan)
     done = json.loads(plan.read_text())
@@ -72,7 +72,7 @@ jobs:
 """
 
 
-def test_from_files_of_jobs_to_who_gets_what(tmp_path):
+def test_a_share_of_devices_from_files_of_jobs(tmp_path):
     for name, text in {
         "jobs.yaml": JOBS_FILE,
         "gpus.yaml": "devices: {A: 1, B: 1}",
@@ -116,7 +116,7 @@ def test_bad_input(tmp_path, arguments, code, says):
     assert says in done.stderr
 
 
-def test_what_a_plan_promises_of_compression_is_not_said_to_be_checked(tmp_path):
+def test_predictions_for_compression_are_not_reported_as_verified(tmp_path):
     plan = tmp_path / "plan.json"
     write_plan(plan, planned(compression=part(CompressionBody())))
     done = esprof("recommend", "--check", plan)

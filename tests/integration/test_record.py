@@ -1,4 +1,4 @@
-"""`esprof record` around real jobs: what it records, and that the job does not notice."""
+"""`esprof record` of real jobs: the recording, and an unchanged job."""
 
 import os
 import re
@@ -95,7 +95,7 @@ def test_collectives_say_what_they_moved_and_between_whom(recorded):
     assert [group.ranks for group in recorded.run.meta.groups] == [(0, 1)]
 
 
-def test_operations_carry_their_shapes_if_told_to(recorded, tmp_path):
+def test_operations_have_shapes_with_the_option(recorded, tmp_path):
     assert set(recorded.run.events(0).texts("shapes")) <= {None, "[]"}
     ended = record(tmp_path / "run", job("train.py", "--steps", 8), shapes=True, skip=1, steps=3, stack_steps=0)
     events = ended.run.events(0)
@@ -134,7 +134,7 @@ def test_the_run_says_where_it_was_made(recorded):
         assert set(rank.cpus) == os.sched_getaffinity(0)
 
 
-def test_what_batches_hold_of_tokens_and_padding_is_noted_and_named(tmp_path):
+def test_tokens_and_padding_of_batches_are_recorded_and_reported(tmp_path):
     padded = record(tmp_path / "run", job("padded.py"), skip=2, warmup=1, steps=4, stack_steps=0)
     assert padded.code == 0
     steps = padded.run.steps(0)
@@ -233,7 +233,7 @@ def test_ranks_that_a_script_starts_itself_are_recorded(tmp_path, method):
 
 
 @pytest.mark.parametrize("operation", ["compute", "sleep"])
-def test_an_operation_that_sleeps_is_not_taken_for_one_that_computes(tmp_path, operation):
+def test_a_sleeping_operation_is_not_counted_as_compute(tmp_path, operation):
     """However slow the machine is: what an operation had to wait for a CPU counts as neither."""
     ended = record(tmp_path / "run", job("idle_operation.py", operation), skip=2, warmup=1, steps=8, stack_steps=0)
     replayed = Replayed.of(ended.run)
@@ -243,7 +243,7 @@ def test_an_operation_that_sleeps_is_not_taken_for_one_that_computes(tmp_path, o
     assert "HookBackward" in found.longest
 
 
-def test_of_two_optimizers_the_first_tells_the_steps(tmp_path):
+def test_the_first_of_two_optimizers_defines_the_steps(tmp_path):
     ended = record(tmp_path / "run", job("odd_steps.py", "alternating"))
     assert ended.run.steps(0).ints("step").tolist() == list(range(1, 20))
 

@@ -47,7 +47,7 @@ def start_two(variables: dict[str, str], command: list[str]) -> list[int]:
     return [worker.wait(timeout=200) for worker in workers]
 
 
-def test_workers_started_by_hand_with_the_variables_make_one_run(tmp_path):
+def test_workers_started_with_the_variables_record_one_run(tmp_path):
     variables = printed("-o", str(tmp_path / "a run"), "--skip", "3", "--steps", "5")
     assert start_two(variables, WORKER) == [0, 0]
     found = esprof.load(tmp_path / "a run")
@@ -63,7 +63,7 @@ def test_a_block_in_the_script_records_into_the_run_of_the_variable(tmp_path):
     assert esprof.load(tmp_path / "run").ranks == [0, 1]
 
 
-def test_what_is_there_is_not_taken(tmp_path):
+def test_an_existing_run_is_not_overwritten(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine").touch()
     with pytest.raises(OutputError, match="already exists"):

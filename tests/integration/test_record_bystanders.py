@@ -29,7 +29,7 @@ def test_the_exit_code_passes_through(tmp_path, code):
 
 
 @pytest.mark.parametrize("closed", ["1>&-", "2>&-"])
-def test_a_stream_that_is_closed_keeps_nothing_from_being_recorded(tmp_path, closed):
+def test_a_closed_stream_does_not_prevent_recording(tmp_path, closed):
     command = recording(tmp_path / "run", job("train.py"), stack_steps=0)
     ended = run(["sh", "-c", f'"$@" {closed}', "sh", *command], tmp_path / "run")
     assert ended.code == 0
@@ -50,7 +50,7 @@ def test_a_command_that_cannot_start_is_a_usage_error_and_leaves_nothing(tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_an_older_run_is_overwritten_only_when_told_and_nothing_else_ever(tmp_path):
+def test_only_a_run_is_overwritten_and_only_with_force(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
     for flags in ([], ["--force"]):
@@ -61,7 +61,7 @@ def test_an_older_run_is_overwritten_only_when_told_and_nothing_else_ever(tmp_pa
         assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
 
 
-def test_the_users_own_sitecustomize_runs_as_without_us(tmp_path):
+def test_the_sitecustomize_of_the_user_still_runs(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("value = 'set by the user at start-up'\n")
     variables = {"PYTHONPATH": str(tmp_path)}
     ended = record(tmp_path / "run", job("site_value.py"), variables, stack_steps=0)
@@ -100,7 +100,7 @@ def test_the_profiler_is_yielded_to_a_job_that_profiles_itself(tmp_path, first, 
 
 
 @pytest.mark.soak
-def test_a_job_that_profiles_itself_first_is_left_alone(tmp_path):
+def test_a_job_that_profiles_itself_first_is_not_profiled(tmp_path):
     ended = record(tmp_path / "run", job("own_profiler.py", 2))
     assert ended.code == 0
     assert ended.stdout == run(job("own_profiler.py", 2)).stdout

@@ -1,4 +1,4 @@
-"""`esprof serve` as a person meets it: a real server, real Chromium, and a real elastic job that runs all the while."""
+"""`esprof serve` end to end: a real server, Chromium, and a running elastic job."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def job(tmp_path):
-    """The Run of a job of two ranks, of which one is slow, that has told of some steps."""
+    """The Run of a running job of two ranks, one of them slow, after some steps."""
     run = tmp_path / "run"
     words = record.ranks(2, record.JOBS / "served.py", run)
     with subprocess.Popen(
@@ -85,7 +85,7 @@ def fill(path):
 
 
 class Page:
-    """What a person sees and does."""
+    """The page in a browser, and actions of a user."""
 
     def __init__(self, browser, address):
         self.browser = browser
@@ -94,14 +94,14 @@ class Page:
         requests(browser)
         browser.get(address)
 
-    def text(self, part):
-        return self.browser.execute_script(f"return document.getElementById('{part}').innerText")
+    def text(self, section):
+        return self.browser.execute_script(f"return document.getElementById('{section}').innerText")
 
-    def shows(self, part, *texts):
-        """Wait until a part shows these, without a reload by us."""
+    def shows(self, section, *texts):
+        """Wait until a section shows these texts, without reloading the page."""
         WebDriverWait(self.browser, WITHIN_S).until(
-            lambda _: all(text.lower() in (self.text(part) or "").lower() for text in texts),
-            message=f"{part} does not show {texts}",
+            lambda _: all(text.lower() in (self.text(section) or "").lower() for text in texts),
+            message=f"{section} does not show {texts}",
         )
 
     def press(self, button):
@@ -112,7 +112,7 @@ class Page:
         )
 
     def search_until_proposed(self):
-        """On a machine that others use too a first look may find steps too few or too unlike."""
+        """Search up to five times: on a busy machine the first steps may be too few or too uneven."""
         for _ in range(5):
             self.press("search")
             self.shows("advice", "Searched at")
@@ -126,7 +126,7 @@ class Page:
         return int(shown)
 
 
-def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
+def test_a_user_watches_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
     with serving(job) as (server, address):
         page = Page(browser, address)
         page.shows("link", "live")
@@ -136,7 +136,7 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
         page.search_until_proposed()
         page.shows("advice", "proposed", "predicted gain", "interval")
 
-        # A second server is told where the first one is.
+        # A second server reports the address of the first.
         events = subprocess.run(
             [*record.ESPROF, "serve", str(job), "--port", "0"], env=record.environment(), capture_output=True, text=True
         )
@@ -179,7 +179,7 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
     assert [events.count(what) for what in ("started", "accepted", "rolled_back", "adopted")] == [1, 1, 1, 2]
 
 
-def test_a_token_lets_a_browser_in_and_is_not_kept_in_the_address(browser, tmp_path):
+def test_a_token_grants_access_and_is_removed_from_the_address(browser, tmp_path):
     run = live.running(tmp_path / "run")
     with serving(run, live.running(tmp_path / "other"), token="a token that is long") as (_, address):
         plain = address.partition("?")[0]
@@ -195,7 +195,7 @@ def test_a_token_lets_a_browser_in_and_is_not_kept_in_the_address(browser, tmp_p
         assert browser.get_log("browser") == []
 
 
-def test_the_page_suits_small_screens_dark_grounds_and_keyboards(browser, tmp_path):
+def test_the_page_supports_small_screens_dark_mode_and_keyboards(browser, tmp_path):
     run = live.running(tmp_path / "run")
     live.adopted(run)
     (run / "plan.json").write_text("{" + "torn" * 200)
@@ -212,7 +212,7 @@ def test_the_page_suits_small_screens_dark_grounds_and_keyboards(browser, tmp_pa
         assert len(grounds) == 2
         browser.find_element("css selector", ".plot").send_keys("\ue012")  # The left arrow.
         assert page.text("steps").rstrip().endswith("step 78: 25.0 ms")
-        # New steps come, and the reader stays where she is.
+        # New steps arrive, and the selected step stays selected.
         live.write_steps(run, [live.live_step(80 + at, 25_000.0, (3, 1), version=1) for at in range(5)])
         WebDriverWait(browser, WITHIN_S).until(lambda _: page.next_step() == 84)
         assert page.text("steps").rstrip().endswith("step 78: 25.0 ms")
@@ -221,7 +221,7 @@ def test_the_page_suits_small_screens_dark_grounds_and_keyboards(browser, tmp_pa
 
 @contextmanager
 def emulated(browser, scheme, width):
-    """A screen so wide, and a person who likes that ground."""
+    """Emulate a screen of this width and the preferred colour scheme."""
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
@@ -233,7 +233,7 @@ def emulated(browser, scheme, width):
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_on_a_full_disk_the_page_says_so_and_goes_on(browser, tmp_path):
+def test_a_full_disk_is_reported_on_the_page(browser, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True).returncode:
