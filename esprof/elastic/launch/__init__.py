@@ -1,5 +1,5 @@
-"""Starting elastic jobs whose number of processes can change: by one controller, or by torchrun on hosts that come and go.
+"""Launchers of elastic jobs whose number of processes can change: one controller, or torchrun on hosts that join and leave.
 
-`supervisor` starts a generation of workers for each number of processes; `hosts` starts torchrun with what it needs;
-`messages` is what launcher and workers tell each other, and `worker` the workers' end of it.
+`supervisor` starts a generation of workers for each number of processes; `hosts` starts torchrun with the required settings;
+`messages` defines the messages between launcher and workers, and `worker` the workers' side.
 """

@@ -1,8 +1,8 @@
-"""What a worker runs before the script: it imports what takes long, waits until it is told to begin, and becomes the script.
+"""The first program of a worker: imports slow modules, waits for the start, then runs the script in this process.
 
     python -m esprof.elastic.launch.bootstrap SCRIPT.py … | -m MODULE …
 
-On stdin comes one line of JSON, the variables that the script is to have; the end of stdin before it ends the worker.
+Reads one line of JSON from stdin, the environment variables of the script. The worker ends if stdin is closed before.
 """
 
 import json
@@ -14,11 +14,11 @@ from pathlib import Path
 from esprof.core.parent import end_with_parent
 
 READY = "ESPROF_LAUNCH_READY"
-"""The file that the worker makes when it is ready."""
+"""Variable with the path of the file that the worker creates when it is ready."""
 
 
 def main() -> None:
-    # A job whose launcher was killed saves, and leaves: nobody would start it again.
+    # A job whose launcher was killed saves and leaves, because nothing would restart it.
     end_with_parent()
     import torch.distributed
 

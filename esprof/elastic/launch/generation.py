@@ -21,28 +21,28 @@ from esprof.run.files import ready_path
 from esprof.verbs import module_line
 
 _MAX_WAIT_FOR_END_S = 10.0
-"""How long workers that have left get to end by themselves."""
+"""Time for workers that have left to exit, s."""
 
 
 @dataclass(frozen=True)
 class WorkerSlot:
-    """Where a worker runs: on this machine as it is, or where a command such as `ip netns exec NAME` takes it. The command
-    has to become the worker, whose signals it gets, and to see the launcher's folder."""
+    """Where a worker runs: on this machine, or inside a command such as `ip netns exec NAME`. The command must `exec`
+    the worker, so that it gets its signals, and must have access to the launcher's folder."""
 
     command: tuple[str, ...] = ()
-    """Comes before the worker's own."""
+    """Prefix of the worker's command."""
     address: str = "127.0.0.1"
-    """By which other workers reach it."""
+    """Address at which other workers reach it."""
     python: str = sys.executable
 
 
 class Generation:
-    """Workers that are started, and wait to begin; the number of its slot is its rank."""
+    """Workers that are started and wait to run the script; a worker's rank is the index of its slot."""
 
     def __init__(
         self, number: int, slots: Sequence[WorkerSlot], script: Sequence[str], folder: Path, env: Mapping[str, str]
     ) -> None:
-        """Raises UsageError where the command of a slot cannot be run."""
+        """Raises UsageError if the command of a slot cannot be run."""
         self.number, self._slots, self._folder = number, slots, folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self.has_started = False
@@ -54,7 +54,7 @@ class Generation:
             worker = module_line("esprof.elastic.launch.bootstrap", *script, python=slot.python)
             try:
                 self._processes.append(
-                    # A session of its own: Ctrl-C is the launcher's, which lets workers save.
+                    # A new session: Ctrl-C reaches only the launcher, which lets workers save.
                     subprocess.Popen(
                         [*slot.command, "env", *variables, *worker], stdin=subprocess.PIPE, start_new_session=True
                     )
@@ -69,11 +69,11 @@ class Generation:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all workers only wait to begin."""
+        """Whether all workers are ready to run the script."""
         return all(is_ready(self._folder, self.number, rank) for rank in range(self.world))
 
     def begin(self, launch: Launch) -> None:
-        """Let all workers run the script, once each is ready."""
+        """Start the script in all workers."""
         self.has_started = True
         hosts = [slot.command for slot in self._slots]
         port = _free_port()
@@ -89,7 +89,7 @@ class Generation:
                 "MASTER_PORT": str(port),
             }
             assert process.stdin is not None
-            with suppress(BrokenPipeError):  # It is dead, which `codes` tells.
+            with suppress(BrokenPipeError):  # It is dead, which `codes` shows.
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.close()
 
@@ -103,7 +103,7 @@ class Generation:
                 process.send_signal(number)
 
     def kill(self) -> None:
-        """End all workers at once, and what they have started."""
+        """Kill all workers and their child processes."""
         for process in self._processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # Each is the first of a session.
@@ -116,7 +116,7 @@ class Generation:
             ready_path(self._folder, self.number, rank).unlink(missing_ok=True)
 
     def end(self) -> None:
-        """Wait for workers that have left, for a while, and end the rest."""
+        """Wait for workers that have left, then kill the rest."""
         until = time.monotonic() + _MAX_WAIT_FOR_END_S
         while None in self.codes() and time.monotonic() < until:
             time.sleep(0.02)

@@ -1,8 +1,8 @@
-"""torchrun on hosts that join and leave a job by themselves, with the settings without which that does not work.
+"""Run torchrun on hosts that join and leave a job, with the settings required for that.
 
-PyTorch's agents keep the address of a round's store, and do not tell it to a host that joins in a later round: it waits for
-ever. `TORCH_DISABLE_SHARE_RDZV_TCP_STORE` makes them tell it. Each host has to name an address of its own that the others
-reach, and one has to host the rendezvous: both follow from the rendezvous' address.
+PyTorch's agents do not send the address of the store to a host that joins in a later round, which then waits forever.
+`TORCH_DISABLE_SHARE_RDZV_TCP_STORE` makes them send it. Each host needs an address that the others can reach, and one hosts
+the rendezvous: both are derived from the address of the rendezvous.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ from esprof.recorder.launcher.child import run_child
 
 _SIOCGIFADDR = 0x8915
 _MAX_RESTARTS = 10_000
-"""Each host that leaves costs those that stay one; joining costs none."""
+"""Each host that leaves uses up one restart of the others; joining uses none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +37,14 @@ class HostsMeeting:
     job: str
     """The same on all of them."""
     last_call_s: int = 1
-    """How long the hosts that have met wait for more; in full where one has left."""
+    """How long a complete rendezvous waits for more hosts; the full time after a host has left."""
     keep_alive_s: int = 1
     keep_alive_misses: int = 3
-    """A host that has not been heard of so often is gone. The hosts' clocks may differ by less than that."""
+    """Missed keep-alives after which a host is considered gone. Clock offsets between hosts must be below that time."""
 
 
 def command(asked: HostsMeeting, procs_per_host: int, script: Sequence[str]) -> list[str]:
-    """torchrun's command on this host. Raises UsageError where the rendezvous' address means nothing here."""
+    """torchrun's command on this host. Raises UsageError if the address of the rendezvous cannot be resolved."""
     mine = own_address(asked.host)
     settings = {
         "is_host": int(is_free_here(asked.host, asked.port)),
@@ -69,9 +69,10 @@ def command(asked: HostsMeeting, procs_per_host: int, script: Sequence[str]) -> 
 
 
 def run(asked: HostsMeeting, procs_per_host: int, script: Sequence[str], folder: Path) -> int:
-    """Run this host's part of the job; its exit code. 0 where this host was asked to leave, and all has been saved.
+    """Run the workers of this host. Returns torchrun's exit code, or 0 if this host was asked to leave and the job has
+    saved.
 
-    `folder` is this host's own. Raises UsageError as `command` does, or where torchrun cannot be started.
+    `folder` must not be shared with other hosts. Raises UsageError like `command`, or if torchrun cannot be started.
     """
     launch = Launch(folder=str(folder.absolute()))
     extra = {
@@ -86,8 +87,8 @@ def run(asked: HostsMeeting, procs_per_host: int, script: Sequence[str], folder:
 
 
 def is_free_here(host: str, port: int) -> bool:
-    """Whether this host has that address, or the one of that name, and nobody listens at the port: a second agent on the
-    machine must not host the rendezvous too. Raises UsageError for a name that means nothing."""
+    """Whether this host has the address of `host` and the port is free: a second agent on the machine must not host
+    the rendezvous, too. Raises UsageError for a name that cannot be resolved."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(
             socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
@@ -100,7 +101,7 @@ def is_free_here(host: str, port: int) -> bool:
 
 
 def own_address(host: str) -> str:
-    """The address of this host by which it reaches `host`, and is reached from there. Raises UsageError."""
+    """The local address of this host on the route to `host`. Raises UsageError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((_address(host), 9))  # Nothing is sent.
@@ -111,7 +112,7 @@ def own_address(host: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has this address. Raises UsageError where none has."""
+    """The network interface with this address. Raises UsageError if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:

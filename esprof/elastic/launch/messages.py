@@ -1,4 +1,4 @@
-"""What a launcher and the workers that it has started tell each other, by a variable and by files of the launch's folder."""
+"""Messages between a launcher and its workers, in an environment variable and in files of the launch folder."""
 
 import fcntl
 import os
@@ -19,39 +19,39 @@ VARIABLE = "ESPROF_LAUNCH"
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is told of its launch, as JSON in `VARIABLE`. Times are since the Unix epoch."""
+    """The launch of a worker, as JSON in `VARIABLE`. Times are ns since the Unix epoch."""
 
     folder: str
     generation: int = 0
     most: int | None = None
-    """How many workers the launcher can start; None where it does not choose their number."""
+    """Maximum number of workers of the launcher; None if it does not choose their number."""
     world_before: int | None = None
-    """Workers of the generation before; None in the first."""
+    """Number of workers of the previous generation; None in the first."""
     why: str = ""
-    """Why there is another generation."""
+    """Why a new generation was started."""
     stopped_ns: Ns | None = None
-    """When the generation before was asked to save, or was found dead; None in the first."""
+    """When the previous generation was asked to save, or was found dead; None in the first."""
     left_ns: Ns | None = None
-    """When it had saved, or the dead were cleared away."""
+    """When the previous generation had saved, or its processes were removed."""
     started_ns: Ns | None = None
-    """When this one was told to begin, with all that takes long to import in memory."""
+    """When this generation was started, after its slow imports."""
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
-    """What a generation tells that has saved, and leaves for another one to go on."""
+    """Message of a generation that has saved and leaves."""
 
     step: int
     world: int | None = None
-    """Workers that the next one is to have; None for as many as the launcher thinks fit."""
+    """Number of workers of the next generation; None lets the launcher choose."""
     reason: str = ""
     asked: bool
-    """Whether it was the process that tells this which was asked, and not another one alone."""
+    """Whether the process that writes this was itself asked to leave."""
     stopped_ns: Ns
-    """When it began to save."""
+    """When it started to save."""
 
 
 class LaunchState(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in the launch's folder for whoever wants to change it."""
+    """State of a launch, in its folder, for processes that want to change it."""
 
     pid: int
     generation: int
@@ -75,8 +75,8 @@ LAUNCH_LOG: JsonLog[Logged] = JsonLog(files.LAUNCH_LOG, Logged)
 
 @contextmanager
 def taken(folder: Path) -> Iterator[None]:
-    """Have a launch's folder for oneself, without what an earlier launch has left there. Raises UsageError where another
-    launcher has it, OutputError where it cannot be made."""
+    """Lock a launch folder and remove files of earlier launches. Raises UsageError if another launcher uses it,
+    OutputError if it cannot be created."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = os.open(folder / files.LAUNCH_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -97,7 +97,7 @@ def taken(folder: Path) -> Iterator[None]:
 
 
 def launch_of_environment() -> Launch | None:
-    """What this process is told of its launch; None where no launcher of ours has started it."""
+    """The launch of this process; None if no esprof launcher has started it."""
     text = os.environ.get(VARIABLE)
     if not text:
         return None
@@ -124,19 +124,19 @@ def write_state(folder: Path, state: LaunchState) -> None:
 
 
 def read_state(folder: Path) -> LaunchState | None:
-    """None where nothing was launched in this folder."""
+    """The state of a launch; None if nothing was launched in this folder."""
     with suppress(OSError, msgspec.MsgspecError, RecursionError):
         return msgspec.json.decode((folder / files.LAUNCH_STATE).read_bytes(), type=LaunchState)
     return None
 
 
 def want(folder: Path, world: int) -> None:
-    """Ask the launcher for so many workers. Raises OutputError."""
+    """Ask the launcher for this number of workers. Raises OutputError."""
     write_bytes(folder / files.WORLD_WANTED, str(world).encode())
 
 
 def wanted(folder: Path) -> int | None:
-    """How many workers somebody wants; None where nobody has said anything sensible."""
+    """The requested number of workers; None without a valid request."""
     try:
         return int((folder / files.WORLD_WANTED).read_bytes()[:20])
     except (OSError, ValueError):
@@ -144,7 +144,7 @@ def wanted(folder: Path) -> int | None:
 
 
 def grant(folder: Path) -> None:
-    """What was wanted is done, or something else has come since."""
+    """Remove a request that was granted or is obsolete."""
     with suppress(OSError):
         (folder / files.WORLD_WANTED).unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
-"""One controller that starts a job's workers, and another generation of them where their number is to change.
+"""A controller that starts a job's workers, and a new generation of them to change their number.
 
-The old workers are asked to leave, save, and tell so in the launch's folder; then the new ones begin. Where these were
-started beforehand, and only waited to begin, training stands still for the checkpoint alone.
+The old workers are asked to leave, save, and report that in the launch folder; then the new ones start the script. If these
+were started in advance and are ready, training stops only for the checkpoint.
 """
 
 import os
@@ -31,7 +31,7 @@ from esprof.elastic.launch.messages import (
 
 _POLL_INTERVAL_S = 0.02
 _EARLY_CRASH_WITHIN_S = 30.0
-"""Workers that crash sooner than this after they began have not got far."""
+"""Crashes sooner than this after the start count as quick crashes."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class SupervisorSettings:
     """How a job is supervised."""
 
     warm: bool = True
-    """Start new workers before the old ones are asked to leave: both are in memory for a moment."""
+    """Whether to start new workers before the old ones are asked to leave; both are in memory for a short time."""
     most_crashes: int = 3
     """Quick crashes in a row after which the launcher gives up."""
 
 
 @dataclass(frozen=True)
 class _Next:
-    """Why there will be another generation, and of how many workers."""
+    """The next generation: its number of workers, and its reason."""
 
     world: int
     why: str
@@ -54,7 +54,7 @@ class _Next:
 
 
 class Supervisor:
-    """Runs `script` (a file or `-m MODULE`, with its arguments) on the first so many of `slots`, until it has ended."""
+    """Runs `script` (a file or `-m MODULE`, with its arguments) on the first `world` of `slots`, until it has ended."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Supervisor:
         env: Mapping[str, str] | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`say` gets a line for people when something happens. Raises UsageError where there is nothing to run."""
+        """`say` is called with a line of text for each event. Raises UsageError if there is nothing to run."""
         if not script or script == ["-m"]:
             raise UsageError("no script to run")
         if not slots:
@@ -76,15 +76,15 @@ class Supervisor:
         self._number = 0
         self._crashes = 0
         self._stops = 0
-        """How often this process was asked to end the job."""
+        """Number of requests to end the job."""
         self._has_saved = False
-        """Whether the generation before this one has saved all that it did."""
+        """Whether the previous generation has saved all its steps."""
         self._standby: Generation | None = None
         self._asked: _Next | None = None
-        """What the running generation was asked to leave for."""
+        """The next generation for which the running one was asked to leave."""
 
     def run(self, world: int) -> int:
-        """Start with so many workers. Returns the exit code of the job: that of its last generation, 128 + N for signal N.
+        """Start with `world` workers. Returns the exit code of the job: that of its last generation, 128 + N for signal N.
 
         SIGTERM and SIGINT make the job save and leave, with exit code 0; a second one ends it at once. Raises UsageError
         for a world without enough slots, OutputError where the folder cannot be written.
@@ -113,12 +113,12 @@ class Supervisor:
         return Generation(number, self._slots[:world], self._script, self._folder, self._env)
 
     def _wait(self, generation: Generation) -> None:
-        """Until its workers only wait to begin; or one is dead, which is seen when it has started."""
+        """Wait until all workers are ready or one is dead, which is handled after the start."""
         while not generation.is_ready and all(code is None for code in generation.codes()) and not self._stops:
             time.sleep(_POLL_INTERVAL_S)
 
     def _begin(self, running: Generation, launch: Launch, before: Generation | None) -> None:
-        """Let a generation begin; the one before it has saved, or is dead, and ends beside it."""
+        """Start a generation. The previous one has saved or is dead, and ends concurrently."""
         self._wait(running)
         if not self._stops:
             running.begin(launch)
@@ -135,7 +135,7 @@ class Supervisor:
             before.end()
 
     def _watched(self, running: Generation) -> int | _Next:
-        """See a generation to its end: the exit code of the job, or what comes next."""
+        """Supervise a generation to its end. Returns the exit code of the job, or the next generation."""
         began_s, sent_stops, self._asked = time.monotonic(), 0, None
         while True:
             if self._stops > 1:
@@ -143,7 +143,7 @@ class Supervisor:
             elif self._stops > sent_stops:
                 sent_stops = self._stops
                 running.send(signal.SIGTERM)
-            codes = running.codes()  # Before what they may have left, which they tell first.
+            codes = running.codes()  # Read before their messages, which workers write before they exit.
             if (left := read_left(self._folder, self._number)) is not None and not self._stops:
                 return self._next_of(left, running)
             if all(code == 0 for code in codes) or (self._stops and None not in codes):
@@ -155,10 +155,10 @@ class Supervisor:
             time.sleep(_POLL_INTERVAL_S)
 
     def _change(self, running: Generation) -> None:
-        """Where another number of workers is wanted: start them, and ask those that run to leave once they are ready."""
+        """If another number of workers is requested: start them, and ask the running ones to leave once these are ready."""
         world = wanted(self._folder)
         if self._asked is not None or world is None or world == running.world or not 1 <= world <= len(self._slots):
-            if self._asked is None:  # Nobody wants them any more.
+            if self._asked is None:  # The request was withdrawn.
                 self._drop_standby()
             return
         if self._settings.warm:
@@ -186,18 +186,18 @@ class Supervisor:
             self._standby = None
 
     def _give_up_wish(self, world: int, why: str) -> None:
-        """The job goes on as it is."""
+        """Refuse a request. The job continues unchanged."""
         grant(self._folder)
         self._say(f"cannot start {world} processes: {why}; the job continues with its present number")
         self._log("refused", world, why)
 
     def _next_of(self, left: Left, running: Generation) -> _Next:
-        """What comes after a generation that has saved."""
+        """The generation after one that has saved."""
         self._crashes, self._has_saved = 0, True
         self._log("left", running.world, left.reason)
         if self._asked is not None:
             return _Next(self._asked.world, self._asked.why, left.stopped_ns)
-        grant(self._folder)  # A plan is newer than a wish that has not been granted.
+        grant(self._folder)  # A plan is newer than an open request.
         return _Next(left.world or running.world, left.reason, left.stopped_ns)
 
     def _crashed(self, running: Generation, codes: Sequence[int | None], lived_s: float) -> int | _Next:
@@ -219,12 +219,12 @@ class Supervisor:
         worst = next((code for code in codes if code not in (0, None)), 0)
         saved = read_left(self._folder, self._number) is not None
         if self._stops == 1 and (saved or (self._has_saved and not running.has_started)):
-            worst = 0  # It has saved, and left as it was asked to; or all was saved, and it had not started.
+            worst = 0  # It has saved and left as requested; or all was saved before, and it had not started.
         self._log("ended", running.world)
         return 128 - worst if worst < 0 else worst
 
     def _followed(self, before: Generation, following: _Next) -> tuple[Generation, Launch]:
-        """The generation after one that has left or is dead."""
+        """Create the generation after one that has left or is dead."""
         left_ns = time.time_ns()
         self._number += 1
         running, self._standby = self._standby, None
@@ -245,14 +245,14 @@ class Supervisor:
         return running, launch
 
     def _log(self, what: str, world: int, why: str = "") -> None:
-        """The job goes on where this cannot be written."""
+        """Append to the log. If that fails, the job continues."""
         with suppress(EsprofError):
             line = Logged(what=what, time_ns=time.time_ns(), generation=self._number, world=world, why=why)  # type: ignore[arg-type]
             LAUNCH_LOG.append(self._folder, line)
 
     @contextmanager
     def _hearing(self) -> Iterator[None]:
-        """Count requests to end the job, in place of ending by them."""
+        """Count SIGTERM and SIGINT instead of ending by them."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             self._stops += 1

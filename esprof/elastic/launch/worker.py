@@ -1,4 +1,4 @@
-"""The end of a launch that is in the training process."""
+"""The worker's side of a launch, in the training process."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from esprof.run.logs import JobEvent
 
 
 class Launched:
-    """What a trainer knows of the launcher of its process, and tells it; of none, where no launcher of ours started it."""
+    """The connection of a trainer to the launcher of its process; does nothing without an esprof launcher."""
 
     def __init__(self) -> None:
         self._launch: Launch | None = launch_of_environment()
@@ -25,8 +25,8 @@ class Launched:
         return self._launch is not None
 
     def check_world(self, wanted: int, world: int, *, saves: bool) -> None:
-        """Raise UsageError where a job of `world` processes cannot become one of `wanted`; `saves` is whether it has a
-        folder for checkpoints."""
+        """Raise UsageError if a job cannot change from `world` to `wanted` processes; `saves` is whether it has a
+        checkpoint folder."""
         if wanted == world:
             return
         launch, said = self._launch, f"it is for {wanted} processes, and here are {world}"
@@ -42,11 +42,11 @@ class Launched:
             raise UsageError(f"{said}: the job has no checkpoint folder and would restart at step 0")
 
     def made(self) -> None:
-        """The trainer is made, from the last checkpoint where there is one."""
+        """Note that the trainer was created, from the last checkpoint if there is one."""
         self._made_ns = time.time_ns()
 
     def stepped(self, step: int, world: int) -> JobEvent | None:
-        """What the first step of a generation that follows another one has to tell: the change, and what it took."""
+        """The event of the first step after a change of generation: the change and its duration. None for other steps."""
         if self._has_stepped:
             return None
         self._has_stepped, launch = True, self._launch
@@ -60,14 +60,14 @@ class Launched:
         return JobEvent(what="scaled", step=step, phases_us=phases, reason=f"{change}: {launch.why}")
 
     def hears(self, rank: Rank) -> bool:
-        """Whether this rank's launcher hears from it of the job: one controller does from rank 0, and on each of several
-        hosts the launcher does from the host's first process."""
+        """Whether this rank reports to its launcher: rank 0 to a controller, and with one launcher per host the first
+        process of each host."""
         if self._launch is None:
             return False
         return rank == 0 if self._launch.most is not None else os.environ.get("LOCAL_RANK", "0") == "0"
 
     def left(self, message: Left) -> None:
-        """All has been saved, on all ranks."""
+        """Report to the launcher that all ranks have saved."""
         if self._launch is None:
             return
         try:

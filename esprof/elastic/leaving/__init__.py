@@ -1,1 +1,1 @@
-"""How a job leaves between two steps: a request is heard (termination, drain); all ranks agree and end (departure)."""
+"""A job's departure between two steps: a request arrives (termination, drain); all ranks agree and end (departure)."""

@@ -1,4 +1,4 @@
-"""How a job leaves between two steps: all ranks say who was asked, tell the launcher, and end."""
+"""A job's departure between two steps: all ranks exchange who was asked, notify the launcher, and end."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ _WAIT_FOR_GLOO_S = 0.5
 
 
 class Departure:
-    """Whether all ranks have agreed to leave, and what each does for that. Nobody is heard without `Drain`."""
+    """The agreement of all ranks to leave, and its execution. Requests are ignored without `Drain`."""
 
     def __init__(
         self,
@@ -28,15 +28,15 @@ class Departure:
         last_saved: Callable[[], int | None],
         record: Callable[[JobEvent], None],
     ) -> None:
-        """`last_saved` gives the step of the newest whole checkpoint; `record` takes what happens."""
+        """`last_saved` returns the step of the newest complete checkpoint; `record` takes job events."""
         self.leaver = Leaver(drain, transport.rank, last_saved) if drain is not None else None
         self._launched, self._transport, self._record = launched, transport, record
         self._world_after: int | None = None
-        """Processes that the job is to go on with once it has left; None where nobody has said that."""
+        """Number of processes with which the job continues; None if unspecified."""
 
     @property
     def is_agreed(self) -> bool:
-        """Whether all ranks know that they leave as the next step begins."""
+        """Whether all ranks have agreed to leave when the next step starts."""
         return self.leaver is not None and self.leaver.agreed
 
     @property
@@ -45,18 +45,18 @@ class Departure:
         return self.leaver is not None and self.leaver.reason is not None
 
     def ask(self, reason: str) -> None:
-        """Ask this process to leave. Raises UsageError where the job leaves at nobody's request."""
+        """Ask this process to leave. Raises UsageError without `Drain`."""
         if self.leaver is None:
             raise UsageError("this job does not accept requests to leave", remedy="Pass drain=Drain().")
         self.leaver.ask(reason)
 
     def agree(self) -> None:
-        """All ranks know of a request."""
+        """Note that all ranks know of a request."""
         if self.leaver is not None:
             self.leaver.agree()
 
     def leave_for(self, world: int) -> None:
-        """All ranks have agreed that the job is to go on with `world` processes."""
+        """Note that all ranks have agreed to continue with `world` processes."""
         assert self.leaver is not None, "who is launched can leave"
         self._world_after = world
         self.leaver.agree()
@@ -68,7 +68,7 @@ class Departure:
         return gather_values(self._transport, self.leaver.reason)
 
     def saved(self, step: int, reasons: Sequence[str | None], stopped_ns: Ns) -> Drained:
-        """Tell history and launcher that all is saved, and the job goes on with `step`. Returns what ends the
+        """Report to history and launcher that the job has saved before `step`. Returns the exception that ends the
         process."""
         assert self.leaver is not None, "who leaves was heard"
         asked = [f"{reason} (rank {rank})" for rank, reason in enumerate(reasons) if reason is not None]
@@ -82,11 +82,11 @@ class Departure:
         return Drained(self.leaver.code, step, self.leaver.reason or why)
 
     def wait_for_gloo(self) -> None:
-        """Give the backend the time that it needs between its last collective and the end of the process."""
+        """Wait for gloo between the last collective and the end of the process."""
         if self._transport.world > 1:
             time.sleep(_WAIT_FOR_GLOO_S)
 
     def close(self) -> None:
-        """Hear of no more requests."""
+        """Stop listening for requests."""
         if self.leaver is not None:
             self.leaver.close()

@@ -1,7 +1,7 @@
-"""Leaving between two steps, with a checkpoint, when somebody asks for it: SIGTERM, a notice file or a call.
+"""Leaving between two steps, with a checkpoint, on request by SIGTERM, a notice file or a call.
 
-A request is told to the other ranks along with the losses of a step, so that all know of it after the same step, and
-leave as the next one begins. A process that does not come to that within its time ends by force.
+A request is sent to the other ranks with the losses of a step, so that all know of it after the same step, and leave
+when the next one starts. A process that does not get there within its time limit is ended by force.
 """
 
 import multiprocessing
@@ -23,10 +23,10 @@ EXIT_ASKED_AGAIN = 128 + 15
 """Exit code of a process that was asked a second time before it had saved; as of one that SIGTERM ended, in a shell."""
 
 _NOTICE_POLL_INTERVAL_S = 0.5
-"""How often a notice file is looked for."""
+"""Interval at which a notice file is checked, s."""
 
 _MAX_FLUSH_S = 1.0
-"""How long what was printed is waited for at a forced end."""
+"""Maximum time to flush stdout at a forced end, s."""
 
 
 class Drained(SystemExit):
@@ -36,19 +36,19 @@ class Drained(SystemExit):
     def __init__(self, code: int, step: int, reason: str) -> None:
         super().__init__(code)
         self.step = step
-        """Number of the step that the job goes on with."""
+        """Number of the step from which the job resumes."""
         self.reason = reason
         """Who asked for it: "SIGTERM", the notice file, or what `request_drain` was told; on a rank that only follows
         with the number of the rank that was asked."""
 
 
 class Leaver:
-    """Whether this process was asked to leave, and how long it still has."""
+    """Requests to this process to leave, and its time limit."""
 
     def __init__(self, asked: Drain, rank: Rank, last_saved: Callable[[], int | None]) -> None:
-        """`last_saved` tells the step of the newest whole checkpoint, None where there is none."""
+        """`last_saved` returns the step of the newest complete checkpoint, None if there is none."""
         self.agreed = False
-        """Whether all ranks know that they leave as the next step begins."""
+        """Whether all ranks have agreed to leave when the next step starts."""
         self.reason: str | None = None
         """Why this process was asked; None if it was not."""
         self._options = asked
@@ -58,33 +58,32 @@ class Leaver:
         self._has_saved = False
 
     def listen(self) -> None:
-        """Hear of requests from now on. In the main thread, else SIGTERM is not heard, with a warning."""
+        """Start to listen for requests. Outside of the main thread SIGTERM is not handled, with a warning."""
         termination.add(self)
 
     def close(self) -> None:
-        """Hear of no more requests, and end nothing by force. A SIGTERM that came is told to the next trainer."""
+        """Stop listening, without a forced end. A SIGTERM that was not handled is passed to the next trainer."""
         termination.remove(self)
 
     def drop(self) -> None:
-        """The trainer is gone, and was not closed: the same, unless it was gone because the process leaves."""
+        """Like `close`, for a trainer that was garbage-collected; does nothing if the process leaves."""
         if not self._has_saved:
             self.close()
 
     def ask(self, reason: str, at_s: float | None = None) -> None:
-        """Ask this process, as of now or of a time of `time.monotonic()`. Only the first request counts."""
+        """Ask this process to leave, now or at a time of `time.monotonic()`. Only the first request counts."""
         if self.reason is None:
             self.reason = reason
             self._begin(time.monotonic() if at_s is None else at_s)
 
     def agree(self) -> None:
-        """All ranks know of a request: they leave as the next step begins. From now on those that were not asked have
-        their time too."""
+        """Note that all ranks know of a request and leave when the next step starts. The time limit now applies to all
+        ranks."""
         self.agreed = True
         self._begin(time.monotonic())
 
     def saved(self) -> None:
-        """All is saved, and nothing but the end of the process is left. Its time runs on until it has ended, or
-        `close` is called."""
+        """Note that everything is saved. The time limit applies until the process has ended or `close` is called."""
         self._has_saved = True
         termination.heeded()
 
@@ -111,13 +110,13 @@ class Leaver:
         return left_s
 
     def check_notice(self) -> None:
-        """Ask this process if its notice file is there."""
+        """Ask this process to leave if its notice file exists."""
         # Path.exists() may raise.
         if self.reason is None and self._notice is not None and os.path.exists(self._notice):
             self.ask(f"notice file {self._options.notice}")
 
     def _begin(self, asked_s: float) -> None:
-        """Let the time run, from the first request on."""
+        """Start the time limit at the first request."""
         if self._asked_s is None:
             self._asked_s = asked_s
             termination.wake()
@@ -127,7 +126,7 @@ class Leaver:
         return "there is no checkpoint" if step is None else f"the last checkpoint is from before step {step}"
 
     def _end(self, code: int, why: str) -> None:
-        """End the process, whatever it is in, and the loaders' processes with it."""
+        """End the process at once, and its loader processes."""
         with suppress(OSError):  # Not by sys.stderr, whose lock the main thread may hold.
             os.write(2, f"esprof: error: rank {self._rank} {why}: it ends at once, with code {code}\n".encode())
         for child in multiprocessing.active_children():

@@ -1,7 +1,7 @@
-"""Hears SIGTERM, also where the main thread waits in C++, and tells who listens in this process.
+"""Handles SIGTERM, even while the main thread waits in C++, and notifies the listeners of this process.
 
-A handler of Python runs only when the main thread is back in Python, which a collective of torch may keep it from. What the
-interpreter does at once, in C, is to write the signal's number to the wakeup descriptor, and a thread reads that here.
+A Python signal handler runs only when the main thread is back in Python, which a collective of torch may delay. The
+interpreter immediately writes the signal number to the wakeup descriptor, in C; a thread here reads it.
 """
 
 import os
@@ -20,30 +20,30 @@ _SAME_REQUEST_WITHIN_S = 1.0
 torchrun, which passes on what it gets, reach a rank twice."""
 
 _AWAKE = b"\0"
-"""What is written to wake the thread; no signal has this number."""
+"""Written to wake the thread; no signal has this number."""
 
 
 class Listener(Protocol):
-    """What is told in the listening thread, and by `ask` in the main thread too."""
+    """A listener, called in the listening thread; `ask` also in the main thread."""
 
     def ask(self, reason: str, at_s: float) -> None:
-        """The process is asked to leave, at this time of `time.monotonic()`. May come twice."""
+        """The process was asked to leave, at this time of `time.monotonic()`. May be called twice."""
 
     def insist(self) -> None:
-        """It is asked a second time."""
+        """The process was asked a second time."""
 
     def poll(self) -> float | None:
-        """Do what is due. Returns the seconds until something will be, None where nothing is in sight."""
+        """Do what is due. Returns the seconds until the next call is due, None if nothing is scheduled."""
 
 
 class Termination:
-    """SIGTERM of this process, for all its listeners. It has the signal and the wakeup descriptor while somebody listens;
-    then it puts back what was there before."""
+    """SIGTERM of this process, for all listeners. Owns the signal handler and the wakeup descriptor while there are
+    listeners, then restores the previous ones."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()
         self._came_s: float | None = None
-        """When a SIGTERM came that nobody has heeded yet."""
+        """When an unhandled SIGTERM arrived."""
         self._pipe: tuple[int, int] | None = None
         self._has_signal = False
         self._earlier: Any = signal.SIG_DFL
@@ -52,7 +52,7 @@ class Termination:
         self._hooked = False
 
     def add(self, listener: Listener) -> None:
-        """Tell this one from now on, and at once of a SIGTERM that nobody has heeded."""
+        """Add a listener, and notify it at once of an unhandled SIGTERM."""
         self._listeners = (*self._listeners, listener)
         if self._pipe is None:
             self._start()
@@ -63,17 +63,18 @@ class Termination:
         self.wake()
 
     def heeded(self) -> None:
-        """The SIGTERM that came is not for the next listener any more."""
+        """Mark the last SIGTERM as handled."""
         self._came_s = None
 
     def remove(self, listener: Listener) -> None:
-        """Tell this one no more. With the last one all is put back; outside of the main thread, when SIGTERM comes."""
+        """Remove a listener. After the last one the previous handlers are restored; outside of the main thread, at the
+        next SIGTERM."""
         self._listeners = tuple(one for one in self._listeners if one is not listener)
         if not self._listeners:
             self._stop()
 
     def wake(self) -> None:
-        """Let the thread look again at what is due."""
+        """Wake the thread to poll its listeners."""
         if self._pipe is not None:
             with suppress(BlockingIOError):  # It is full: the thread will wake anyway.
                 os.write(self._pipe[1], _AWAKE)
@@ -116,7 +117,7 @@ class Termination:
         if not self._has_signal:
             return
         self._has_signal = False
-        if signal.getsignal(signal.SIGTERM) == self._on_signal:  # Else somebody has taken it since.
+        if signal.getsignal(signal.SIGTERM) == self._on_signal:  # Otherwise the script has replaced it.
             signal.signal(signal.SIGTERM, self._earlier)
         found = signal.set_wakeup_fd(-1)
         ours = self._pipe is not None and found == self._pipe[1]
@@ -124,7 +125,7 @@ class Termination:
             signal.set_wakeup_fd(self._earlier_fd if ours else found)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Runs in the main thread, between two of its steps in Python. The thread counts; this only asks, at once."""
+        """Runs in the main thread, between Python instructions. The thread counts signals; this only asks, at once."""
         if not self._listeners:
             self._stop()
             signal.raise_signal(number)
@@ -158,13 +159,13 @@ class Termination:
             os.close(end)
 
     def _pass_on(self, heard: bytes) -> None:
-        """Give it to whoever had the wakeup descriptor before, such as a loop of asyncio."""
+        """Forward signals to the previous wakeup descriptor, such as that of an asyncio loop."""
         if heard and self._earlier_fd >= 0:
             with suppress(OSError):
                 os.write(self._earlier_fd, heard)
 
     def _before_fork(self) -> None:
-        """A signal to the child must not be told to its parent, whose pipe and handler it has until `_in_child` has run."""
+        """Block SIGTERM: until `_in_child` has run, a signal to the child would be written to the parent's pipe."""
         if self._has_signal:
             self._forks.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
@@ -183,7 +184,7 @@ class Termination:
 
 
 termination = Termination()
-"""That of this process."""
+"""The instance of this process."""
 
 
 @contextmanager
@@ -197,9 +198,9 @@ def held_back() -> Iterator[None]:
 
 
 def outlive_sigterm(worker: int) -> None:
-    """Let a loader's process live on when its whole group gets SIGTERM, for the training process still needs it: only one of
-    its parent's ends it. This is for a DataLoader's `worker_init_fn`. Processes that it starts inherit a SIGTERM that is
-    blocked."""
+    """Let a loader process survive a SIGTERM to its process group, because the training process still needs it: only a
+    SIGTERM from its parent ends it. This is for a DataLoader's `worker_init_fn`. Processes that it starts inherit a
+    SIGTERM that is blocked."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with, args=(os.getppid(),), name="esprof-drain", daemon=True).start()
 
