@@ -1,4 +1,4 @@
-"""A backward pass as DDP's reducer sees it: what comes in which order, when it may be sent, and who reads it."""
+"""A backward pass as DDP's reducer sees it: order of gradients, when each can be sent, and who reads it."""
 
 import math
 from collections import defaultdict
@@ -47,7 +47,7 @@ class BackwardPass:
     moved_ns: tuple[float, ...]
     """What each piece adds to the time of the all-reduce that it is part of, ns."""
     latency_ns: float
-    """What an all-reduce takes beside that, ns."""
+    """Fixed cost of an all-reduce, ns."""
     arrivals: tuple[int, ...]
     """Nodes at which the rank comes to the all-reduce of each bucket, in the order in which the buckets are filled."""
     all_reduces: tuple[int, ...]
@@ -55,7 +55,7 @@ class BackwardPass:
     curve: Curve | None = None
     """What an all-reduce takes by size, where that was measured; then `moved_ns` and `latency_ns` do not count."""
     launch_costs: tuple["LaunchCost", ...] = ()
-    """What issuing all-reduces takes of the CPU's time at each piece; empty where that is left as it was."""
+    """CPU time of launching all-reduces at each piece; empty where it stays as recorded."""
 
     def communication_ns(self, first: int, behind: int) -> Ns:
         """What an all-reduce of the pieces `first` to `behind - 1` takes, ns. Raises NotBuckets where that is not known."""
@@ -68,7 +68,7 @@ class BackwardPass:
 
 
 class LaunchCost(NamedTuple):
-    """What it takes a CPU thread to issue an all-reduce when a piece completes a bucket."""
+    """CPU time of launching an all-reduce when a piece completes a bucket."""
 
     nodes: tuple[int, ...]
     """Nodes of the thread while it handles the piece, ascending."""

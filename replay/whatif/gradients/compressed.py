@@ -1,8 +1,8 @@
 """DDP's gradient buckets between CPUs, compressed: the graph in which each bucket is encoded, sent and decoded.
 
-What that takes was measured by the communication hook's own code (`esprof probe`: `begin` and `exchange`). The thread of the
-backward pass encodes, and comes to all that follows as much later; the rest is on the link, one bucket after the other, and
-takes its CPU time from the work beside it.
+`esprof probe` measured the cost with the code of the communication hook (`begin` and `exchange`). The thread of the backward
+pass encodes, which delays its later work. The rest is on the link, one bucket after the other, and takes CPU time from
+concurrent work.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,9 +29,9 @@ class Cost(NamedTuple):
     begin_ns: tuple[float, ...]
     """Of the backward pass's thread, by rank of the run."""
     link_ns: float
-    """How long its transfers are on the link."""
+    """Time on the link."""
     coding_ns: float
-    """What is done between them and after them, beside the transfers of other buckets, on the slowest rank."""
+    """Coding between and after communication, concurrent with other buckets, on the slowest rank."""
     cpu_ns: float
     """Of the CPUs' time after the begin."""
     sent: Bytes | None
@@ -58,7 +58,7 @@ class Compressible:
     encodes: tuple[dict[Rank, np.ndarray], ...]
     """Ids of the nodes that encode each bucket, by rank."""
     all_reduces: tuple[np.ndarray, ...]
-    """Ids of the transfers of each bucket."""
+    """Ids of the communication nodes of each bucket."""
     decodes: tuple[np.ndarray, ...]
     """Ids of the nodes that decode each bucket."""
 
@@ -117,8 +117,7 @@ class Compressible:
         return replace(self.dfg, dur_ns=dur, bytes=nbytes), taken
 
     def at_no_cost(self, link_ns: Iterable[float]) -> tuple[Dfg, np.ndarray]:
-        """The same where the transfers of each bucket take no longer than so much of `link_ns`, and nothing else of an
-        exchange takes any time."""
+        """As `compressed`, with each bucket at most `link_ns` on the link, and no other cost."""
         dur = self.dfg.dur_ns.copy()
         for took, all_reduces in zip(link_ns, self.all_reduces, strict=True):
             dur[all_reduces] = np.minimum(dur[all_reduces], took)
@@ -232,8 +231,8 @@ def _decode_name(number: int) -> str:
 def _add_decode(
     overlay: Overlay, one: BackwardPass, number: int, all_reduce: int, lane: int, before: int | None
 ) -> int:
-    """Add the node that decodes a bucket once it has come, and after the bucket before it; who waited for the transfer, and
-    is not the link, waits for that."""
+    """Add the node that decodes a bucket, after its communication and after the bucket before it. Nodes off the link that
+    waited for the communication wait for the decoding."""
     dfg = overlay.dfg
     done = int(dfg.recorded_ns[all_reduce] + dfg.dur_ns[all_reduce])
     decode = overlay.add(lane, _decode_name(number), Cls.CPU, 0, done, step=one.step)

@@ -33,7 +33,7 @@ class Shards:
     sizes: tuple[Bytes, ...]
     """What each reduce-scatter of a step adds up, in the order in which they are made; the same in all steps."""
     collectives: tuple[np.ndarray, ...]
-    """Ids of the transfers of each."""
+    """Ids of the communication nodes of each."""
 
     @classmethod
     def of(cls, run: Run, dfg: Dfg) -> "Shards | None":
@@ -69,7 +69,7 @@ class Shards:
         return replace(self.dfg, dur_ns=dur, bytes=nbytes), taken
 
     def at_no_cost(self, link_ns: Sequence[float]) -> tuple[Dfg, np.ndarray]:
-        """The same where each is no longer on the link than so much of `link_ns`, and nothing else of it takes any time."""
+        """As `compressed`, with each at most `link_ns` on the link, and no other cost."""
         dur = self.dfg.dur_ns.copy()
         for took, collectives in zip(link_ns, self.collectives, strict=True):
             dur[collectives] = np.minimum(dur[collectives], took)

@@ -68,7 +68,7 @@ class EstLoad:
     est: np.ndarray
     """int32[N], EST of each node on a main thread; -1 where it belongs to none."""
     probed: ProbedCollectives | None
-    """What was measured of the job's transfers, if anything."""
+    """Measured collectives of the job, if any."""
 
     @classmethod
     def of(cls, run: Run, dfg: Dfg, steps: Sequence[int]) -> "EstLoad":
@@ -247,8 +247,9 @@ def _most_carried(assignment: Assignment) -> float:
 
 
 def exchanged(est_load: EstLoad, took_ns: float) -> Dfg:
-    """The graph in which bringing the gradients to their mean takes so long, from when the last rank has ended its turns:
-    encoded gradients travel when all of a rank's ESTs have had theirs. What that took so far, it takes no more."""
+    """The graph in which averaging the gradients takes `took_ns`, from when the last rank has ended its EST steps.
+
+    Encoded gradients are sent after all EST steps of a rank. The recorded cost of averaging is removed."""
     dfg = est_load.dfg
     dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
     sends = carries_gradients(dfg)
