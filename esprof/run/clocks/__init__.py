@@ -1,1 +1,1 @@
-"""How far the clocks of ranks and hosts are apart."""
+"""Offsets and drifts between the clocks of ranks and hosts."""

@@ -1,4 +1,4 @@
-"""Clocks of different hosts brought together by the ends of the collectives that they shared."""
+"""Align the clocks of different hosts by the ends of their common collectives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from esprof.core.types import NS_PER_US, Ns, Rank
 from esprof.run.clocks.fit import Bools, Fit, Floats, Ints, Readings, fit
 
 SKEW_NS: Ns = 50 * NS_PER_US
-"""A clock that is less wrong than this is left as it is: GPU clocks of one host seem up to 35 µs apart in real traces."""
+"""Smaller errors are not corrected: GPU clocks of one host differ by up to 35 µs in real traces."""
 
 Errors = Mapping[Rank, Ns | None]
-"""By how many ns the times of each rank may be wrong, as its exchange with rank 0 told; None where there was none."""
+"""Error bound of each rank's times from its clock exchange with rank 0, ns; None without an exchange."""
 
 COMMUNICATION_PER_ERROR = 5
-"""A transfer is taken from the clocks of several ranks where it is at least this many times as long as their error."""
+"""Communication of at least this many times the clock error is measured across ranks; shorter one on a single rank."""
 
 _PPM = 1e-6
 
 
 @dataclass(frozen=True)
 class MatchedCalls:
-    """The matched collective calls of a run: one entry for each rank in each collective, in any order.
+    """The matched collective calls of a run: one entry per rank and collective, in any order.
 
-    Any of the ranks may take part in a collective, but it must be of a kind that no rank leaves before all have come: no
-    broadcast, reduce or point-to-point transfer.
+    A collective may include any of the ranks, but must be of a kind that no rank leaves before all have entered: no
+    broadcast, reduce, send or receive.
     """
 
     rank: Ints
@@ -36,7 +36,7 @@ class MatchedCalls:
     end_ns: Ints
 
     def on(self, clocks: "Clocks") -> "MatchedCalls":
-        """These calls with their times on the clock of the job."""
+        """Return these calls with times on the clock of the job."""
         start_ns, end_ns = self.start_ns.copy(), self.end_ns.copy()
         for rank, mine in self.rows.items():
             start_ns[mine] = clocks.apply(rank, start_ns[mine])
@@ -46,14 +46,14 @@ class MatchedCalls:
     @cached_property
     def rows(self) -> dict[Rank, Ints]:
         """The indices of each rank's calls."""
-        # Sorted by rank, the calls of a rank are one run: cut where each begins; the first piece is empty.
+        # Sorted by rank, the calls of a rank are contiguous; the first piece of the split is empty.
         order = np.argsort(self.rank, kind="stable")
         ranks, first = np.unique(self.rank[order], return_index=True)
         return dict(zip(ranks.tolist(), np.split(order, first)[1:], strict=True))
 
     @cached_property
     def number(self) -> Ints:
-        """The collective of each call, numbered without holes from 0."""
+        """Number of each call's collective, contiguous from 0."""
         number: Ints = np.unique(self.collective, return_inverse=True)[1].reshape(-1)
         return number
 
@@ -65,8 +65,7 @@ class MatchedCalls:
 
     @cached_property
     def after_all_ns(self) -> Ints:
-        """Time (ns) from the start of the collective's last call to the end of each call; negative only where clocks are
-        wrong."""
+        """Time from the start of the collective's last call to the end of each call, ns; negative if clocks are wrong."""
         last = np.full(self.number.max(initial=-1) + 1, np.iinfo(np.int64).min)
         np.maximum.at(last, self.number, self.start_ns)
         after: Ints = self.end_ns - last[self.number]
@@ -74,7 +73,7 @@ class MatchedCalls:
 
     @cached_property
     def shortest_ns(self) -> Ints:
-        """Duration (ns) of the shortest call in each call's collective: that of the rank that hardly waited."""
+        """Duration of the shortest call in each call's collective, ns: its rank hardly waited."""
         shortest = np.full(self.number.max(initial=-1) + 1, np.iinfo(np.int64).max)
         np.minimum.at(shortest, self.number, self.end_ns - self.start_ns)
         found: Ints = shortest[self.number]
@@ -83,20 +82,19 @@ class MatchedCalls:
 
 @dataclass(frozen=True)
 class HostClock:
-    """The clock of one host against that of the reference host."""
+    """The clock of one host relative to that of the reference host."""
 
     host: str
-    """Name of the host; `rank 3` where the host of rank 3 is unknown."""
+    """Name of the host; `rank 3` if the host of rank 3 is unknown."""
     ranks: tuple[Rank, ...]
     offset_ns: Ns = 0
-    """By how many ns the clock is ahead of the reference host's at `Clocks.reference_ns`."""
+    """Lead of the clock over the reference clock at `Clocks.reference_ns`, ns."""
     drift_ppm: float = 0.0
-    """Microseconds that the clock gains per second; 0 where the window is too short to tell."""
+    """Microseconds that the clock gains per second; 0 if the window is too short to measure it."""
     moved: bool = False
-    """Whether `Clocks.apply` corrects the clock. A clock that is nearly right is left alone."""
+    """Whether `Clocks.apply` corrects the clock. Small errors are not corrected."""
     tied: bool = True
-    """Whether collectives tie the host to most ranks of the run, if only through other hosts. If not, its clock is not
-    known."""
+    """Whether collectives connect the host, directly or through other hosts, to most ranks. If not, its clock is unknown."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +102,11 @@ class Clocks:
     """The clocks of all hosts of a run."""
 
     reference_ns: Ns
-    """The middle of the window on the clock of the job, where the offsets hold."""
+    """The middle of the window on the clock of the job, at which the offsets are valid."""
     hosts: tuple[HostClock, ...]
 
     def apply(self, rank: Rank, times_ns: Ints) -> Ints:
-        """Times by the clock of `rank` (int64 ns, any shape) on the clock of the job, in the same order."""
+        """Convert times of `rank` (int64 ns, any shape) to the clock of the job. Their order is unchanged."""
         clock = self._of[rank]
         if not clock.moved:
             return times_ns
@@ -117,12 +115,12 @@ class Clocks:
         return level - gained
 
     def correction_ns(self, rank: Rank) -> Ns:
-        """What `apply` adds to a time of `rank` in the middle of the window."""
+        """Correction that `apply` adds to a time of `rank` in the middle of the window, ns."""
         return -self._of[rank].offset_ns if self._of[rank].moved else 0
 
     @property
     def untied(self) -> tuple[HostClock, ...]:
-        """The hosts whose clocks could not be tied to those of most ranks."""
+        """Hosts whose clocks are unknown, as no collectives connect them to most ranks."""
         return tuple(clock for clock in self.hosts if not clock.tied)
 
     @cached_property
@@ -132,7 +130,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Residual:
-    """How far (ns) the ends of a rank's collectives are from the median end over all their ranks."""
+    """Distance of the ends of a rank's collectives from the median end over all ranks, ns."""
 
     p50_ns: Ns
     p99_ns: Ns
@@ -140,20 +138,20 @@ class Residual:
 
 @dataclass(frozen=True)
 class CommunicationFit:
-    """How long collectives took once all ranks had come, and how well the ranks' clocks agree."""
+    """Duration of communication after all ranks have arrived, and the residuals of the clocks."""
 
     ns: Ints
-    """Transfer time of each call in ns, in the order of `MatchedCalls`; never negative."""
+    """Communication time of each call, ns, in the order of `MatchedCalls`; never negative."""
     residuals: Mapping[Rank, Residual]
-    """Residual of each rank that shared a collective."""
+    """Residual of each rank with a collective that has other ranks."""
 
 
 def align_hosts(calls: MatchedCalls, hosts: Mapping[Rank, str | None], errors_ns: Errors | None = None) -> Clocks:
-    """The clocks of a run by its collective calls; `hosts` names the host of every rank.
+    """Estimate the clocks of a run from its collective calls; `hosts` names the host of each rank.
 
-    Ranks of one host share a clock; a rank whose host is unknown (None) is taken as a host of its own. `errors_ns` says how
-    wrong clocks that were corrected already may still be. Such a clock is moved only where collectives find it wrong by
-    more than that and a typical collective: ranks may leave one in a fixed order, as far apart as its transfer is long.
+    Ranks of one host share a clock; a rank of unknown host (None) counts as a separate host. `errors_ns` has the error
+    bounds of clocks that were corrected before. Such a clock is corrected again only for an offset above this bound plus the
+    duration of a typical collective: ranks may leave one in a fixed order, separated by up to its duration.
     """
     ranks_of: dict[str, list[Rank]] = {}
     for rank in sorted(hosts):
@@ -167,10 +165,10 @@ def align_hosts(calls: MatchedCalls, hosts: Mapping[Rank, str | None], errors_ns
 
 
 def _doubt(calls: MatchedCalls, ranks_of: Mapping[str, list[Rank]], found: Fit, errors_ns: Errors) -> Floats:
-    """By how many ns the fit of each host's clock may be wrong against its reference; less than that moves no clock."""
+    """Error bound of the fit of each host's clock, ns; smaller offsets are not corrected."""
     shared = calls.shortest_ns[calls.shared]
     apart_ns = float(np.median(shared)) if len(shared) else 0.0
-    # None becomes NaN: nothing is known of that host's clock but what its collectives tell.
+    # None becomes NaN, which `fmax` ignores: without an exchange only collectives limit the error.
     known = [np.array([errors_ns.get(rank) for rank in ranks], np.float64) for ranks in ranks_of.values()]
     error = np.array([errors.max() for errors in known])
     doubt: Floats = np.fmax(SKEW_NS, error + error[found.reference] + apart_ns)
@@ -178,10 +176,10 @@ def _doubt(calls: MatchedCalls, ranks_of: Mapping[str, list[Rank]], found: Fit, 
 
 
 def fit_communication(calls: MatchedCalls) -> CommunicationFit:
-    """Transfer times of `calls`, whose times are on the clock of the job.
+    """Communication times of `calls`, whose times must be on the clock of the job.
 
-    A transfer is what a call takes after its last peer came. Where clocks are not good enough for that, it is the
-    shortest call of the collective: the rank that came last did not wait (docs/explanation/replay.md §2).
+    Communication is the time of a call after the arrival of its last peer. If the clocks are too inaccurate, it is the
+    shortest call of the collective: the rank that arrived last did not wait (docs/explanation/replay.md §2).
     """
     residuals = _residuals(calls)
     error_ns = max((residual.p50_ns for residual in residuals.values()), default=0)
@@ -197,12 +195,12 @@ def _readings(calls: MatchedCalls, ranks_of_host: list[list[Rank]], origin_ns: N
     for number, ranks in enumerate(ranks_of_host):
         for rank in ranks:
             host[calls.rows.get(rank, [])] = number
-    # A double holds a time since the epoch to a quarter of a microsecond only.
+    # A double has a resolution of 256 ns for times since the epoch.
     return Readings(host, calls.number, (calls.end_ns - origin_ns).astype(np.float64), len(ranks_of_host))
 
 
 def _host_clocks(ranks_of: dict[str, list[Rank]], found: Fit, doubt_ns: Floats) -> tuple[HostClock, ...]:
-    # The component that has the most ranks: hosts of the others are not tied to most ranks.
+    # The component with the most ranks.
     largest = np.bincount(found.component, weights=[len(ranks) for ranks in ranks_of.values()]).argmax()
     moved = np.abs(found.offset_ns) + np.abs(found.drift) * found.half_ns >= doubt_ns
     return tuple(
@@ -230,8 +228,8 @@ def _residuals(calls: MatchedCalls) -> dict[Rank, Residual]:
 
 
 def _from_median(values: Ints, group: Ints) -> Ints:
-    """Each value less the median of its group (the mean of the two in the middle, rounded down)."""
-    # Sorted by group and value, a group is a run of `count` from `first` on, so that its middle is read by index.
+    """Return each value minus the median of its group (of an even number, the mean of the middle two, rounded down)."""
+    # Sorted by group and value, a group is `count` values from `first` on.
     order = np.lexsort((values, group))
     count = np.bincount(group)
     first = np.cumsum(count) - count

@@ -1,4 +1,4 @@
-"""Robust least squares for clocks: hosts leave a collective together, whatever their clocks say."""
+"""Robust least-squares fit of clocks, which assumes that all hosts leave a collective at the same time."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +11,15 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 MIN_COLLECTIVES = 3
-"""Fewest collectives of the same hosts that tie their clocks."""
+"""Minimum number of collectives of the same hosts that connect their clocks."""
 
 MIN_COLLECTIVES_FOR_DRIFT = 50
-"""Fewest collectives that tell a drift: with fewer, its noise is larger than the drift of a real clock (some ppm)."""
+"""Minimum number of collectives for a drift: with fewer, its noise exceeds the drift of real clocks (some ppm)."""
 MIN_SPAN_FOR_DRIFT_NS = 10_000_000_000
-"""Shortest window (ns) that tells a drift: over less, its noise is larger than the drift of a real clock (some ppm)."""
+"""Minimum window for a drift, ns: in a shorter one, its noise exceeds the drift of real clocks (some ppm)."""
 
 _HUBER = 1.345
-"""Distance, in standard deviations, beyond which a reading counts less: 95 % as efficient as least squares under normal
-noise."""
+"""Distance, in standard deviations, beyond which a reading has less weight: 95 % efficiency under normal noise (Huber)."""
 
 _SIGMA_OF_MAD = 1.4826
 _ROUNDS = 100
@@ -29,19 +28,19 @@ _CONVERGED_NS = 1.0
 
 @dataclass(frozen=True)
 class Readings:
-    """What the clocks showed when collectives ended: one entry for each rank in each collective, in any order."""
+    """Clock readings at the ends of collectives: one entry per rank and collective, in any order."""
 
     host: Ints
     """Number of the host, 0 to `hosts` - 1."""
     collective: Ints
-    """Number of the collective, from 0 without holes."""
+    """Number of the collective, contiguous from 0."""
     at_ns: Floats
-    """The reading in ns, counted from a moment so near that a double holds it to the nanosecond."""
+    """The reading, ns since a time so close that a double represents it to the nanosecond."""
     hosts: int
 
     @property
     def ahead_ns(self) -> Floats:
-        """By how many ns each reading is ahead of the earliest reading of its collective."""
+        """Lead of each reading over the earliest one of its collective, ns."""
         earliest = np.full(self.collective.max(initial=-1) + 1, np.inf)
         np.minimum.at(earliest, self.collective, self.at_ns)
         ahead: Floats = self.at_ns - earliest[self.collective]
@@ -54,25 +53,25 @@ class Readings:
 
 @dataclass(frozen=True)
 class Fit:
-    """The clock of each host against the reference of its component: `offset_ns + drift * (t - middle_ns)` ahead at t."""
+    """Lead of each host's clock over the reference of its component: `offset_ns + drift * (t - middle_ns)` at time t."""
 
     offset_ns: Floats
     drift: Floats
     component: Ints
-    """Component of each host. Its hosts are tied by collectives, if only through third ones; nothing ties components."""
+    """Connected component of each host: collectives connect its hosts, directly or through others."""
     reference: Ints
     """Number of the host whose clock is the reference of each host's component."""
     middle_ns: float = 0.0
-    """Middle of the window on the reference clocks, in ns, counted as the readings were."""
+    """Middle of the window on the reference clocks, ns, with the zero of the readings."""
     half_ns: float = 0.0
-    """Half of the window's length, in ns."""
+    """Half of the length of the window, ns."""
 
 
 def fit(readings: Readings) -> Fit:
-    """Offset and drift of each host's clock.
+    """Fit offset and drift of each host's clock.
 
-    A reading of host h in collective c is `T[c] + offset[h] + drift[h] * (T[c] - middle)`, where the true ends T are
-    unknown too. The reference of a component is the host whose offset lies in the middle: one wrong clock moves no others.
+    A reading of host h in collective c is `T[c] + offset[h] + drift[h] * (T[c] - middle)` with unknown true ends T. The
+    reference of a component is the host with the median offset, so that one wrong clock does not move the others.
     """
     component, steady, used = _ties(readings)
     if not used.any():
@@ -94,7 +93,7 @@ def fit(readings: Readings) -> Fit:
 
 
 def _ties(readings: Readings) -> tuple[Ints, Ints, Bools]:
-    """Component of each host by offset, the same by drift, and which readings are of collectives that tie hosts."""
+    """Return the component of each host for offsets and for drifts, and the mask of readings of connecting collectives."""
     members, group, times = _groups(readings)
     earliest = readings.at_ns - readings.ahead_ns
     first, last = np.full(len(members), np.inf), np.full(len(members), -np.inf)
@@ -106,19 +105,19 @@ def _ties(readings: Readings) -> tuple[Ints, Ints, Bools]:
 
 
 def _groups(readings: Readings) -> tuple[Bools, Ints, Ints]:
-    """Collectives of the same hosts are a group. Returns the hosts of each group as a mask [group, host], the group of each
-    reading, and the number of collectives in each group."""
+    """Group collectives by their hosts. Return the hosts of each group as a mask [group, host], the group of each reading,
+    and the number of collectives in each group."""
     present = np.zeros((readings.collective.max(initial=-1) + 1, readings.hosts), bool)
     present[readings.collective, readings.host] = True
-    # Equal rows are collectives of the same hosts; packed to bits they are cheaper to sort.
+    # Packed to bits, the rows are cheaper to sort.
     packed, group, times = np.unique(np.packbits(present, axis=1), axis=0, return_inverse=True, return_counts=True)
     members = np.unpackbits(packed, axis=1, count=readings.hosts).astype(bool)
     return members, group.reshape(-1)[readings.collective], times
 
 
 def _components(members: Bools) -> Ints:
-    """Number of the connected component of each host; `members[group, host]`."""
-    # Only runs of several hosts get here: the others do not pay for importing scipy.
+    """Return the number of the connected component of each host, from `members[group, host]`."""
+    # Imported here, as only runs of several hosts need scipy.
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -127,8 +126,8 @@ def _components(members: Bools) -> Ints:
 
 
 def _references(component: Ints, steady: Ints, offset: Floats) -> Ints:
-    """The reference of each host: of the largest group in its component whose drifts tie, the host with median offset."""
-    # How many hosts each host shares its drift component with, itself included.
+    """Return the reference of each host: the host with the median offset in the largest drift component of its component."""
+    # Size of each host's drift component.
     peers = np.bincount(steady)[steady]
     reference = np.empty(len(component), np.int64)
     for number in range(component.max() + 1):
@@ -140,11 +139,11 @@ def _references(component: Ints, steady: Ints, offset: Floats) -> Ints:
 
 
 def _solve(readings: Readings, ahead_ns: Floats, moment: Floats) -> tuple[Floats, Floats]:
-    """Offset (ns) of each host, up to a constant per component, and its gain (ns) per unit of `moment`; the gain is 0 for a
+    """Return the offset of each host, ns, up to a constant per component, and its gain per unit of `moment`, ns; 0 for a
     host whose moments are all 0."""
     from scipy.sparse import csr_array, diags_array, hstack
 
-    # One row per reading, one column per unknown: each host's offset and gain, and the true end of each collective.
+    # One row per reading; columns are the offset and gain of each host and the true end of each collective.
     rows, hosts = np.arange(len(ahead_ns)), readings.hosts
     offsets = csr_array((np.ones(len(rows)), (rows, readings.host)), (len(rows), hosts))
     true_ends = csr_array((np.ones(len(rows)), (rows, readings.collective)))
@@ -154,9 +153,9 @@ def _solve(readings: Readings, ahead_ns: Floats, moment: Floats) -> tuple[Floats
 
 
 def _huber(design: Any, values: Floats, wanted: int) -> Floats:
-    """Least squares in which outliers count by their distance, not its square; ends when the first `wanted` unknowns settle.
+    """Solve a Huber regression by reweighted least squares, until the first `wanted` unknowns converge.
 
-    Each round solves for what the rounds before left, so that rounding does not grow with the clocks' offsets.
+    Each iteration fits the residuals of the preceding one, so that rounding errors do not grow with the offsets.
     """
     solution = _least_squares(design, values, np.ones(len(values)))
     for _ in range(_ROUNDS):
@@ -171,7 +170,7 @@ def _huber(design: Any, values: Floats, wanted: int) -> Floats:
 
 
 def _least_squares(design: Any, values: Floats, weights: Floats) -> Floats:
-    """The least-squares solution of smallest norm: unknowns without any reading are 0."""
+    """Return the least-squares solution of smallest norm: unknowns without readings are 0."""
     from scipy.sparse import diags_array
     from scipy.sparse.linalg import lsmr
 

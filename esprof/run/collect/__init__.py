@@ -1,1 +1,1 @@
-"""Turns what the job's processes left in `raw` into a Run."""
+"""Convert the files in `raw` into a Run."""

@@ -1,9 +1,8 @@
-"""What collectives on CPU threads (gloo) moved, from what PyTorch's own Flight Recorder knew when the window was closed.
+"""Add group, number and sizes to gloo collectives of a trace, from PyTorch's own Flight Recorder.
 
-A trace without shapes only says that a gloo thread was at an `all_reduce`. The Flight Recorder knows group, number and sizes
-of each call, and when it was made: within the `c10d::` operation of the trace that made it. A process group hands its calls
-to its own threads first in, first out, which ties the two together. A wrong size is worse than none: what cannot be matched
-for certain stays null.
+A trace without shapes only has the names of gloo collectives. The Flight Recorder has group, number and sizes of each call,
+and its time, which lies within a `c10d::` operation of the trace. A process group passes its calls to its threads first in,
+first out, which allows matching. A wrong size is worse than none, so values without a unique match stay null.
 """
 
 from collections import Counter
@@ -27,15 +26,15 @@ ItemT = TypeVar("ItemT")
 
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
 
-_TOLD = ("group", "coll_seq", "in_bytes", "out_bytes", "dtype")
+_CALL_COLUMNS = ("group", "coll_seq", "in_bytes", "out_bytes", "dtype")
 """Columns of the event table that a call fills."""
 
 
 class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A collective that the process made."""
+    """A collective that the process called."""
 
     process_group: tuple[str, str]
-    """The process's own name for the group, and its description."""
+    """Name of the group in this process, and its description."""
     collective_seq_id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
     profiling_name: str
     time_created_ns: Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -46,7 +45,7 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
     output_dtypes: list[str] = []
 
     def values(self, groups: Mapping[str, Group]) -> dict[str, Any]:
-        """What the call tells of its event, by column."""
+        """Return the values of the event's columns."""
         group = groups.get(self.process_group[0])
         dtypes = {dtype.lower() for dtype in (*self.input_dtypes, *self.output_dtypes)}
         return {
@@ -62,33 +61,33 @@ class _Dump(msgspec.Struct, frozen=True):
     entries: list[RecordedCall] = []
 
 
-_DUMP = msgspec.json.Decoder(_Dump)  # Made here, once: docs/decisions/0002-libraries.md.
+_DUMP = msgspec.json.Decoder(_Dump)  # Created once, as several threads use it: docs/decisions/0002-libraries.md.
 
 
 def read_calls(path: Path) -> list[RecordedCall]:
-    """The calls in a dump of the Flight Recorder, oldest first. Raises InputError where it cannot be read."""
+    """Return the calls in a dump of the Flight Recorder, oldest first. Raises InputError if it cannot be read."""
     try:
         found = _DUMP.decode(path.read_bytes()).entries
     except OSError as error:
         raise unreadable(path, error) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"is no dump of PyTorch's Flight Recorder: {error}", path=path) from error
+        raise InputError(f"is not a dump of PyTorch's Flight Recorder: {error}", path=path) from error
     return sorted(found, key=lambda call: call.time_created_ns)
 
 
 def with_calls(events: Table, calls: Sequence[RecordedCall], groups: Mapping[str, Group]) -> Table:
-    """The `events` of one window, with the columns filled that tell what its gloo collectives moved.
+    """Return the `events` of one window, with group, number, sizes and type of its gloo collectives.
 
-    `groups` are the process groups by the names that this process has for them.
+    `groups` has the process groups by their names in this process.
     """
-    transfers = _transfers(events)
-    names = sorted({transfer.name for transfer in transfers})
+    collectives = _gloo_collectives(events)
+    names = sorted({collective.name for collective in collectives})
     made = [call for call in _made_in_window(events, calls) if call.profiling_name in names and not call.is_p2p]
     described: dict[int, dict[str, Any]] = {}
-    for group, threads in _threads_of_groups(transfers, made).items():
+    for group, threads in _threads_of_groups(collectives, made).items():
         for name in names:
             queue = [call for call in made if (call.process_group[0], call.profiling_name) == (group, name)]
-            mine = [one for one in transfers if one.tid in threads and one.name == name]
+            mine = [one for one in collectives if one.tid in threads and one.name == name]
             described |= _paired(mine, queue, groups)
     return _filled(events, described) if described else events
 
@@ -101,11 +100,11 @@ class _GlooCollective(msgspec.Struct, frozen=True, gc=False):
     tid: int
     start_ns: Ns
     free_ns: Ns
-    """When the thread had ended its collective before this one; 0 where there was none."""
+    """End of the thread's preceding collective; 0 without one."""
 
 
-def _transfers(events: Table) -> list[_GlooCollective]:
-    """The gloo collectives of `events`, by start."""
+def _gloo_collectives(events: Table) -> list[_GlooCollective]:
+    """Return the gloo collectives of `events`, by start."""
     rows = np.flatnonzero(events.is_kind("collective") & (events.ints("stream") < 0))
     codes, names = events.codes("name")
     start, end, tid = (column[rows].tolist() for column in (events.ints("start_ns"), _ends(events), events.ints("tid")))
@@ -123,7 +122,7 @@ def _ends(events: Table) -> np.ndarray:
 
 
 def _made_in_window(events: Table, calls: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """The calls that were made in a `c10d::` operation of `events`: only their transfers are in the trace, too."""
+    """Return the calls within a `c10d::` operation of `events`: only their collectives are in the trace."""
     codes, names = events.codes("name")
     is_call = np.isin(codes, [i for i, name in enumerate(names) if name.startswith("c10d::")])
     made = np.array([call.time_created_ns for call in calls], np.int64)
@@ -132,19 +131,19 @@ def _made_in_window(events: Table, calls: Sequence[RecordedCall]) -> list[Record
     for tid in np.unique(tids[is_call]).tolist():
         rows = np.flatnonzero(is_call & (tids == tid))
         starts = events.ints("start_ns")[rows]
-        # The last operation that began before each call was made: the call is its own if it had not ended by then.
+        # The last operation that started before each call; the call belongs to it unless it had ended.
         at = np.searchsorted(starts, made, side="right") - 1
         inside |= (at >= 0) & (made <= _ends(events)[rows][at])
     return [call for call, is_inside in zip(calls, inside.tolist(), strict=True) if is_inside]
 
 
-def _threads_of_groups(transfers: Sequence[_GlooCollective], calls: Sequence[RecordedCall]) -> dict[str, set[int]]:
-    """The threads of each process group: those whose transfers mostly begin soonest after one of its calls."""
+def _threads_of_groups(collectives: Sequence[_GlooCollective], calls: Sequence[RecordedCall]) -> dict[str, set[int]]:
+    """Return the threads of each process group: those whose collectives mostly follow one of its calls."""
     made: dict[tuple[str, str], np.ndarray] = {}
     for key, mine in _grouped(calls, lambda call: (call.process_group[0], call.profiling_name)).items():
         made[key] = np.array([call.time_created_ns for call in mine], np.int64)
     found: dict[str, set[int]] = {group: set() for group, _ in sorted(made)}
-    for tid, started in _grouped(transfers, lambda one: one.tid).items():
+    for tid, started in _grouped(collectives, lambda one: one.tid).items():
         votes = Counter(group for one in started if (group := _nearest(one, list(found), made)) is not None)
         if votes:
             found[votes.most_common(1)[0][0]].add(tid)
@@ -152,56 +151,58 @@ def _threads_of_groups(transfers: Sequence[_GlooCollective], calls: Sequence[Rec
 
 
 def _nearest(
-    transfer: _GlooCollective, groups: Sequence[str], made: Mapping[tuple[str, str], np.ndarray]
+    collective: _GlooCollective, groups: Sequence[str], made: Mapping[tuple[str, str], np.ndarray]
 ) -> str | None:
-    """The group that made the last call of the transfer's name before it; None where no group made one."""
+    """Return the group with the last call of the same name before the collective; None if there is none."""
     last: dict[str, int] = {}
     for group in groups:
-        times = made.get((group, transfer.name), np.zeros(0, np.int64))
-        at = int(np.searchsorted(times, transfer.start_ns, side="right")) - 1
+        times = made.get((group, collective.name), np.zeros(0, np.int64))
+        at = int(np.searchsorted(times, collective.start_ns, side="right")) - 1
         if at >= 0:
             last[group] = int(times[at])
     return max(last, key=last.__getitem__) if last else None
 
 
 def _paired(
-    transfers: Sequence[_GlooCollective], calls: Sequence[RecordedCall], groups: Mapping[str, Group]
+    collectives: Sequence[_GlooCollective], calls: Sequence[RecordedCall], groups: Mapping[str, Group]
 ) -> dict[int, dict[str, Any]]:
-    """The values for each transfer's row, from the transfers and calls of one group and name, both by time.
+    """Return the values for each collective's row, from the collectives and calls of one group and name, both by time.
 
-    The Flight Recorder may have forgotten the first calls, and the window may have closed before the last transfers. So
-    calls are shifted against transfers until no transfer begins before its call. Where calls are then left over that were
-    made before the last transfer began, a transfer is missing in between, and nothing is filled.
+    The Flight Recorder may lack the first calls, and the window the last collectives. The largest offset is used at which
+    no collective starts before its call. If an unmatched call precedes the start of the last collective, one is missing in
+    between, and nothing is filled.
     """
-    shift = len(calls) - len(transfers)
-    while shift > -len(transfers) and not _fits(transfers, calls, shift):
-        shift -= 1
-    pairs = [(one, calls[i + shift]) for i, one in enumerate(transfers) if i + shift >= 0]
-    left_over = calls[len(transfers) + shift :]
-    if not pairs or any(call.time_created_ns < transfers[-1].start_ns for call in left_over):
+    offset = len(calls) - len(collectives)
+    while offset > -len(collectives) and not _fits(collectives, calls, offset):
+        offset -= 1
+    pairs = [(one, calls[i + offset]) for i, one in enumerate(collectives) if i + offset >= 0]
+    left_over = calls[len(collectives) + offset :]
+    if not pairs or any(call.time_created_ns < collectives[-1].start_ns for call in left_over):
         return {}
     described: dict[int, dict[str, Any]] = {}
     for swappable in _runs(pairs):
         values = [call.values(groups) for _, call in swappable]
-        agreed = {name for name in _TOLD if len({value[name] for value in values}) == 1}
-        # Only the order tells the number. One that is off by one names another call of the same moment; without any, the
-        # calls of the other ranks would find no match.
+        agreed = {name for name in _CALL_COLUMNS if len({value[name] for value in values}) == 1}
+        # Only the order determines the number. A number off by one is that of a concurrent call; without a number, the calls
+        # of the other ranks would have no match.
         agreed.add("coll_seq")
-        for (transfer, _), value in zip(swappable, values, strict=True):
-            described[transfer.row] = {name: value[name] for name in agreed}
+        for (collective, _), value in zip(swappable, values, strict=True):
+            described[collective.row] = {name: value[name] for name in agreed}
     return described
 
 
-def _fits(transfers: Sequence[_GlooCollective], calls: Sequence[RecordedCall], shift: int) -> bool:
-    return all(calls[i + shift].time_created_ns <= one.start_ns for i, one in enumerate(transfers) if i + shift >= 0)
+def _fits(collectives: Sequence[_GlooCollective], calls: Sequence[RecordedCall], offset: int) -> bool:
+    return all(
+        calls[i + offset].time_created_ns <= one.start_ns for i, one in enumerate(collectives) if i + offset >= 0
+    )
 
 
 def _runs(
     pairs: Sequence[tuple[_GlooCollective, RecordedCall]],
 ) -> Iterator[Sequence[tuple[_GlooCollective, RecordedCall]]]:
-    """Runs of pairs whose calls may have been taken up in another order than their transfers' starts show.
+    """Yield runs of pairs whose calls may have started in another order than their collectives.
 
-    Two idle threads may take up two calls at once, and the one that was second be the first to note its start.
+    Two idle threads may take two calls concurrently, and the second one may record its start first.
     """
     first = 0
     for i in range(1, len(pairs) + 1):
@@ -214,14 +215,14 @@ def _runs(
 
 
 def _filled(events: Table, described: Mapping[int, Mapping[str, Any]]) -> Table:
-    """`events` with the values of `told`, by row and column. All other cells stay as they are."""
+    """Return `events` with the values of `described`, by row and column. All other cells are unchanged."""
     columns = events.arrow
-    for name in _TOLD:
+    for name in _CALL_COLUMNS:
         new = {row: value[name] for row, value in described.items() if value.get(name) is not None}
         rows, field = np.array(list(new), np.int64), EVENTS.field(name)
         if pa.types.is_dictionary(field.type):
             codes, texts = events.codes(name)
-            # The texts that are there keep their codes; new ones come after them.
+            # Existing texts retain their codes; new ones follow.
             known = {text: code for code, text in enumerate(dict.fromkeys((*texts, *new.values())))}
             codes[rows] = [known[text] for text in new.values()]
             filled = pa.DictionaryArray.from_arrays(

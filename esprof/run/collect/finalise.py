@@ -49,7 +49,7 @@ _LATEST_WINDOWS = 100
 _COMPARED_STEPS = 100
 """Plain steps on each side of a window that it is compared with: the job's work may change over time."""
 _PATIENCE_S = 2.0
-_GLANCE_S = 0.05
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _outlived(raw: Path) -> bool:
     while any_rank_alive(raw, in_doubt=False):
         if time.monotonic() > deadline:
             return True
-        time.sleep(_GLANCE_S)
+        time.sleep(_POLL_S)
     return False
 
 
@@ -271,7 +271,7 @@ def _rank_meta(
 
 
 def _overhead(rows: RankRows) -> Overhead | None:
-    """Return the overhead of the latest windows relative to the plain steps around them, without the job's first step,
+    """Return the overhead of the latest windows relative to the plain steps near them, without the job's first step,
     which includes one-time work."""
     at = {phase: [row for row in rows.steps[1:] if row.phase == phase] for phase in ("timed", "plain")}
     timed, plain = (np.array([(row.step, row.dur_ns) for row in of], np.int64).reshape(-1, 2) for of in at.values())

@@ -1,4 +1,4 @@
-"""The job's own steps, as they were recorded: what this job takes on this device."""
+"""Durations and phases of the steps of a recorded job, per rank."""
 
 from collections.abc import Iterator
 
@@ -14,64 +14,64 @@ _OPTIMIZER = "Optimizer.step#"
 
 
 def own_steps(run: Run, setting: str = "") -> Iterator[VariedStep]:
-    """The steps of each rank of a recorded job, which ran with `setting`; none of a rank that made no step unprofiled."""
+    """Yield the steps of each rank of a job that ran with `setting`; ranks without an unprofiled step are skipped."""
     for rank in run.ranks:
         steps, meta = run.steps(rank), run.rank(rank)
-        phases, took = steps.texts("phase"), steps.ints("dur_ns").tolist()
-        plain = tuple(took[row] for row in range(1, len(took)) if phases[row] == "plain")
+        phase_names, took = steps.texts("phase"), steps.ints("dur_ns").tolist()
+        plain = tuple(took[row] for row in range(1, len(took)) if phase_names[row] == "plain")
         if plain:
             yield VariedStep(
                 rank=rank,
                 device=meta.device,
                 setting=setting,
                 samples_ns=plain,
-                parts_ns=_parts(run, rank),
+                parts_ns=_mean_phases(run, rank),
                 peak_memory=meta.peak_memory,
             )
 
 
-def _parts(run: Run, rank: Rank) -> dict[str, Ns]:
-    """Mean parts of the profiled steps. A backward pass goes from the first to the last of autograd's nodes in a step; the
-    forward pass lies between the batch and that, as in a loop of the usual form."""
+def _mean_phases(run: Run, rank: Rank) -> dict[str, Ns]:
+    """Return the mean phases of the profiled steps. The backward pass extends from the first to the last autograd node of a
+    step; the forward pass lies between the batch and the backward pass."""
     events, waits = run.events(rank), _loader_waits(run, rank)
     codes, names = events.codes("name")
     starts, ends = events.ints("start_ns"), events.ints("start_ns") + events.ints("dur_ns")
     of_name = {
-        part: np.isin(codes, [code for code, name in enumerate(names) if name.startswith(prefix)])
-        for part, prefix in (("backward", _BACKWARD), ("optimizer", _OPTIMIZER))
+        phase: np.isin(codes, [code for code, name in enumerate(names) if name.startswith(prefix)])
+        for phase, prefix in (("backward", _BACKWARD), ("optimizer", _OPTIMIZER))
     }
     marks = events.where(events.is_kind("step"))
     found = [
-        _parts_of_step(start, start + took, starts, ends, of_name, waits)
+        _phases_of_step(start, start + took, starts, ends, of_name, waits)
         for start, took in zip(marks.ints("start_ns").tolist(), marks.ints("dur_ns").tolist(), strict=True)
     ]
     whole = [one for one in found if one]
-    return {part: round(np.mean([one[part] for one in whole])) for part in whole[0]} if whole else {}
+    return {phase: round(np.mean([one[phase] for one in whole])) for phase in whole[0]} if whole else {}
 
 
-def _parts_of_step(
+def _phases_of_step(
     begin: Ns, end: Ns, starts: np.ndarray, ends: np.ndarray, of_name: dict[str, np.ndarray], waits: np.ndarray
 ) -> dict[str, Ns]:
-    """Empty where the step has no backward pass or no optimizer."""
-    # A step ends within the optimizer's own call, which so belongs to two: of each its part.
+    """Return the phases of one step; empty without a backward pass or an optimizer step."""
+    # A step boundary lies within the optimizer's call, whose time is divided between the two steps.
     begins, stops = np.clip(starts, begin, end), np.clip(ends, begin, end)
-    backward, optimizer = (np.flatnonzero((stops > begins) & of_name[part]) for part in ("backward", "optimizer"))
+    backward, optimizer = (np.flatnonzero((stops > begins) & of_name[phase]) for phase in ("backward", "optimizer"))
     if not len(backward) or not len(optimizer):
         return {}
     data = waits[(waits[:, 0] >= begin) & (waits[:, 1] <= end)]
     began, ended = int(begins[backward].min()), int(stops[backward].max())
     before = [int(stop) for _, stop in data.tolist() if stop <= began]
-    parts = {
+    phases = {
         "data": int((data[:, 1] - data[:, 0]).sum()),
         "forward": began - max(before, default=begin),
         "backward": ended - began,
         "optimizer": int((stops[optimizer] - begins[optimizer]).sum()),
     }
-    return parts | {"rest": max(0, end - begin - sum(parts.values()))}
+    return phases | {"rest": max(0, end - begin - sum(phases.values()))}
 
 
 def _loader_waits(run: Run, rank: Rank) -> np.ndarray:
-    """(begin, end) of each call of a loader's `next`, ns, int64[N, 2]."""
+    """Return (start, end) of each call of a loader's `next`, ns, int64[N, 2]."""
     stages: Table = run.stages(rank)
     calls = stages.where(stages.is_kind("next"))
     return np.stack([calls.ints("start_ns"), calls.ints("end_ns")], axis=1).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Makes `probes.json` of what the ranks noted in `raw` while they measured: this end of `esprof.recorder.probes`."""
+"""Convert the measurements that the ranks wrote to `raw` (`esprof.recorder.probes`) into `Probes`."""
 
 import time
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ _CONDITIONS = msgspec.json.Decoder(Condition)
 
 
 class _OfRank:
-    """What one rank noted."""
+    """The measurements of one rank."""
 
     def __init__(self, path: Path) -> None:
         self.points: list[_PointRow] = []
@@ -57,7 +57,7 @@ class _OfRank:
             try:
                 self._add(_ROWS.decode(line))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                continue  # The half line of a process that was killed.
+                continue  # An incomplete line of a killed process.
 
     def _add(self, row: _ProbeRow) -> None:
         match row.kind:
@@ -85,7 +85,7 @@ class _OfRank:
 
 
 def probes_of(raw: Path, settings: Settings, command: Sequence[str], world_size: int, here: int) -> Probes | None:
-    """What was measured, however far that came, by the ranks of which `here` left notes; None where nothing was."""
+    """Return the measurements, which may be incomplete; None if there are none. `here` is the number of recorded ranks."""
     ranks = [_OfRank(path) for path in sorted(raw.glob(names.PROBES))]
     if not ranks:
         return None
@@ -104,7 +104,7 @@ def probes_of(raw: Path, settings: Settings, command: Sequence[str], world_size:
 
 
 def _as_one(size: int, points: Sequence[Point]) -> Point:
-    """Points of one size as one. CPU time is the mean, by the number of repeats."""
+    """Combine points of one size. CPU time is the mean, weighted by the number of repeats."""
     samples = tuple(sample for point in points for sample in point.samples_ns)
     known = [(point.cpu_ns, len(point.samples_ns)) for point in points if point.cpu_ns is not None]
     cpu = round(sum(cpu * many for cpu, many in known) / sum(many for _, many in known)) if known else None

@@ -1,4 +1,4 @@
-"""What Python did while nothing was recorded: samples of the training thread's stack, and the silences that they tell of."""
+"""The tables of stack samples and of Python code in silences: gaps without a recorded operation."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +15,17 @@ from esprof.run.schema import SAMPLES, STACKS, Table, table
 from esprof.run.stacks import MIN_SILENCE_NS, MIN_SILENCE_SAMPLED_NS, SourceLocation, location_of
 
 _BACKWARD = ": _engine_run_backward\n"
-"""How the line ends that waits for a backward pass, where others follow: hooks and functions written in Python."""
+"""End of the line that waits for a backward pass, if it called further lines: hooks and Python functions."""
 
 
 def samples_of(notes: RankNotes, rows: RankRows) -> Table:
-    """The `samples` table of one rank, by time. A sample whose stack was not noted has none."""
+    """Return the `samples` table of one rank, by time. The stack is null if it was not recorded."""
     columns: dict[str, Any] = {
         name: np.array([getattr(sample, name) for sample in rows.samples], np.int64)
         for name in Sample.__struct_fields__
         if name != "stack"
     }
-    # A stack is long, and most samples have one that others have: each text is made and kept once.
+    # Stacks are long and repeat: each text is built and stored once.
     numbers, codes = np.unique(np.array([row.stack for row in rows.samples], np.int64), return_inverse=True)
     texts = [_text(notes.callers, number) for number in numbers.tolist()]
     known = np.array([text is not None for text in texts], bool)
@@ -37,44 +37,46 @@ def samples_of(notes: RankNotes, rows: RankRows) -> Table:
 
 
 def _text(callers: Mapping[int, Caller], number: int) -> str | None:
-    """The stack whose innermost line is that of this number; None where one of its lines was not noted."""
+    """Return the stack with this innermost line; None if one of its lines was not recorded."""
     lines = []
     while number:
         caller = callers.get(number)
         if caller is None:
             return None
         lines.append(f"{caller.file}({caller.line}): {caller.function}".replace("\n", " "))
-        # A line is noted after the one that called it: whatever says otherwise would lead in a circle.
+        # A caller has a smaller number than its callee; a corrupt file could contain a cycle.
         number = caller.caller if caller.caller < number else 0
     return "\n".join(reversed(lines)) or None
 
 
 @dataclass(frozen=True)
 class Silence:
-    """A stretch of the training thread in which no operation began or ended."""
+    """A period of the training thread in which no operation started or ended."""
 
     before: str
-    """The top-level operation before it, or the one that it lies in."""
+    """The preceding top-level operation, or the one that contains the silence."""
     after: str | None
-    """The top-level operation behind it; None where it lies in one."""
+    """The following top-level operation; None if an operation contains the silence."""
     start_ns: Ns
     end_ns: Ns
 
 
 def stacks_of(events: Table, samples: Table, stages: Sequence[MarkedStage]) -> Table:
-    """The `stacks` table of one rank: for each silence of its main thread a row for each place that Python was at.
+    """Return the `stacks` table of one rank: one row per silence of the main thread and source location in it.
 
-    Inside an operation only what a backward pass calls is listed: all else is the operation's own work. Garbage
-    collections, which are among the rank's `stages`, count as what the line called that was seen next.
+    Inside an operation only code that a backward pass calls is listed: all other time is the operation's own. Garbage
+    collections, which `stages` contains, count as calls of the next sampled line.
     """
     main = events.where(np.array([role == "main" for role in events.texts("thread_role")], bool))
-    looks = _Looks(samples, [(stage.start_ns, stage.end_ns) for stage in stages if stage.name == GARBAGE_COLLECTION])
-    rows = [(gap.before, gap.after, *row) for gap in silences(main) for row in looks.during(gap)]
+    sampled = _StackSamples(
+        samples, [(stage.start_ns, stage.end_ns) for stage in stages if stage.name == GARBAGE_COLLECTION]
+    )
+    rows = [(gap.before, gap.after, *row) for gap in silences(main) for row in sampled.during(gap)]
     return table(dict(zip(STACKS.names, zip(*rows, strict=True), strict=False)) if rows else {}, STACKS)
 
 
 def silences(main: Table) -> Iterator[Silence]:
-    """Silences longer than MIN_SILENCE_NS between the operations of a thread, in order of time."""
+    """Yield silences longer than MIN_SILENCE_NS between the operations of a thread, by time."""
     operations = main.where(main.is_kind("op", "runtime", "loader"))
     if not len(operations):
         return
@@ -82,9 +84,9 @@ def silences(main: Table) -> Iterator[Silence]:
     end = start + operations.ints("dur_ns")
     moments = np.concatenate([start, end])
     opens = np.arange(len(moments)) < len(start)
-    order = np.lexsort((opens, moments))  # At the same moment one operation ends before the next begins.
+    order = np.lexsort((opens, moments))  # At equal times, ends precede starts.
     moments, depth = moments[order], np.cumsum(np.where(opens[order], 1, -1))
-    # Rows are sorted by start, so that the n-th beginning is that of row n.
+    # Rows are sorted by start: the n-th start is that of row n.
     outermost = np.flatnonzero((depth == 1) & opens[order])
     top = (np.cumsum(opens[order]) - 1)[outermost]
     for at in np.flatnonzero(np.diff(moments) > MIN_SILENCE_NS).tolist():
@@ -94,8 +96,8 @@ def silences(main: Table) -> Iterator[Silence]:
         yield Silence(before, after, int(moments[at]), int(moments[at + 1]))
 
 
-class _Looks:
-    """The samples of one thread."""
+class _StackSamples:
+    """The stack samples of one thread."""
 
     def __init__(self, samples: Table, collections: Sequence[tuple[Ns, Ns]]) -> None:
         self._at, self._dur, self._cpu = (samples.ints(column) for column in ("at_ns", "dur_ns", "cpu_ns"))
@@ -106,23 +108,23 @@ class _Looks:
         self._is_called_back = [_BACKWARD in text for text in texts]
 
     def during(self, gap: Silence) -> list[tuple[str | None, str | None, Ns, Ns | None]]:
-        """(frame, call, how long, how much of that the thread ran), ns, of each place that it was at during `gap`."""
+        """Return (frame, call, duration, CPU time) of each source location during `gap`, ns."""
         first, last = np.searchsorted(self._at, [gap.start_ns, gap.end_ns], side="right").tolist()
         is_sampled = gap.end_ns - gap.start_ns >= MIN_SILENCE_SAMPLED_NS
-        if self._is_behind(gap, first, last):
+        if self._next_sample_counts(gap, first, last):
             last += 1
         took: dict[SourceLocation, float] = defaultdict(float)
         ran: dict[SourceLocation, float] = defaultdict(float)
         collecting = self._collecting(gap)
-        for look in range(first, last):
-            code, dur = int(self._code[look]), int(self._dur[look])
-            inside = min(int(self._at[look]), gap.end_ns) - max(int(self._at[look]) - dur, gap.start_ns)
-            if not is_sampled:  # The look tells of all of it.
+        for row in range(first, last):
+            code, dur = int(self._code[row]), int(self._dur[row])
+            inside = min(int(self._at[row]), gap.end_ns) - max(int(self._at[row]) - dur, gap.start_ns)
+            if not is_sampled:  # The samples represent the whole silence.
                 inside = (gap.end_ns - gap.start_ns) // (last - first)
             if code < 0 or inside <= 0 or (gap.after is None and not self._is_called_back[code]):
                 continue
             location = self._locations[code]
-            # The collector holds Python's lock: the look came right behind it.
+            # The collector holds the GIL, so the sample follows immediately after it.
             collected = min(inside, collecting)
             collecting -= collected
             for where, ns in (
@@ -131,24 +133,24 @@ class _Looks:
             ):
                 if ns:
                     took[where] += ns
-                    ran[where] += self._cpu[look] * ns / max(dur, 1)
+                    ran[where] += self._cpu[row] * ns / max(dur, 1)
         if not took and gap.after is not None:
             return [(None, None, gap.end_ns - gap.start_ns, None)]
         return [(location.frame, location.call, round(ns), round(ran[location])) for location, ns in took.items()]
 
-    def _is_behind(self, gap: Silence, first: int, last: int) -> bool:
-        """Whether the look that came first behind `gap` tells of it. Those from `first` to before `last` came during it."""
+    def _next_sample_counts(self, gap: Silence, first: int, last: int) -> bool:
+        """Whether the first sample after `gap` represents it. The samples `first` to `last` - 1 were taken during it."""
         if last == len(self._at):
             return False
         if gap.end_ns - gap.start_ns < MIN_SILENCE_SAMPLED_NS:
-            # Operations release Python's lock: looks come when the next one has begun.
+            # Operations release the GIL, so a sample may be delayed until the next one has started.
             return first == last and bool(self._at[last] - gap.end_ns <= MIN_SILENCE_SAMPLED_NS)
-        # Python's lock was held through most of the silence.
+        # The GIL was held during most of the silence.
         return bool(self._at[last] - self._dur[last] <= (gap.start_ns + gap.end_ns) / 2)
 
     def _collecting(self, gap: Silence) -> Ns:
-        """How long garbage was collected during `gap`, ns."""
-        # One thread collects one after the other, so that their ends ascend as well.
+        """Return the time of garbage collections during `gap`, ns."""
+        # Collections of one thread do not overlap, so their ends are sorted too.
         first = int(np.searchsorted(self._collecting_until, gap.start_ns, side="right"))
         last = int(np.searchsorted(self._collecting_from, gap.end_ns))
         begin = np.maximum(self._collecting_from[first:last], gap.start_ns)

@@ -1,4 +1,4 @@
-"""The DataLoaders' share of a rank: the table of stages, and what each step took from them."""
+"""The table of stages of a rank, and the data loading of each step."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from esprof.run.raw.paced import PacedBy
 from esprof.run.schema import STAGES, StageKind, Table, table
 
 _Pass = tuple[int, int]
-"""(iterator, epoch): one pass over one DataLoader. The table numbers the passes of a rank from 0, as `loader`."""
+"""(iterator, epoch): one pass over a DataLoader. `loader` in the table numbers the passes of a rank from 0."""
 
 
 def stages_of(notes: RankNotes, rows: RankRows) -> Table:
-    """The `stages` table of one rank, by start. A fetch that belongs to none of the rank's passes is left out."""
+    """Return the `stages` table of one rank, by start, without fetches of unknown passes."""
     loaders = {key: i for i, key in enumerate(dict.fromkeys((row.iterator, row.epoch) for row in rows.nexts))}
     pid = notes.identity.pid
     found = [_row(row, kind="next", loader=loaders[row.iterator, row.epoch], pid=pid) for row in rows.nexts]
@@ -27,7 +27,7 @@ def stages_of(notes: RankNotes, rows: RankRows) -> Table:
     found += [_row(row, kind="stage", pid=pid) for row in rows.stages]
     worker = {pid: number for start in notes.workers for number, pid in enumerate(start.pids)}
     for pid, stages in rows.worker_stages.items():
-        # A worker that nobody noted has a number that no other has: without one the stage would be the rank's own.
+        # An unknown worker gets a unique number: without one, the stage would count as the rank's own.
         number = worker.setdefault(pid, len(worker))
         found += [_row(row, kind="stage", pid=pid, worker=number) for row in stages]
     found.sort(key=lambda row: row["start_ns"])
@@ -39,9 +39,9 @@ def _row(noted: Next | Fetch | MarkedStage, *, kind: StageKind, **more: object) 
 
 
 def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | None]]:
-    """Per step of `rows.steps`: samples, tokens and padding of the batches taken in it, and ns spent in `next`.
+    """Return samples, tokens and padding of the batches of each step in `rows.steps`, and its time in `next`, ns.
 
-    In a job that trains, a batch taken with gradients off (a validation pass) adds to the wait, but not to the samples.
+    In a training job, a batch taken with gradients off (validation) counts for the waiting time, but not for the samples.
     """
     no_optimizer = notes.paced is not None and notes.paced.by is not PacedBy.OPTIMIZER
     evaluates = no_optimizer and not any(row.training for row in rows.nexts)
@@ -55,7 +55,7 @@ def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | Non
             continue
         waits[i] = _sum(waits[i], row.end_ns - row.start_ns)
         if row.training or evaluates:
-            # The worker knows how many samples it was asked for; the rank has only the batch's shape to go by.
+            # The worker knows the exact number of samples; the rank infers it from the shape of the batch.
             samples[i] = _sum(samples[i], exact.get((row.iterator, row.epoch, row.batch)) or row.samples)
             tokens[i] = _sum(tokens[i], row.tokens)
             padding[i] = _sum(padding[i], row.padding)
@@ -63,7 +63,7 @@ def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | Non
 
 
 def _fetches_by_pass(notes: RankNotes, rows: RankRows) -> list[tuple[_Pass, Fetch]]:
-    """Each fetch with the pass it was made for. Process ids are reused: the latest iterator with the fetch's id counts."""
+    """Return each fetch with its pass. Process ids are reused, so the latest iterator with the worker's id counts."""
     owners: dict[int, list[Workers]] = defaultdict(list)
     for row in notes.workers:
         for pid in row.pids:
@@ -77,7 +77,7 @@ def _fetches_by_pass(notes: RankNotes, rows: RankRows) -> list[tuple[_Pass, Fetc
 
 
 def _steps_at(steps: Sequence[NotedStep], times: Sequence[Ns]) -> list[int | None]:
-    """For each time the index of the step that it lies in, if any."""
+    """Return for each time the index of the step that contains it, or None."""
     found = np.searchsorted([step.start_ns for step in steps], times, side="right") - 1
     ends = [step.start_ns + step.dur_ns for step in steps]
     return [i if i >= 0 and time < ends[i] else None for i, time in zip(found.tolist(), times, strict=True)]

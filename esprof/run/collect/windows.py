@@ -1,4 +1,4 @@
-"""Reads the windows of a rank: its Kineto traces, one after the other, into one event table."""
+"""Read the windows of a rank, its Kineto traces, into one event table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ from esprof.run.run import RunWarning, Window
 from esprof.run.schema import EVENTS, STACKS, Table, table
 
 _IDS_OF_WINDOW = 1 << 32
-"""Room for the correlation ids of one window: they are counted in 32 bits, and may begin anew with each window."""
+"""Range of the correlation ids of one window: they have 32 bits and may restart in each window."""
 
 
 @dataclass
 class RankWindows:
-    """What the profiler recorded of one rank."""
+    """The profiler's data of one rank."""
 
     whole: list[Window] = field(default_factory=list)
     """Windows that could be read, by first step."""
@@ -40,10 +40,10 @@ class RankWindows:
 
 
 def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, limit: Bytes) -> RankWindows:
-    """Read the windows of one rank, and the traces that the job itself has written, if of at most `limit` bytes. `samples`
-    and the stages in `rows` tell where its training thread was.
+    """Read the windows of one rank, and the traces that the job wrote itself, if they have at most `limit` bytes. `samples`
+    and the stages in `rows` determine the stacks in silences.
 
-    A window that cannot be read is named in `warnings`, and its file in `unreadable`; a trace of the job's is named only.
+    `warnings` names windows that cannot be read, and `unreadable` their files, without traces of the job itself.
     """
     found = RankWindows()
     events: list[tuple[int, Table]] = []
@@ -64,9 +64,7 @@ def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, li
         try:
             whole, read = _read_jobs_trace(raw, notes, trace, rows.steps, limit, found)
         except InputError as error:
-            _warn(
-                found, notes, "jobs-trace", f"the trace that the job wrote itself was not taken into the run: {error}"
-            )
+            _warn(found, notes, "jobs-trace", f"the job's own trace is not included in the run: {error}")
             continue
         found.whole.append(whole)
         events.append((whole.first, _with_own_ids(read, len(events))))
@@ -77,24 +75,24 @@ def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, li
 
 
 def _read_window(raw: Path, notes: RankNotes, window: RecordedWindow, found: RankWindows) -> Table:
-    """The events of a window, whose trace, which is large, is not kept."""
+    """Return the events of a window. The trace, which is large, is released."""
     trace = read_trace(trace_path(raw, notes.rank, window))
     _take_over(found, notes, trace)
     if window.phase != "timed":
         return trace.events
-    # Calls before the window may have transfers that reach into it.
+    # Calls before the window may have collectives that extend into it.
     return _whole_steps(_with_calls(trace, calls_path(raw, notes.rank, window.first), notes, found), window)
 
 
 def _read_jobs_trace(
     raw: Path, notes: RankNotes, left: JobsTrace, steps: Sequence[NotedStep], limit: Bytes, found: RankWindows
 ) -> tuple[Window, Table]:
-    """The steps that lie within a trace of the job's own profiler, and its events of them. Whatever steps the profiler was
-    told of, the steps are those that the recorder counted."""
+    """Return the window and the events of the complete steps in a trace of the job's own profiler. Steps are those that the
+    recorder counted, not those of the profiler."""
     path = Path(left.path)
     whole = [step for step in steps if left.start_ns <= step.start_ns and step.start_ns + step.dur_ns <= left.end_ns]
     if not whole:
-        raise InputError("it holds no whole step", path=path)
+        raise InputError("it contains no complete step", path=path)
     _refuse_large(path, limit)
     start_ns, took_ns = (np.array([getattr(one, name) for one in whole]) for name in ("start_ns", "dur_ns"))
     spans = TraceSteps(np.array([step.step for step in whole]), start_ns, start_ns + took_ns)
@@ -124,7 +122,7 @@ def _refuse_large(path: Path, limit: Bytes) -> None:
 
 
 def _take_over(found: RankWindows, notes: RankNotes, trace: Trace) -> None:
-    """What a trace tells beside its events."""
+    """Add groups, versions and warnings of a trace to `found`."""
     found.groups |= {group.name: group for group in trace.groups}
     found.versions |= trace.versions
     for warning in trace.warnings:
@@ -132,8 +130,8 @@ def _take_over(found: RankWindows, notes: RankNotes, trace: Trace) -> None:
 
 
 def _with_calls(trace: Trace, file: Path, notes: RankNotes, found: RankWindows) -> Table:
-    """The events of `trace` with what PyTorch knew of its collectives, which stands in `file`."""
-    if not file.exists():  # A job of one process makes no calls; of another, only sizes and numbers are missing.
+    """Return the events of `trace` with the collectives that PyTorch recorded in `file`."""
+    if not file.exists():  # Without it, only sizes and numbers are missing; a job of one process has none.
         return trace.events
     try:
         return with_calls(trace.events, read_calls(file), trace.local_groups)
@@ -143,22 +141,22 @@ def _with_calls(trace: Trace, file: Path, notes: RankNotes, found: RankWindows) 
 
 
 def _whole_steps(events: Table, window: RecordedWindow) -> Table:
-    """`events` without a step that the job did not live to finish, and without what ended before the window.
+    """Return `events` without an incomplete last step and without events that ended before the window.
 
-    What began before the window and reaches into it stays: a kernel that was launched in the step before, say.
+    Events that extend into the window stay, such as a kernel that was launched in the preceding step.
     """
     step, start, end = events.ints("step"), events.ints("start_ns"), events.ints("start_ns") + events.ints("dur_ns")
     begins = start[events.is_kind("step") & (step == window.first)]
     if not len(begins):
-        raise InputError("the trace does not hold its first step")
+        raise InputError("the trace does not contain its first step")
     return events.where((step <= window.last) & (end > begins.min()))
 
 
 def _with_own_ids(events: Table, number: int) -> Table:
-    """`events` with correlation ids that no other window of the rank has."""
+    """Return `events` with correlation ids that are unique among the windows of the rank."""
     arrow = events.arrow
     for name in ("correlation", "sync_correlation"):
-        # The window's number goes above the 32 bits of the id; an id that is missing, -1, stays null.
+        # The number of the window is stored above the 32 bits of the id; a missing id, -1, stays null.
         ids = events.ints(name)
         moved = pa.array(ids % _IDS_OF_WINDOW + number * _IDS_OF_WINDOW, mask=ids < 0)
         arrow = arrow.set_column(arrow.schema.get_field_index(name), EVENTS.field(name), moved)

@@ -120,7 +120,7 @@ def test_a_trace_of_the_jobs_that_cannot_be_taken_in_is_named_and_left_alone(tmp
     cases = {
         "gone": "No such file",
         "another": "it is of rank 1",
-        "early": "it holds no whole step",
+        "early": "it contains no complete step",
         "large": "more than the 1000 B allowed",
         "broken": "is not valid JSON",
     }
@@ -278,7 +278,7 @@ def test_a_trace_of_other_steps_than_noted_is_not_taken(tmp_path):
     trace(raw, 0, 13, 15).rename(raw / "rank-00000.timed.3.json")
     run = finished(raw)
     assert run.rank(0).windows == ()
-    assert "does not hold its first step" in run.warnings[0].message
+    assert "does not contain its first step" in run.warnings[0].message
 
 
 @pytest.mark.parametrize(
