@@ -34,7 +34,7 @@ def load(source: str | Path | Sequence[str | Path], executor: Executor | None = 
 
 
 def _folder_reader(path: Path) -> Reader | None:
-    """The reader that takes this folder for one whole run; None where none does."""
+    """Return the reader that recognises this folder as one run; None if there is none."""
     return next((reader for reader in READERS if reader.is_folder and reader.recognises(path)), None)
 
 

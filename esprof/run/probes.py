@@ -1,4 +1,4 @@
-"""What devices, links, codecs and storage can do: the content of `probes.json`, as `esprof probe` measured it."""
+"""Measured speed of devices, links, codecs and storage: the content of `probes.json`, which `esprof probe` writes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
@@ -29,23 +29,23 @@ Kind = Literal[
     "load",
     "save",
 ]
-"""What is timed:
+"""Measured operation:
 
 - `collective`: one collective, called at the same time by all ranks of a group;
-- `backward`: a backward pass made of matrix products, in the time of which something else may go on;
-- `encode`, `decode`: a gradient made into a codec's bytes, and these into a gradient;
-- `exchange`: the ranks come to the mean of a gradient by a codec; `begin`: what of that is before the first transfer;
-  `coding`: what is between transfers and after them;
-- `shards`: each rank comes to its shard of the sum of a gradient that travels as the codec's numbers; `narrow`: what of that
-  is before the transfer; `add`: what is after it;
-- `matmul`: a product of square matrices; `threads`: one product on so many CPU threads;
-- `copy`, `read`: memory of the device copied, and read;
-- `launch`: so many tiny kernels, or operations, one after the other;
-- `load`, `save`: files read, and written and synced.
+- `backward`: a backward pass of matrix products, possibly concurrent with another operation;
+- `encode`, `decode`: conversion of a gradient into the bytes of a codec, and back;
+- `exchange`: computing the mean gradient of the ranks with a codec; `begin`: its time before the first collective;
+  `coding`: its time between and after collectives;
+- `shards`: computing each rank's shard of the summed gradient, sent in the codec's format; `narrow`: its time before the
+  collective; `add`: its time after it;
+- `matmul`: a product of square matrices; `threads`: one product on a number of CPU threads;
+- `copy`, `read`: copying and reading device memory;
+- `launch`: a sequence of tiny kernels, or of operations;
+- `load`, `save`: reading files, and writing and syncing them.
 """
 
 Unit = Literal["bytes", "flop", "calls", "threads"]
-"""What the sizes of a sweep count. Of a collective the bytes of the larger of its input and its output on a rank."""
+"""Unit of the sizes of a sweep. For a collective, size is the larger of its input and output on a rank, bytes."""
 
 _Size = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -55,85 +55,85 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     size: _Size
     samples_ns: Annotated[tuple[Annotated[Ns, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)]
-    """Each repeat, in the order in which they were made."""
+    """Duration of each repeat, in order of time."""
     cpu_ns: Ns | None = None
-    """CPU time of a rank's process in one repeat, all its threads together, on the mean; None where that is not known."""
+    """Mean CPU time of a rank's process per repeat, over all threads; None if unknown."""
     sent: Bytes | None = None
-    """Bytes that a rank sends to others in one repeat; None where they were not counted."""
+    """Bytes that a rank sends per repeat; None if they were not counted."""
     vnmse: float | None = None
-    """What an exchange of normal numbers loses, as squared error relative to their square; None where that is not known."""
+    """Squared error of an exchange of normal random numbers, relative to their square; None if unknown."""
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing, measured at several sizes."""
+    """One operation, measured at several sizes."""
 
     kind: Kind
     name: str
-    """Which of its kind: `all_reduce`, `topk:0.01`, `float32`, …"""
+    """Variant of the kind: `all_reduce`, `topk:0.01`, `float32`, …"""
     unit: Unit
     ranks: tuple[Rank, ...]
-    """The ranks that took part together, ascending; the only one that measured it."""
+    """The ranks that measured it together, ascending, or the only rank."""
     device: str
     """Type of the device: `cpu`, `cuda`, …"""
     backend: str | None = None
-    """What carries a collective: `gloo`, `nccl`, …"""
+    """Backend of a collective: `gloo`, `nccl`, …"""
     beside: str = ""
-    """What went on at the same time: nothing, `itself` (two collectives in flight, timed until both have ended),
-    `backward`, or the collective or codec beside a backward pass."""
+    """Concurrent operation: none (empty), `itself` (two collectives in flight, timed until both end), `backward`, or the
+    collective or codec that ran during a backward pass."""
     concurrency: int = 1
-    """How many threads did it at the same time, each its share of the size."""
+    """Number of threads that each handle an equal share of the size."""
     points: tuple[Point, ...] = ()
     """By size, ascending."""
 
     def curve(self) -> Curve:
-        """What it takes by size."""
+        """Return duration by size."""
         return Curve.through([(point.size, point.samples_ns) for point in self.points])
 
 
 class NotMeasured(msgspec.Struct, frozen=True):
-    """Something that was not measured, and why not."""
+    """A measurement that was skipped, and the reason."""
 
     what: str
     reason: str
     by_budget: bool = False
-    """Whether only the time was too short: a longer budget measures more."""
+    """Whether the time budget was too short."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """What may have made a rank's device slower than it can be, while it was measured. Unknown things are None."""
+    """Conditions that may have slowed a rank's device during the measurements. Unknown values are None."""
 
     rank: Rank
     device: str | None = None
-    """Its name."""
+    """Name of the device."""
     clock_mhz: int | None = None
     clock_most_mhz: int | None = None
     throttled: tuple[str, ...] | None = None
-    """Why its clock was held down; empty where it was not."""
+    """Reasons why its clock was throttled; empty if it was not."""
     foreign: tuple[int, ...] | None = None
-    """Processes of others on the same device, by number."""
+    """Ids of other processes on the same device."""
     unknown: str | None = None
-    """Why nothing of this is known."""
+    """Reason why the conditions are unknown."""
 
 
 class VariedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of the job itself on one rank, with the command's options as they were given or with one of them changed."""
+    """Steps of the job on one rank, with the options of its command unchanged or with one changed."""
 
     rank: Rank
     device: str | None
     setting: str = ""
-    """The option that was changed, and its value: `--batch-size 64`; empty for the command as it was given."""
+    """The changed option and its value: `--batch-size 64`; empty for the unchanged command."""
     samples_ns: tuple[Ns, ...]
-    """Durations of its steps without the profiler, but for the first, in which jobs do what they do once."""
+    """Durations of its steps without the profiler, except the first, which includes one-time work."""
     parts_ns: dict[str, Ns] = {}
-    """How long the training thread was in each part of a mean profiled step: `data` (it waits for a batch), `forward`,
-    `backward`, `optimizer`, and `rest`. On a GPU that is when work was launched, not when it was done. Empty where the parts
-    are unknown."""
+    """Time of the training thread in each phase of a mean profiled step: `data` (waiting for a batch), `forward`,
+    `backward`, `optimizer`, and `rest`. On a GPU this is the time of launching work, not of executing it. Empty if
+    unknown."""
     peak_memory: Bytes | None = None
     """As in `RankMeta`."""
 
 
 class Probes(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was measured for one job."""
+    """All measurements for one job."""
 
     schema: str = SCHEMA
     created_ns: Ns
@@ -142,9 +142,9 @@ class Probes(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float
     took_s: float = 0.0
     whole: bool = False
-    """Whether all that was planned was measured, or is named in `left_out`; not where something broke off the probe."""
+    """Whether the probe ran to its end: each planned measurement was made or is in `left_out`."""
     stages: tuple[str, ...] = ()
-    """Names of the groups of measurements that all ranks have made to their end."""
+    """Names of the measurement stages that all ranks completed."""
     sweeps: tuple[Sweep, ...] = ()
     left_out: tuple[NotMeasured, ...] = ()
     conditions: tuple[Condition, ...] = ()
@@ -153,7 +153,7 @@ class Probes(msgspec.Struct, frozen=True, kw_only=True):
     def find(
         self, kind: Kind, name: str, *, ranks: tuple[Rank, ...] | None = None, beside: str = "", concurrency: int = 1
     ) -> Sweep | None:
-        """The sweep of this kind and name with points, on these ranks or on any; None where there is none."""
+        """Return the sweep of this kind and name with points, on `ranks` or on any; None if there is none."""
         wanted = (kind, name, beside, concurrency)
         found = (
             one
@@ -163,26 +163,25 @@ class Probes(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, None)
 
 
-def joined(parts: Sequence[Probes]) -> Probes:
-    """What several launchers measured of one job, each of the ranks on its host. `parts` is not empty."""
-    first = parts[0]
+def joined(probes: Sequence[Probes]) -> Probes:
+    """Join the measurements of one job from several hosts. `probes` must not be empty."""
+    first = probes[0]
     return msgspec.structs.replace(
         first,
-        took_s=max(part.took_s for part in parts),
-        whole=all(part.whole for part in parts),
-        stages=tuple(stage for stage in first.stages if all(stage in part.stages for part in parts)),
-        sweeps=tuple(put_together(sweep for part in parts for sweep in part.sweeps)),
-        left_out=tuple(dict.fromkeys(row for part in parts for row in part.left_out)),
-        conditions=tuple(row for part in parts for row in part.conditions),
-        steps=tuple(step for part in parts for step in part.steps),
+        took_s=max(one.took_s for one in probes),
+        whole=all(one.whole for one in probes),
+        stages=tuple(stage for stage in first.stages if all(stage in one.stages for one in probes)),
+        sweeps=tuple(put_together(sweep for one in probes for sweep in one.sweeps)),
+        left_out=tuple(dict.fromkeys(row for one in probes for row in one.left_out)),
+        conditions=tuple(row for one in probes for row in one.conditions),
+        steps=tuple(step for one in probes for step in one.steps),
     )
 
 
 def put_together(sweeps: Iterable[Sweep]) -> list[Sweep]:
-    """The sweeps of all ranks, those of a collective that several ranks measured together as one.
+    """Return the sweeps of all ranks, with one sweep for a collective that several ranks measured together.
 
-    A repeat of a collective took what it took the rank that came to it last: the least of the ranks' times, since the others
-    waited in it.
+    The duration of a collective is that of the rank that arrived last: the shortest one, since the others waited.
     """
     found: dict[Sweep, list[Sweep]] = {}
     for sweep in sweeps:
@@ -198,7 +197,7 @@ def _as_one(sweeps: Sequence[Sweep]) -> Sweep:
 
 
 def _at_once(points: Sequence[Point]) -> Point:
-    """The same repeats, as several ranks measured them."""
+    """Combine the same repeats, measured by several ranks."""
     cpu = [point.cpu_ns for point in points if point.cpu_ns is not None]
     return Point(
         size=points[0].size,

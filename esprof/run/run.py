@@ -281,8 +281,8 @@ class Run:
         ranks = f"{len(self.ranks)}{lacks} rank{'' if self.world_size == 1 else 's'}"
         windows = {window for meta in self.meta.ranks for window in meta.windows if not window.stacks}
         steps = sorted({step for window in windows for step in range(window.first, window.last + 1)})
-        parts = (ranks, readable.numbered("step", steps) if steps else "", _job_of(self))
-        return f"<Run {', '.join(filter(None, parts))}>"
+        described = (ranks, readable.numbered("step", steps) if steps else "", _job_of(self))
+        return f"<Run {', '.join(filter(None, described))}>"
 
     def _repr_html_(self) -> str:
         html: str = _api().run_html(self)

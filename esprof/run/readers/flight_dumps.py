@@ -1,4 +1,4 @@
-"""Dumps of PyTorch's own Flight Recorder, one file a rank and backend, and beside them the stacks of its debug server."""
+"""Dumps of PyTorch's Flight Recorder, one file per rank and backend, and stacks of its debug server in the same folder."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ SOURCE = "flight-recorder"
 """`source` of a Run of dumps."""
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})|(?<!\d)(\d{1,9})(\.\w+)?$", re.IGNORECASE)
 _STACKS = "stacks_*.txt"
-"""What the debug server calls its dumps of all ranks' stacks; their names end in the time."""
+"""Pattern of the debug server's dumps of all ranks' stacks; their names end in the time."""
 _STACKS_OF_RANK = re.compile(r"^=== Rank (\d{1,9}): .*===$", re.MULTILINE)
 _Found = tuple[Path, Rank, Dump]
 
@@ -33,12 +33,12 @@ def _recognises(path: Path) -> bool:
             return False
         with path.open("rb") as file:
             return looks_like_a_dump(file.read(HEAD_BYTES))
-    except OSError:  # Whoever reads it then tells that it cannot be read.
+    except OSError:  # Reading it will raise the error.
         return False
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
-    """Read every dump; one that fails is a warning as long as another one reads."""
+    """Read all dumps. Unreadable ones become warnings, unless all are unreadable."""
     results = run_all(executor, _attempt, paths)
     found = [result for result in results if not isinstance(result, InputError)]
     faults = [result for result in results if isinstance(result, InputError)]
@@ -56,17 +56,17 @@ def _attempt(path: Path) -> _Found | InputError:
 
 
 def _rank_in(path: Path) -> Rank:
-    """The rank, which only the name of the file tells: torch ends it in the rank."""
+    """Return the rank in the file name. The dump itself does not contain it."""
     match = _RANK_IN_NAME.search(path.name)
     rank = int(match[1] or match[2]) if match else MAX_RANKS
     if rank >= MAX_RANKS:
-        remedy = "Name it as torch does, such as nccl_trace_rank_0; the dump itself does not tell the rank."
-        raise InputError("does not tell of which rank it is: its name holds none", path=path, remedy=remedy)
+        remedy = "Rename it as torch does, such as nccl_trace_rank_0: the dump does not contain its rank."
+        raise InputError("has no rank in its name", path=path, remedy=remedy)
     return rank
 
 
 def _by_rank(found: list[_Found], named: Path) -> dict[Rank, list[tuple[Path, Dump]]]:
-    """The dumps by rank. Two of one rank are of two backends, each of which has a recorder of its own."""
+    """Return the dumps by rank. Two dumps of one rank must have different backends."""
     by_rank: dict[Rank, list[tuple[Path, Dump]]] = {}
     for path, rank, dump in sorted(found, key=lambda one: one[1]):
         for other, earlier in by_rank.get(rank, []):
@@ -75,15 +75,15 @@ def _by_rank(found: list[_Found], named: Path) -> dict[Rank, list[tuple[Path, Du
         by_rank.setdefault(rank, []).append((path, dump))
     worlds = {group.ranks for _, _, dump in found for group in dump.members.values() if group.name == "0"}
     if len(worlds) > 1:
-        raise _mixed(named, f"they tell of jobs with {' and '.join(str(len(ranks)) for ranks in sorted(worlds))} ranks")
+        raise _mixed(named, f"they are of jobs with {' and '.join(str(len(ranks)) for ranks in sorted(worlds))} ranks")
     strangers = sorted(by_rank.keys() - set(*worlds)) if worlds else []
     if strangers:
-        raise _mixed(named, f"{readable.ranks(strangers)} are not in the job that they tell of")
+        raise _mixed(named, f"{readable.ranks(strangers)} are not in the job of the dumps")
     return by_rank
 
 
 def _mixed(path: Path, how: str) -> InputError:
-    remedy = "Name the dumps of one job only, taken at one time: one a rank and backend."
+    remedy = "Name the dumps of one job and one time, one per rank and backend."
     return InputError(f"these dumps are not of one job: {how}", path=path, remedy=remedy)
 
 
@@ -92,7 +92,7 @@ def _run_of(by_rank: Mapping[Rank, list[tuple[Path, Dump]]], path: Path, warning
     latest = {rank: max(dump.latest_ns for dump in of_rank) for rank, of_rank in dumps.items()}
     written = {rank: max(file.stat().st_mtime_ns for file, _ in of_rank) for rank, of_rank in by_rank.items()}
     seen_ns = {rank: max(latest[rank], written[rank]) for rank in dumps}
-    stacks, unread = _stacks_beside([file for of_rank in by_rank.values() for file, _ in of_rank])
+    stacks, unread = _server_stacks([file for of_rank in by_rank.values() for file, _ in of_rank])
     snapshots, guessed = snapshots_of(dumps, seen_ns, stacks)
     world = max([max(dumps)] + [rank for one in snapshots.values() for group in one.groups for rank in group.ranks]) + 1
     run_warnings = [*warnings, *unread, *_what_lacks(dumps, guessed, world)]
@@ -108,7 +108,7 @@ def _run_of(by_rank: Mapping[Rank, list[tuple[Path, Dump]]], path: Path, warning
 
 
 def _groups(snapshots: Iterable[Snapshot]) -> tuple[Group, ...]:
-    """The process groups that any rank knows, named by their ranks: names of their own differ between ranks."""
+    """Return the process groups of all ranks, named by their ranks: PyTorch's names differ between ranks."""
     return joined_groups(
         Group(name=group_name(group.ranks), ranks=group.ranks, description=group.description)
         for one in snapshots
@@ -118,7 +118,7 @@ def _groups(snapshots: Iterable[Snapshot]) -> tuple[Group, ...]:
 
 def _what_lacks(dumps: Mapping[Rank, list[Dump]], guessed: list[str], world: int) -> Iterable[RunWarning]:
     yield RunWarning(
-        "times-of-files", "dumps do not tell when they were taken: the times of their files are taken for it"
+        "times-of-files", "dumps do not contain the time at which they were taken; the times of the files are used"
     )
     missing = tuple(sorted(set(range(world)) - set(dumps)))
     if missing:
@@ -126,18 +126,16 @@ def _what_lacks(dumps: Mapping[Rank, list[Dump]], guessed: list[str], world: int
         yield RunWarning(WarningCode.RANK_MISSING, message, missing)
     if guessed:
         which = ", ".join(printable(name) for name in guessed[:8])
-        message = f"no dump tells the ranks of process group {which}: taken to be those that entered a collective in it"
+        message = f"the ranks of process group {which} are unknown; those that entered a collective in it are used"
         yield RunWarning("group-guessed", message)
     empty = tuple(rank for rank, of_rank in dumps.items() if not any(dump.entries for dump in of_rank))
     if empty:
-        message = (
-            f"the dump of {readable.ranks(empty)} holds no collective: was its recorder on (TORCH_FR_BUFFER_SIZE=2000)?"
-        )
+        message = f"the dump of {readable.ranks(empty)} contains no collective: set TORCH_FR_BUFFER_SIZE=2000"
         yield RunWarning("dump-empty", message, empty)
 
 
-def _stacks_beside(files: Iterable[Path]) -> tuple[dict[Rank, tuple[StackFrame, ...]], list[RunWarning]]:
-    """Where each rank's main thread was, by the debug server's latest dump of stacks in the folders of `files`."""
+def _server_stacks(files: Iterable[Path]) -> tuple[dict[Rank, tuple[StackFrame, ...]], list[RunWarning]]:
+    """Return the stack of each rank's main thread, from the debug server's latest dump in the folders of `files`."""
     texts = [text for folder in {file.parent for file in files} for text in folder.glob(_STACKS)]
     if not texts:
         return {}, []

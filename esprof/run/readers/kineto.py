@@ -1,4 +1,4 @@
-"""Kineto traces (`torch.profiler`), one file a rank."""
+"""Kineto traces (`torch.profiler`), one file per rank."""
 
 import re
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
 
 
 def _read_all(files: Sequence[Path], executor: Executor | None) -> tuple[list[tuple[Path, Trace]], list[RunWarning]]:
-    """Read every file; one that fails is a warning as long as another one reads."""
-    # A single file is read in this thread, where Ctrl-C stops it.
+    """Read all files. Unreadable ones become warnings, unless all are unreadable."""
+    # A single file is read in this thread, so that Ctrl-C stops it.
     results = [_attempt(files[0])] if len(files) == 1 and executor is None else run_all(executor, _attempt, files)
     traces = [(file, found) for file, found in zip(files, results, strict=True) if isinstance(found, Trace)]
     faults = [found for found in results if isinstance(found, InputError)]
@@ -79,7 +79,7 @@ def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWar
     found: dict[Rank, tuple[Path, Trace]] = {}
     unknown = []
     for file, trace in traces:
-        rank = _told_rank(file, trace)
+        rank = _known_rank(file, trace)
         if rank is None:
             unknown.append((file, trace))
         elif rank in found:
@@ -90,13 +90,13 @@ def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWar
     for (file, trace), rank in zip(unknown, free, strict=False):
         found[rank] = (file, trace)
         if len(traces) > 1:
-            message = f"{printable(file.name)} does not tell its rank; taken as rank {rank}"
+            message = f"{printable(file.name)} does not name its rank; rank {rank} is assumed"
             warnings.append(RunWarning("rank-guessed", message, (rank,)))
     return {rank: trace for rank, (_, trace) in sorted(found.items())}
 
 
-def _told_rank(file: Path, trace: Trace) -> Rank | None:
-    """The rank that the trace, or else the name of its file, tells."""
+def _known_rank(file: Path, trace: Trace) -> Rank | None:
+    """Return the rank according to the trace, or else to its file name; None if unknown."""
     if trace.rank is not None:
         return trace.rank
     match = _RANK_IN_NAME.search(file.name)
@@ -104,7 +104,7 @@ def _told_rank(file: Path, trace: Trace) -> Rank | None:
 
 
 def _refuse_other_times(by_rank: dict[Rank, Trace], path: Path) -> None:
-    """Traces of one run overlap in time; an hour apart they cannot be of the same window, whatever the clocks say."""
+    """Raise InputError for traces that start more than an hour apart: no clock error explains that."""
     hour_ns = 3_600_000_000_000
     starts = {rank: int(trace.events.ints("start_ns").min()) for rank, trace in by_rank.items()}
     first, last = min(starts, key=starts.__getitem__), max(starts, key=starts.__getitem__)
@@ -116,7 +116,7 @@ def _mixed(path: Path, how: str) -> InputError:
     return InputError(
         f"these traces are not of one run: {how}",
         path=path,
-        remedy="Name the files of one run only, one a rank and window.",
+        remedy="Name the files of one run and one window, one per rank.",
     )
 
 

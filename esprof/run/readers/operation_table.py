@@ -1,4 +1,4 @@
-"""A table of timed operations as Parquet, one file for all ranks or several: docs/how-to/inputs.md tells its columns."""
+"""Tables of timed operations as Parquet, one or several files: docs/how-to/inputs.md describes the columns."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -23,23 +23,23 @@ from esprof.run.schema import EVENTS, Table, table
 
 _NEEDED = ("rank", "op", "start", "end")
 _NUMBERS = {"rank": MAX_RANKS, "step": 1 << 31, "stream": 1 << 31, "bytes": 1 << 62}
-"""Columns of whole numbers from 0 to below these."""
+"""Integer columns with their exclusive upper bounds."""
 _TEXTS = ("op", "group")
-_COLUMNS = "docs/how-to/inputs.md tells the columns and their units."
-_TIMES = "Use timestamps, or whole ns since 1970 or since the job began."
+_COLUMNS = "docs/how-to/inputs.md describes the columns and their units."
+_TIMES = "Use timestamps, or integer ns since 1970 or since the start of the job."
 _BYTES_A_VALUE = 8
 _MAX_TEXT_CHARS = 10_000
 
 _OTHER_UNITS = tuple((1_500_000_000 * unit, 2_500_000_000 * unit) for unit in (1, 10**3, 10**6))
-"""Between which all times of a table are taken for ones since 1970 in s, ms or µs, of 2017 to 2049. As ns since a job began
-they would be of its third second, its half hour or its third week."""
+"""Ranges of times since 1970 in s, ms and µs, for the years 2017 to 2049. As ns since the start of a job, such times would
+lie in its third second, half hour or third week."""
 _LATEST: Ns = 4 * 10**18
-_TRANSFERS = 1 << 32
-"""Id of the first thread of transfers, behind all streams."""
+_FIRST_COLLECTIVE_THREAD = 1 << 32
+"""Id of the first thread of collectives, above all streams."""
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
-    """Read every table; one that fails is a warning as long as another one reads."""
+    """Read all tables. Unreadable ones become warnings, unless all are unreadable."""
     results = run_all(executor, _attempt, paths)
     tables = [result for result in results if not isinstance(result, InputError)]
     faults = [result for result in results if isinstance(result, InputError)]
@@ -81,11 +81,11 @@ def _attempt(path: Path) -> pa.Table | InputError:
 
 
 def _content(path: Path) -> pa.Table:
-    """What the file holds of the columns that are known. Raises InputError."""
+    """Read the known columns of a file. Raises InputError."""
     try:
         schema = pq.read_schema(path)
         texts = [name for name in _TEXTS if schema.names.count(name) == 1 and _is_text(schema.field(name).type)]
-        with pq.ParquetFile(path, read_dictionary=texts) as file:  # A text that repeats is in memory once.
+        with pq.ParquetFile(path, read_dictionary=texts) as file:  # Repeated texts share memory.
             names = file.schema_arrow.names
             there = [name for name in (*_NUMBERS, *_TEXTS, "start", "end") if name in names]
             if twice := [name for name in there if names.count(name) > 1]:
@@ -100,7 +100,7 @@ def _content(path: Path) -> pa.Table:
 
 
 def _checked(path: Path, rows: pa.Table) -> pa.Table:
-    """The rows with all columns: numbers and times (ns) as int64, null where there are none. Raises InputError."""
+    """Return the rows with all columns, numbers and times (ns) as int64; missing columns are null. Raises InputError."""
     if lacks := [name for name in _NEEDED if name not in rows.column_names]:
         raise _wrong(path, f"has no column {', '.join(lacks)}")
     if not len(rows):
@@ -123,7 +123,7 @@ def _numbers(path: Path, rows: pa.Table, name: str) -> pa.ChunkedArray:
     if pa.types.is_floating(column.type) and name in (
         "step",
         "bytes",
-    ):  # As pandas has whole numbers of which some lack.
+    ):  # pandas stores integers with missing values as floats.
         column = _cast(path, name, pc.if_else(pc.is_nan(column), None, column), pa.int64())
     if not pa.types.is_integer(column.type):
         raise _wrong(path, f"has {name} as {column.type}, not as whole numbers")
@@ -150,7 +150,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _times(path: Path, rows: pa.Table, name: str) -> pa.ChunkedArray:
-    """Times in ns. Floating point is refused: it holds no ns since 1970, and does not tell its unit."""
+    """Return times in ns. Floats are refused: they cannot represent ns since 1970, and their unit is unknown."""
     column = rows[name]
     if pa.types.is_timestamp(column.type):
         column = _cast(path, name, column, pa.timestamp("ns", column.type.tz))
@@ -166,7 +166,7 @@ def _times(path: Path, rows: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def _column(rows: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    """The column, or nulls where there is none or one of nulls alone."""
+    """Return the column; nulls if it is missing or has only nulls."""
     if name in rows.column_names and not pa.types.is_null(rows[name].type):
         return rows[name]
     return pa.chunked_array([pa.nulls(len(rows), kind)])
@@ -180,7 +180,7 @@ def _cast(path: Path, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> 
 
 
 def _groups(rows: pa.Table) -> dict[str, Group]:
-    """Groups by the text that names them: a list of ranks, or any name, whose ranks are those with a row of it."""
+    """Return groups by their text: a list of ranks, or a name; ranks with a row of that name are its members."""
     used = rows.group_by(["group", "rank"]).aggregate([])
     users: dict[str, set[Rank]] = {}
     for text, rank in zip(used["group"].to_pylist(), used["rank"].to_pylist(), strict=True):
@@ -191,23 +191,23 @@ def _groups(rows: pa.Table) -> dict[str, Group]:
 
 
 def _events(rows: pa.Table, rank: Rank, groups: Mapping[str, Group]) -> Table:
-    """The events of one rank.
+    """Return the events of one rank.
 
-    A table tells when operations ran, not what launched them. So its lanes become threads, and a collective becomes what
-    PyTorch records of gloo: a call at its start, by the operation that runs then, and a transfer on a thread of its own.
+    A table has the times of operations, but not their launches. Its lanes therefore become threads, and a collective
+    becomes two events, as PyTorch records gloo: a call at its start and the communication on a separate thread.
     """
     is_collective = pc.is_valid(rows["group"])
-    work, transfers = rows.filter(pc.invert(is_collective)), rows.filter(is_collective)
+    work, collectives = rows.filter(pc.invert(is_collective)), rows.filter(is_collective)
     main = pc.min(work["stream"].fill_null(0)).as_py() or 0
-    parts = [
-        _issuing_calls(transfers, main),
+    tables = [
+        _launch_calls(collectives, main),
         _steps(rows),
         _operations(work, main),
-        _transfers(transfers, rank, groups),
+        _communication(collectives, rank, groups),
     ]
-    events = Table(pa.concat_tables([part.arrow for part in parts]).unify_dictionaries())
-    # An operation that begins as a collective does is not what launched it: the call stands before it.
-    others = np.arange(len(events)) >= len(transfers)
+    events = Table(pa.concat_tables([one.arrow for one in tables]).unify_dictionaries())
+    # An operation that starts together with a collective did not launch it: the call comes first.
+    others = np.arange(len(events)) >= len(collectives)
     return Table(events.arrow.take(np.lexsort((-events.ints("dur_ns"), others, events.ints("start_ns")))))
 
 
@@ -217,13 +217,13 @@ def _operations(rows: pa.Table, main: int) -> Table:
     return table(_timed(rows, "op") | {"name": rows["op"].to_pylist(), "tid": lane, "thread_role": roles}, EVENTS)
 
 
-def _issuing_calls(rows: pa.Table, main: int) -> Table:
+def _launch_calls(rows: pa.Table, main: int) -> Table:
     calls = _timed(rows, "op") | {"dur_ns": np.zeros(len(rows), np.int64)}
     names = [f"c10d::{name}" for name in rows["op"].to_pylist()]
     return table(calls | {"name": names, "tid": [main] * len(rows), "thread_role": ["main"] * len(rows)}, EVENTS)
 
 
-def _transfers(rows: pa.Table, rank: Rank, groups: Mapping[str, Group]) -> Table:
+def _communication(rows: pa.Table, rank: Rank, groups: Mapping[str, Group]) -> Table:
     names = rows["op"].to_pylist()
     words = [collective_word(name) or name for name in names]
     between = [groups[text] for text in rows["group"].to_pylist()]
@@ -242,10 +242,10 @@ def _transfers(rows: pa.Table, rank: Rank, groups: Mapping[str, Group]) -> Table
 
 
 def _lanes(rows: pa.Table) -> list[int]:
-    """A thread for each transfer. Those of one kind, group and stream are on one thread, except where they overlap: a thread
-    comes to a transfer when it is done with the one before."""
+    """Return the thread of each collective. Collectives with the same operation, group and stream share a thread unless they
+    overlap."""
     free: dict[tuple[object, ...], list[tuple[Ns, int]]] = {}
-    """When each thread of a kind is free again, the earliest first."""
+    """Time from which each thread of a kind is free, as a heap."""
     lanes, count = np.zeros(len(rows), np.int64), 0
     kinds = list(zip(*(rows[name].to_pylist() for name in ("op", "group", "stream")), strict=True))
     start, end = (rows[name].to_numpy() for name in ("start", "end"))
@@ -254,7 +254,7 @@ def _lanes(rows: pa.Table) -> list[int]:
         if threads and threads[0][0] <= start[row]:
             _, lane = heappop(threads)
         else:
-            lane, count = _TRANSFERS + count, count + 1
+            lane, count = _FIRST_COLLECTIVE_THREAD + count, count + 1
         heappush(threads, (int(end[row]), lane))
         lanes[row] = lane
     return lanes.tolist()
@@ -272,14 +272,14 @@ def _timed(rows: pa.Table, kind: str) -> dict[str, object]:
 
 
 def _steps(rows: pa.Table) -> Table:
-    """A row for each step, from its first operation to the first of the next one; the last to its own last end."""
+    """Return one row per step, from its first operation to that of the next step; the last step ends with its operations."""
     spans = rows.filter(pc.is_valid(rows["step"])).group_by("step").aggregate([("start", "min"), ("end", "max")])
     spans = spans.sort_by("step")
     start = spans["start_min"].to_numpy()
     end = np.append(start[1:], spans["end_max"].to_numpy()[-1:])
     steps = spans["step"].to_pylist()
     if (np.diff(start) <= 0).any():
-        raise InputError("has steps that are not in the order of their numbers", remedy=_COLUMNS)
+        raise InputError("has steps whose order differs from that of their numbers", remedy=_COLUMNS)
     columns = {"name": [f"ProfilerStep#{step}" for step in steps], "kind": ["step"] * len(steps), "step": steps}
     threads = {"pid": [0] * len(steps), "tid": [0] * len(steps)}
     return table(columns | threads | {"start_ns": start, "dur_ns": end - start}, EVENTS)

@@ -1,4 +1,4 @@
-"""What a reader of traces is: a file in `readers/` for each format."""
+"""The interface of a reader of traces."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -14,10 +14,10 @@ class Reader:
 
     name: str
     recognises: Callable[[Path], bool]
-    """Whether a path is of this format: by its name, by what lies there, or, where names tell nothing, by the first bytes
-    of the file and no more. May raise OSError."""
+    """Whether a path has this format, by its name, by the files in a folder or by the first bytes of the file. May raise
+    OSError."""
     read: Callable[[Sequence[Path], Path, Executor | None], Run]
-    """Makes one Run of the given files; the path is what the person named, the executor reads several at once. Raises
-    InputError where nothing is readable, or where the files are not of one run."""
+    """Read the files into one Run; the path is the user's argument, the executor reads files in parallel. Raises
+    InputError if nothing is readable, or if the files are not of one run."""
     is_folder: bool = False
-    """Whether a run of this format is a folder, which is then named alone."""
+    """Whether a run of this format is a folder."""

@@ -17,7 +17,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
-    """Open one Run directory. While its job runs it is read as it stands; where its launcher was killed it is finished."""
+    """Open one Run directory, with the data so far if its job is running. A Run whose launcher was killed is finished."""
     (path,) = paths
     if files.is_complete(path):
         return read_run(path)

@@ -182,7 +182,7 @@ def test_ranks_that_no_job_has(tmp_path):
 @pytest.mark.parametrize("name", ["nccl_trace", "rank99999999"])
 def test_a_name_without_a_rank(tmp_path, name):
     (tmp_path / name).write_bytes(pickled(dump(entry(1))))
-    with pytest.raises(InputError, match="of which rank"):
+    with pytest.raises(InputError, match="has no rank in its name"):
         load(tmp_path / name)
 
 

@@ -157,7 +157,7 @@ def test_times_in_other_forms(time, table):
         (of_times(rows_of_a_job(), lambda ns: ns / 1e9), "has start as double, whose unit is not known"),
         (of_times(rows_of_a_job(), lambda ns: ns // 1000), "seem to be s, ms or µs since 1970"),
         ([row | {"op": [row["op"]]} for row in rows_of_a_job()], "has op as list<.*>, not as text"),
-        ([row | {"step": 8 - row["step"]} for row in rows_of_a_job()], "steps that are not in the order"),
+        ([row | {"step": 8 - row["step"]} for row in rows_of_a_job()], "steps whose order differs"),
         ([row | {"op": row["op"] + 10_000 * "!"} for row in rows_of_a_job()], "has op of 100[0-9]+ characters"),
         ([row | {"rank": str(row["rank"])} for row in rows_of_a_job()], "has rank as string, not as whole numbers"),
     ],
