@@ -1,1 +1,1 @@
-"""What to change, priced: pure functions from measured profiles, devices and an objective to a decision with its proof."""
+"""Advisors: pure functions from measured profiles, devices and an objective to a priced decision with its proof."""

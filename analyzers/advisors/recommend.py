@@ -1,4 +1,4 @@
-"""Advice for the job of one run: by what kind of job it is, the advisor that knows it."""
+"""Advice for the job of one run, from the advisor for its kind of job."""
 
 from esprof.analyzers.advisors.compression.advise import advise_compression
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE, CompressionAdvice
@@ -14,10 +14,10 @@ from esprof.run.run import Run
 
 
 def recommend(of: Run | Replayed, inventory: Inventory | None = None) -> EstAdvice | BatchAdvice:
-    """Which EST of an elastic job runs where, and what the devices of `inventory` would bring it; of plain data-parallel
-    training, how many samples each rank should have.
+    """Advise the assignment of an elastic job's ESTs and the gain from devices of `inventory`, or, for plain data-parallel
+    training, the samples of each rank.
 
-    Raises EsprofError where the run does not tell enough, UsageError for an inventory where it is of no elastic job.
+    Raises EsprofError if the run lacks data, UsageError for an inventory if the job is not elastic.
     """
     replayed = of if isinstance(of, Replayed) else Replayed.of(of)
     if has_est_records(replayed.run):
@@ -28,9 +28,12 @@ def recommend(of: Run | Replayed, inventory: Inventory | None = None) -> EstAdvi
 
 
 def recommend_compression(of: Run | Replayed, max_vnmse: float = MAX_VNMSE) -> CompressionAdvice:
-    """Which codec each gradient bucket of a job of DDP, or all ESTs of an elastic one, should have, so that the gradient
-    loses at most `max_vnmse` of its square. Raises EsprofError where the run does not tell enough: of DDP it needs shapes
-    and a probe, of an elastic job what `esprof tune --allow compression` asks it for."""
+    """Advise a codec for each gradient bucket of a DDP job, or for all ESTs of an elastic job, so that the gradient loses at
+    most `max_vnmse` of its square.
+
+    Raises EsprofError if the run lacks data: DDP needs shapes and a probe, an elastic job the exchanges that `esprof tune
+    --allow compression` measures.
+    """
     replayed = of if isinstance(of, Replayed) else Replayed.of(of)
     if has_est_records(replayed.run):
         return advise_est_codec(replayed, max_vnmse)

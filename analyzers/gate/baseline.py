@@ -1,4 +1,4 @@
-"""What a run leaves behind for later runs to be compared with: samples per step, and what it ran on."""
+"""Baselines for comparison with later runs: samples per step, and the identity of the run."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ _VERSIONS = ("python", "torch", "cuda", "cuda_runtime", "nccl")
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes two runs comparable. A value that the run does not tell is None."""
+    """Properties that must be equal for two runs to be comparable. Unknown values are None."""
 
     world_size: int
     hosts: int | None
@@ -43,7 +43,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_phase(steps: JobSteps, min_steps: int) -> ComparedPhase:
-    """`plain` where a run has at least `min_steps` such steps, otherwise `timed`."""
+    """`plain` if a run has at least `min_steps` such steps, otherwise `timed`."""
     return "plain" if len(steps.numbers("plain")) >= min_steps else "timed"
 
 
@@ -82,8 +82,7 @@ class _BaselineEnvelope(msgspec.Struct):
 def differences(
     baseline: RunIdentity, run: RunIdentity, called: tuple[str, str] = ("in the baseline", "in this run")
 ) -> list[str]:
-    """Each respect in which `run` is not what `baseline` was, in words, as the two are `called`; empty where they are
-    comparable."""
+    """Differences of `run` from `baseline` as texts, with the two named as in `called`; empty if they are comparable."""
     before, now = _fields(baseline), _fields(run)
     return [
         f"{field}: {before.get(field) or 'unknown'} {called[0]}, {now.get(field) or 'unknown'} {called[1]}"
@@ -99,7 +98,7 @@ def _fields(identity: RunIdentity) -> dict[str, str | int | None]:
 
 
 def identity_of(run: Run) -> RunIdentity:
-    """What `run` ran on."""
+    """Identity of `run`."""
     hosts = {rank.host for rank in run.meta.ranks}
     return RunIdentity(
         world_size=run.world_size,
@@ -110,7 +109,7 @@ def identity_of(run: Run) -> RunIdentity:
 
 
 def _samples(steps: JobSteps, numbers: np.ndarray) -> dict[str, tuple[float, ...]]:
-    """Per metric one value for each of the steps `numbers`; a step in which a rank does not tell the metric has none."""
+    """Per metric one value for each of the steps `numbers`, without steps in which a rank lacks the metric."""
     step_ns = steps.durations_ns(numbers)
     values = {"step_time": step_ns.astype(np.float64)}
     for metric, column in (("samples_per_s", "samples"), ("tokens_per_s", "tokens")):

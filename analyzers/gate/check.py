@@ -1,11 +1,11 @@
-"""The gate: is this run worse than its baseline, by more than it may be, beyond what noise explains?
+"""The gate: is this run significantly worse than its baseline, by more than the rules allow?
 
-Each rule is asked of the median and of the mean: a save every few steps leaves the median alone. The median has regressed
-where the medians differ by more than the rule allows *and* the rank test finds a difference; the mean, which single steps
-can move, only where it is beyond the rule itself by the bootstrap. Both are corrected for the number of tests. A metric is
-unchanged where the whole interval lies within the rule. Anything else is inconclusive: the answer then says how many more
-steps would tell. So is a worsening that is no more than what the ranks waited longer for a CPU: on a machine that others
-use, that is what makes a run slower than the next of the same code.
+Each rule applies to the median and to the mean, since a save every few steps changes only the mean. The median has regressed
+if the medians differ by more than the rule allows *and* the rank test finds a difference. The mean, which single steps can
+move, has regressed only if the bootstrap places it beyond the rule. Both are corrected for the number of tests. A metric is
+unchanged if its entire interval lies within the rule. Anything else is inconclusive; the result then says how many more
+steps are needed. A worsening is also inconclusive if longer waits for a CPU explain it: on a shared machine they differ
+between runs of the same code.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""Predictions held against what came once a change was made."""
+"""Comparison of predictions with measurements after a change."""

@@ -1,8 +1,8 @@
-"""Steps of a job as it is and with a change, measured in turns: what a promise was worth.
+"""Interleaved measurements of a job before and after a change, compared with a promise.
 
-A promise is a change, told of steps under the profiler. It is held against steps without it, of the same job, as it is now:
-the step promised is the share of the step before that replay says. What a machine does to both sides of all pairs alike so
-counts for neither.
+A promise predicts the relative change of steps under the profiler. It is applied to steps of the same job without the
+profiler: the predicted step is that share of the step before the change. Effects of the machine on both sides of a pair
+therefore cancel.
 """
 
 from collections.abc import Sequence

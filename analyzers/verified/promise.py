@@ -1,4 +1,4 @@
-"""What replay promises of a run, and of what class of job it does."""
+"""Promises: predictions of replay for a run, with the class of its job."""
 
 from esprof.core.errors import EsprofError
 from esprof.replay import Replayed, answer

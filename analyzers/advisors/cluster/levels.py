@@ -1,7 +1,7 @@
 """Fairness among teams, then among each team's jobs: water filling, exact (Gavel, OSDI 2020, §4.3).
 
-The level of all jobs rises, each by the part of its team's weight that it has, until some can rise no more: these stay,
-their team's weight goes to its other jobs, and the rest rises on.
+The levels of all jobs rise in proportion to their share of their team's weight. A job that can rise no further stops, and
+its team's weight is divided among its other jobs.
 """
 
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from esprof.analyzers.advisors.cluster.program import Program, solve
 from esprof.analyzers.advisors.cluster.sharing import Sharing
 
 _MIN_RISE = 1e-7
-"""A level that can rise by less, relative to the highest, has come to its end."""
+"""A level that can rise by less, relative to the highest, stops."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """What each job gets."""
+    """Allocation by water filling."""
 
     x: np.ndarray
     """Time of each of the sharing's variables."""
     normal: tuple[float, ...]
     """Normalised throughput of each job, in the order of the mix."""
     stages: int
-    """How often the level was stopped by some jobs."""
+    """Number of rounds; in each, some jobs stopped."""
 
 
 def fill(mix: Mix) -> tuple[Sharing, Levels]:
@@ -51,7 +51,7 @@ def _raised(sharing: Sharing, need: np.ndarray, levels: np.ndarray, weight: np.n
     """The time shares with which all levels rise by the largest multiple of their weights, and that multiple."""
     rows, bounds = sharing.limits
     behind = csr_array((-sharing.rates.multiply((1 / need)[:, None])).tocsr())
-    # A hair below the levels that were found: these are optima, with rounding.
+    # Slightly below the levels found, which are rounded optima.
     program = Program(
         gain=np.append(np.zeros(len(sharing.columns)), 1.0),
         rows=csr_array(
@@ -64,7 +64,7 @@ def _raised(sharing: Sharing, need: np.ndarray, levels: np.ndarray, weight: np.n
 
 
 def _can_rise(sharing: Sharing, need: np.ndarray, levels: np.ndarray, at: int) -> bool:
-    """Whether this job could have more while no other has less: then all that could alone can together, by half each."""
+    """Whether this job's level can rise while no other falls. Jobs that can rise alone can also rise together."""
     only = np.zeros(len(levels))
     only[at] = 1.0
     return _raised(sharing, need, levels, only)[1] > _MIN_RISE * max(1.0, float(levels.max()))

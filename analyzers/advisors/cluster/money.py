@@ -1,4 +1,4 @@
-"""What it costs a mix of jobs to be done sooner, with devices that may be taken away, and what turns the choice."""
+"""Cost of finishing a mix of jobs sooner, with preemptible devices, and break-even prices."""
 
 from collections.abc import Iterator
 
@@ -12,37 +12,37 @@ from esprof.analyzers.advisors.cluster.program import Infeasible, Optimum, solve
 _PER_HOUR = 3_600
 
 _HORIZONS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
-"""Times the makespan, in which all jobs are to end."""
+"""Time limits for all jobs, as multiples of the shortest makespan."""
 
 _MIN_SHARE_USED = 1e-9
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """What checkpoints and interruptions cost a job."""
+    """Cost of checkpoints and interruptions of a job."""
 
     restore_s: float = 0.0
     checkpoint_every_s: float = 0.0
-    """On average half of it is done again."""
+    """On average half of this time is lost in an interruption."""
     checkpoint_share: float = 0.0
-    """Share of all time that goes to checkpoints."""
+    """Share of all time spent on checkpoints."""
 
 
 class Tradeoff(msgspec.Struct, frozen=True, kw_only=True):
-    """All jobs done within so many hours, for so much money."""
+    """Time limit for all jobs and the least cost that meets it."""
 
     hours: float
     money: float
 
 
 def longer(interruptions_per_hour: float, recovery: Recovery) -> float:
-    """How many times as long a job takes for checkpoints and interruptions, to first order in their rate (Narayanan et al.,
+    """Factor by which checkpoints and interruptions prolong a job, to first order in their rate (Narayanan et al.,
     DISPA 2020): 1 + overhead + rate (restore + interval / 2)."""
     lost_s = recovery.restore_s + recovery.checkpoint_every_s / 2
     return 1 + recovery.checkpoint_share + interruptions_per_hour * lost_s / _PER_HOUR
 
 
 def interrupted(mix: Mix, interruptions_per_hour: dict[DeviceType, float], recovery: Recovery) -> Mix:
-    """The mix with the throughputs that are left on devices that may be taken away, alone and together."""
+    """The mix with throughputs reduced by the interruptions of each type of device."""
 
     def slower(kind: DeviceType) -> float:
         return longer(interruptions_per_hour.get(kind, 0.0), recovery)
@@ -61,13 +61,13 @@ def interrupted(mix: Mix, interruptions_per_hour: dict[DeviceType, float], recov
 
 
 def frontier(mix: Mix, prices: Prices | None) -> Iterator[Tradeoff]:
-    """The least money for all jobs within ever longer times, until more time saves nothing; from the shortest time that
-    there is, or that keeps the jobs' own deadlines."""
+    """Least cost for increasing time limits, from the shortest feasible one until more time saves nothing. The jobs' own
+    deadlines are met."""
     shortest = pose(mix, "makespan")
     makespan_s = shortest.value_of(solve(shortest.program).value)
     before = float("inf")
     for times in _HORIZONS:
-        within_s = makespan_s * times * (1 + _MIN_SHARE_USED)  # A hair more than the optimum, which is rounded.
+        within_s = makespan_s * times * (1 + _MIN_SHARE_USED)  # Slack for the rounding of the optimum.
         jobs = tuple(
             msgspec.structs.replace(job, deadline_s=min(job.deadline_s or within_s, within_s)) for job in mix.jobs
         )
@@ -83,8 +83,8 @@ def frontier(mix: Mix, prices: Prices | None) -> Iterator[Tradeoff]:
 
 
 def break_even(posed: Posed, found: Optimum) -> dict[DeviceType, float]:
-    """Of each type that the cheapest way leaves unused, the price an hour below which it would be used: by how much the
-    cheapest of its variables misses being worth it (its reduced cost)."""
+    """Price per hour below which each type that the optimum leaves unused would be used, from the least reduced cost of its
+    variables."""
     assert found.duals is not None
     sharing = posed.sharing
     reduced = posed.program.rows.T @ found.duals - posed.program.gain

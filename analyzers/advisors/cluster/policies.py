@@ -1,7 +1,7 @@
-"""What devices a mix of jobs should get, by objective: Gavel's policies (OSDI 2020, §4) as exact linear programs.
+"""Allocation of devices to a mix of jobs, by objective: Gavel's policies (OSDI 2020, §4) as exact linear programs.
 
-Fairness, makespan and finish-time fairness are one program: the largest t such that each job makes t times the steps a
-second that the policy says it needs.
+Fairness, makespan and finish-time fairness are one program: maximize t, where each job makes t times the steps per second
+that its policy requires.
 """
 
 from collections import defaultdict
@@ -20,39 +20,39 @@ from esprof.core.errors import UsageError
 Objective = Literal["throughput", "fairness", "finish-time", "makespan", "cost"]
 
 Prices = dict[DeviceType, float]
-"""What an hour of a device costs, by type."""
+"""Price of a device-hour, by type."""
 
 _PER_HOUR = 3_600
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one constraint of a program bounds."""
+    """Meaning of one constraint of a program."""
 
     what: Literal["needs", "time", "devices"]
-    """That a class makes the steps it needs, that it runs no longer than all the time, or how many devices of a type are
-    held."""
+    """`needs`: a class makes its required steps. `time`: it runs at most all the time. `devices`: the devices of a type that
+    are in use."""
     number: int
     """The class, or the type of device."""
     until_h: float | None = None
-    """End of the stretch of time that it is about, hours; None where the program has no stretches."""
+    """End of its time interval, hours; None if the program has no intervals."""
 
 
 @dataclass(frozen=True)
 class Posed:
-    """A policy's question on a mix, as a linear program."""
+    """A policy for a mix, as a linear program."""
 
     sharing: Sharing
     program: Program
     rows: tuple[Row, ...]
-    """What each constraint is."""
+    """Meaning of each constraint."""
     columns: tuple[tuple[int, float | None], ...]
-    """Of each variable that is time somewhere: its column of the sharing, and the end of its stretch (hours). A variable
-    that is the objective itself stands behind them."""
+    """(column of the sharing, end of the time interval in hours) of each time variable. A variable for the objective
+    itself, if any, follows them."""
     value_of: Callable[[float], float]
     """The objective from the program's gain."""
     unit: Literal["share", "hours"] = "share"
-    """What the variables are: shares of time, or hours."""
+    """Unit of the variables: shares of time, or hours."""
 
 
 def pose(mix: Mix, objective: Objective, prices: Prices | None = None, *, merged: bool = True) -> Posed:
@@ -73,7 +73,7 @@ def pose(mix: Mix, objective: Objective, prices: Prices | None = None, *, merged
 
 
 def multiple(mix: Mix, needs: Sequence[float], *, inverse: bool, merged: bool) -> Posed:
-    """The largest t such that each job makes t times the steps a second that it `needs`; the value is t or its inverse."""
+    """Maximize t, where each job makes t times the steps per second that it `needs`; the value is t or its inverse."""
     sharing = Sharing.of(mix, list(map(_rounded, needs)) if merged else None)
     classes = range(len(sharing.classes))
     need = np.array([needs[jobs[0]] for jobs in sharing.classes])
@@ -144,7 +144,7 @@ def _limits(sharing: Sharing, until_h: float | None = None) -> list[Row]:
 
 
 def _longest_s(mix: Mix) -> float:
-    """Seconds in which all jobs surely end, one after the other, each on its slowest type, and the longest deadline."""
+    """Upper bound of the time for all jobs, s: one after the other, each on its slowest type; at least every deadline."""
     slowest = [(job.steps or 0.0) / min(filter(None, job.throughput_steps_per_s.values())) for job in mix.jobs]
     return max(sum(slowest), *(job.deadline_s or 0.0 for job in mix.jobs))
 
@@ -166,8 +166,8 @@ def normal(mix: Mix) -> list[float]:
 
 
 def weights(mix: Mix, among: Sequence[bool] | None = None) -> list[float]:
-    """The weight of each job: its own, or, where jobs belong to teams, its part of its team's. A team's weight is shared out
-    `among` some of its jobs alone, where that is given; the others have none."""
+    """Weight of each job: its own or, if jobs belong to teams, its share of the team's weight. With `among`, a team's weight
+    is divided among these jobs only, and the others have weight 0."""
     counted = [True] * len(mix.jobs) if among is None else among
     if not has_teams(mix):
         return [job.weight if counts else 0.0 for job, counts in zip(mix.jobs, counted, strict=True)]
@@ -189,7 +189,7 @@ def _fair(mix: Mix) -> list[float]:
 
 
 def _isolated(mix: Mix) -> list[float]:
-    """Steps a second of each job with an n-th of every type, as far as it can use that at once."""
+    """Steps per second of each job with an n-th of every type, as far as it can use them at once."""
     found = []
     for job in mix.jobs:
         time = {kind: count / (len(mix.jobs) * job.scale_factor) for kind, count in mix.cluster.items()}

@@ -1,4 +1,4 @@
-"""Linear programs, and the proof that an answer is the best there is."""
+"""Linear programs, and the proof that a solution is optimal."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from scipy.sparse import csr_array
 from esprof.core.errors import EsprofError
 
 TOLERANCE = 1e-9
-"""By how much a row may be violated, relative to its largest term."""
+"""Largest violation of a row, relative to its largest term."""
 
 _SEARCH_S = 10.0
-"""How long whole numbers are searched; what is found by then is given with its bound."""
+"""Time limit of an integer search; the best solution so far is returned with its bound."""
 
 
 class Infeasible(EsprofError):
-    """No answer meets all constraints."""
+    """No solution meets all constraints."""
 
 
 @dataclass(frozen=True)
@@ -33,29 +33,29 @@ class Program:
 
 @dataclass(frozen=True)
 class Optimum:
-    """An answer, and the most that any answer could reach."""
+    """A solution, and an upper bound of the gain of any solution."""
 
     x: np.ndarray
     duals: np.ndarray | None
-    """What one unit more of each bound would gain, float64[constraints]; None for whole numbers."""
+    """Gain from one more unit of each bound, float64[constraints]; None for integer programs."""
     value: float
     bound: float
 
     @property
     def gap(self) -> float:
-        """By how much a better answer could be better, relative."""
+        """Relative gap between the value and the bound."""
         return abs(self.bound - self.value) / max(abs(self.value), TOLERANCE)
 
 
 @dataclass(frozen=True)
 class OptimalityProof:
-    """What an answer and its dual values prove, by arithmetic alone (weak duality: for duals y >= 0 with
-    `y @ rows >= gain`, no feasible x gains more than `y @ bounds`)."""
+    """Proof from a solution and its dual values by weak duality: for duals y >= 0 with `y @ rows >= gain`, no feasible x
+    gains more than `y @ bounds`."""
 
     violation: float
-    """Largest violation of a row by the answer, relative to the row's terms; 0 for none."""
+    """Largest violation of a row, relative to the row's terms; 0 for none."""
     dual_violation: float
-    """By how much the duals miss a gain, or are negative, relative to the largest that they make up."""
+    """Largest violation of dual feasibility, relative to the largest sum of a column's terms."""
     value: float
     bound: float
 
@@ -65,7 +65,7 @@ class OptimalityProof:
 
 
 def solve(program: Program) -> Optimum:
-    """The best x, by HiGHS. Raises Infeasible where there is none."""
+    """The optimum, by HiGHS. Raises Infeasible if there is none."""
     found = linprog(
         -program.gain,
         A_ub=program.rows,
@@ -96,7 +96,7 @@ def solve_integers(program: Program, whole: np.ndarray) -> Optimum:
 
 
 def prove(program: Program, x: np.ndarray, duals: np.ndarray) -> OptimalityProof:
-    """What `x` and `duals` prove of this program."""
+    """Verify `x` and `duals` for this program."""
     beyond = program.rows @ x - program.bounds
     terms = abs(program.rows) @ np.abs(x) + np.abs(program.bounds)
     missing = program.gain - program.rows.T @ duals

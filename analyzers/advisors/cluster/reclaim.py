@@ -1,8 +1,8 @@
-"""Which borrowed servers to give back, so that the least work is lost (Lyra, EuroSys 2023, §5.1).
+"""Choose the borrowed servers to return so that the least work is lost (Lyra, EuroSys 2023, §5.1).
 
-A job's fixed workers cannot run elsewhere: a server that holds one ends or moves the whole job. Lyra counts jobs; here each
-costs what was measured: its checkpoint, its restore, and what it did since the last one. Workers that a job can do without
-cost what they bring. Exact, as a program in whole numbers: jobs span servers, so that their costs are shared.
+Returning a server with a fixed worker of a job stops or moves the job. Lyra counts jobs; here the cost of a job is measured:
+its checkpoint, its restore, and its work since the last checkpoint. Flexible workers cost the work that they contribute.
+The optimum is exact, by an integer program: jobs span servers, so that servers share their costs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from esprof.analyzers.advisors.cluster.program import Program, solve_integers
 
 @dataclass(frozen=True)
 class StopCost:
-    """What it costs to stop a job, in device seconds."""
+    """Cost of stopping a job, in device-seconds."""
 
     checkpoint_s: float
     restore_s: float
@@ -31,24 +31,24 @@ class StopCost:
 
 @dataclass(frozen=True)
 class BorrowedServer:
-    """A borrowed server, and who is on it."""
+    """A borrowed server and the jobs on it."""
 
     name: str
     fixed: tuple[JobId, ...] = ()
     """Jobs that stop without it."""
     flexible_cost: float = 0.0
-    """What the workers there bring that their jobs can do without, in the unit of `StopCost.cost`."""
+    """Cost of losing its flexible workers, in the unit of `StopCost.cost`."""
 
 
 @dataclass(frozen=True)
 class Reclaimed:
-    """What is given back."""
+    """Servers to return, and the cost."""
 
     servers: tuple[str, ...]
     stopped: tuple[JobId, ...]
     cost: float
     bound: float
-    """No choice costs less."""
+    """Lower bound of the cost of any choice."""
 
 
 def reclaim(servers: Sequence[BorrowedServer], jobs: Mapping[JobId, StopCost], count: int) -> Reclaimed:

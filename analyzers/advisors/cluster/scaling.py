@@ -1,4 +1,4 @@
-"""How many workers each elastic job should have, where measured curves say what more workers bring.
+"""Number of workers for each elastic job, from measured scaling curves.
 
 Lyra (EuroSys 2023, §5.2) deals out the devices that base demands leave over as a multiple-choice knapsack. Curves are as
 measured: they need not be concave, and more workers may even bring less.
@@ -35,7 +35,7 @@ def deal_out(jobs: Sequence[Sequence[SizeChoice]], devices: int) -> Sizes:
     """
     if sum(min(choice.devices for choice in choices) for choices in jobs) > devices:
         raise ValueError("even the smallest sizes take more devices than there are")
-    # best[d]: the largest value of the jobs so far with at most... exactly d devices.
+    # best[d]: the largest value of the jobs so far with exactly d devices.
     best = np.full(devices + 1, -np.inf)
     best[0] = 0.0
     picks = np.zeros((len(jobs), devices + 1), np.int16 if max(map(len, jobs), default=0) < 1 << 15 else np.int32)

@@ -80,7 +80,7 @@ class Sharing:
 
 
 def _profile(job: SharingJob) -> Hashable:
-    """What the throughputs of a job depend on."""
+    """Everything on which the throughputs of a job depend."""
     pairs = tuple((pair.with_, tuple(sorted(pair.throughput_steps_per_s.items()))) for pair in job.together)
     return (job.workload, job.scale_factor, tuple(sorted(job.throughput_steps_per_s.items())), pairs)
 
@@ -109,7 +109,7 @@ def _together(mix: Mix, jobs: Sequence[SharingJob], sizes: Sequence[int]) -> Ite
 
 
 def _matrix(entries: Sequence[tuple[int, int, float]], shape: tuple[int, int]) -> csr_array:
-    """Entries (row, column, value); equal places are added."""
+    """Sparse matrix from entries (row, column, value); duplicates are summed."""
     if not entries:
         return csr_array(shape)
     row, column, value = zip(*entries, strict=True)

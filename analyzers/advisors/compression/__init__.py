@@ -1,1 +1,1 @@
-"""Which gradients to compress, how and where: priced by replay, with how far the choice may be from the best one."""
+"""Advice on gradient compression, priced by replay, with the gap to the optimum."""

@@ -1,4 +1,4 @@
-"""Advice on the gradients of one job: what it says, and when it is sure enough for a plan."""
+"""Advice on gradient compression of one job, as types, and the least gain for a plan."""
 
 from typing import Literal
 
@@ -18,28 +18,27 @@ TERM = "compress"
 
 NONE = "none"
 
-_SURE, _LEAST_GAIN = 2.0, 0.03
-"""A plan is made of a gain of at least so many errors of the prediction, and of at least this share of a step."""
+_MIN_GAIN_IN_ERRORS, _MIN_GAIN = 2.0, 0.03
+"""Least gain for a plan: in multiples of the prediction's error, and as a share of a step."""
 
 
 class BucketAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """One bucket, or one reduce-scatter of sharded gradients, and what is advised for it."""
+    """Advice for one bucket, or one reduce-scatter of sharded gradients."""
 
     elements: tuple[int, ...]
     """Of each of its parameters, in the order in which their gradients come; of a reduce-scatter all together."""
     codec: str
     begin_us: float
-    """What encoding takes of the backward pass, on the slowest rank."""
+    """Time by which encoding prolongs the backward pass, on the slowest rank."""
     link_us: float | None
-    """How long its transfers are on the link; None where the bucket stays as it is. Of ESTs all of the exchange, coding
-    included."""
+    """Communication time on the link; None if the bucket is not compressed. For ESTs, the entire exchange with coding."""
     coding_us: float
-    """What is done between them and after them, beside other transfers; of a reduce-scatter before the backward pass goes
-    on."""
+    """Coding between and after its collectives, concurrent with other communication; for a reduce-scatter, coding that
+    delays the backward pass."""
     sent_bytes: int | None
     vnmse: float | None
     saves_us: float
-    """By how much longer a step would take with this bucket alone as it is."""
+    """Increase of the step if only this bucket were not compressed."""
     reason: str
 
 
@@ -58,15 +57,15 @@ class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted steps, us: as it is, one codec for all, `zero cost`: no choice among these codecs takes less, and `no
     exchange`: no gradient is sent (what torch's noop hook measures)."""
     exposed_us: float
-    """By how much longer a step is as it is than without any exchange of gradients."""
+    """Present step minus a step without exchange of gradients."""
     gain_pct: float
-    """Against the step as it is."""
+    """Relative to the present step."""
     gain_over_16_bit_pct: float | None
-    """Against the better of bf16 and fp16 for all."""
+    """Relative to the better of bf16 and fp16 for all buckets."""
     error_pct: float
-    """How far such a prediction may be off."""
+    """Known error of such predictions."""
     gap_pct: float
-    """By how much the step may be longer than that of the best choice, as far as replay tells."""
+    """Largest excess over the optimal step, by replay."""
     vnmse: float
     """What the whole gradient loses of its square, if all its numbers are as large (each bucket's loss, weighed by its
     size)."""
@@ -76,11 +75,11 @@ class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """Size of the buckets that is advised; None for the recorded ones."""
     decision: tuple[BucketAdvice, ...]
     left_out: dict[str, str]
-    """Codecs that were not considered, and why."""
+    """Codec that was not considered -> reason."""
     plan: Plan | None
-    """What a job can adopt; None where the gain is too small to be sure of."""
+    """Plan that a job can adopt; None if the gain is too small to be significant."""
 
 
 def is_worth_it(gain: float, error: float) -> bool:
     """Whether a gain is large enough for a plan, where predictions may be off by `error`; both as a share of a step."""
-    return gain >= max(_SURE * error, _LEAST_GAIN)
+    return gain >= max(_MIN_GAIN_IN_ERRORS * error, _MIN_GAIN)

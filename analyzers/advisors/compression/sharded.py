@@ -1,6 +1,6 @@
-"""Whether the gradients of a job of FSDP2 should travel as bf16: from its Run with a probe, valued by its own replay.
+"""Advise whether to send the gradients of an FSDP2 job as bf16, from its Run with a probe and its own replay.
 
-All reduce-scatters travel as they are, or all as bf16 (`esprof.elastic.compress.sharded`): both are replayed.
+Either all reduce-scatters or none use bf16 (`esprof.elastic.compress.sharded`); both are replayed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,14 +61,14 @@ def advise_shards(replayed: Replayed, shards: Shards, max_vnmse: float) -> Compr
 
 
 def _lost(sizes: Sequence[int], costs: Sequence[Cost]) -> float:
-    """What the whole gradient loses of its square; NaN where that was not measured."""
+    """Loss of the entire gradient as a share of its square; NaN if it was not measured."""
     each = [np.nan if cost.vnmse is None else cost.vnmse for cost in costs]
     return float(np.average(each, weights=sizes))
 
 
 def _decided(replayed: Replayed, shards: Shards, narrow_ns: float | None) -> Iterator[BucketAdvice]:
-    """What is advised for each reduce-scatter, in the order of the backward pass; `narrow_ns` is the step in which all
-    travel as bf16, None where they should not."""
+    """Advice for each reduce-scatter, in the order of the backward pass; `narrow_ns` is the step with all of them as bf16,
+    None if bf16 is not advised."""
     goes_narrow, costs = narrow_ns is not None, shards.costs
     for number, (size, cost) in enumerate(zip(shards.sizes, costs, strict=True)):
         saves = 0.0

@@ -1,4 +1,4 @@
-"""What advice on ESTs says: which rank should run which, what that brings, and why no other counts are better."""
+"""Advice on ESTs, as types: the assignment to ranks, its gain, and the proof that no other counts are faster."""
 
 from typing import Literal
 
@@ -11,11 +11,11 @@ from esprof.core.types import Rank
 
 
 class NotRecorded(EsprofError):
-    """The run does not tell what is needed, and would not with more steps either."""
+    """The run lacks data that more steps would not provide."""
 
 
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank runs now, and should run."""
+    """Present and advised ESTs of one rank."""
 
     rank: Rank
     device: str | None
@@ -26,7 +26,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     update_us: float
     est_from: Literal["measured", "assumed"]
     now_us: float
-    """What its ESTs and the update take it now, without waiting."""
+    """Present time of its ESTs and the update, without waiting."""
     advised_us: float
 
 
@@ -38,20 +38,20 @@ class EstDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountCertificate(msgspec.Struct, frozen=True, kw_only=True):
-    """Why no other counts make the slowest rank faster: in any shorter time the ranks together end too few ESTs."""
+    """Proof that no other counts make the slowest rank faster: in any shorter time the ranks complete too few ESTs."""
 
     kind: Literal["count"] = "count"
     compute_us: float
-    """What the slowest rank takes with the counts of the optimum, without waiting."""
+    """Time of the slowest rank with the optimal counts, without waiting."""
     n_est: int
     ests_below: int
-    """ESTs that all ranks together end in any shorter time."""
+    """ESTs that all ranks together complete in any shorter time."""
     advised_compute_us: float
-    """What the slowest rank takes as advised: more where the replay with transfers prefers that."""
+    """Time of the slowest rank as advised. It is longer if replay, which includes communication, prefers other counts."""
 
 
 class EstAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """What one elastic job should run where."""
+    """Advised assignment of one elastic job's ESTs."""
 
     schema: Literal["esprof.advice/1"] = "esprof.advice/1"
     objective: Literal["step-time"] = "step-time"
@@ -62,17 +62,17 @@ class EstAdvice(msgspec.Struct, frozen=True, kw_only=True):
     baselines: dict[str, float]
     """Predicted step time otherwise, us: `now` is as measured."""
     gain_pct: float
-    """What the step time falls by, in per cent of now."""
+    """Reduction of the step time, in per cent of the present one."""
     error_pct: float
-    """How far off such a prediction may be, in per cent of a step."""
+    """Known error of such predictions, in per cent of a step."""
     decision: EstDecision
     waste_pct: float
-    """Share of what the devices could do that is left idle as advised (EasyScale's waste)."""
+    """Share of the devices' capacity that is idle as advised (EasyScale's waste)."""
     certificate: CountCertificate
     growth: Growth | None
-    """What other devices would bring; None where no inventory was asked about."""
+    """Gain from other devices; None without an inventory."""
     plan: Plan | None
-    """None where the gain is less than twice the error: keep what you have."""
+    """None if the gain is less than twice the error."""
     warnings: tuple[str, ...]
     not_modelled: tuple[str, ...] = (
         "a link or a host that other jobs use at times",

@@ -14,7 +14,7 @@ Body = TypeVar("Body")
 def section_of(
     replayed: Replayed, body: Body, promise: PlanPromise, *, applies: Literal["live", "restart"], changes_bits: bool
 ) -> PlanPart[Body]:
-    """A piece of advice, with what it rests on."""
+    """A section of a plan with its evidence."""
     known = replayed.pricer.error.with_scatter
     return PlanPart(
         applies=applies,
@@ -28,7 +28,7 @@ def section_of(
 
 
 def plan_of(replayed: Replayed, n_est: int, parts: PlanParts) -> Plan:
-    """The plan for the job as it was recorded. Its id tells plans apart, and the same evidence always gives the same."""
+    """Plan for the recorded job. Its id is a hash of its sections: equal evidence gives equal ids."""
     meta = replayed.run.meta
     job = PlannedJob(n_est=n_est, world=meta.world_size, model_signature=meta.model_signature)
     return Plan(id=sha256(msgspec.json.encode(parts)).hexdigest()[:16], job=job, parts=parts)
