@@ -1,1 +1,1 @@
-"""What the flight recorder of a rank saw, and which ranks stood still."""
+"""Read flight recordings and find the ranks that caused a hang."""

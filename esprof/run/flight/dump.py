@@ -1,8 +1,7 @@
-"""What PyTorch's own Flight Recorder dumps of a rank, as a file a rank: the pickle that torch writes, or the JSON that its
-debug server gives.
+"""Read dumps of PyTorch's Flight Recorder, one file per rank: a pickle from torch, or JSON from its debug server.
 
-A dump has the collectives that the rank entered, and of a pickle the stacks that entered them. It tells neither when it was
-taken nor of steps; of process groups it tells, by backend and version of torch, all members or none.
+A dump has the collectives that the rank entered; a pickle also has their stacks. It contains neither its time nor steps.
+Depending on backend and version of torch, it has all members of a process group or none.
 """
 
 import re
@@ -24,7 +23,7 @@ _HEAD = re.compile(
     rb'\s*\{\s*"(version|comm_lib_version|nccl_version|nccl_comm_state|entries|pg_config)"'
 )
 HEAD_BYTES = 64
-"""Bytes at the beginning of a file that tell a dump."""
+"""Number of first bytes of a file that identify a dump."""
 _AGAIN = "Copy it again, or have torch write it again (docs/how-to/inputs.md)."
 _WORLD = "default_pg"
 """Description of the process group of all ranks."""
@@ -92,7 +91,7 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def latest_ns(self) -> Ns:
-        """The latest time in the dump; 0 where there is none."""
+        """The latest time in the dump; 0 without any."""
         times = (
             (one.time_created_ns, one.time_discovered_started_ns or 0, one.time_discovered_completed_ns or 0)
             for one in self.entries
@@ -101,7 +100,7 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def members(self) -> dict[str, GroupMembers]:
-        """The groups whose ranks the dump tells, by name. gloo tells those of one group without its name: left out."""
+        """The groups with known ranks, by name. A group without a name, as gloo writes it, is ignored."""
         named = ((one.name, one.desc, parse_ranks(one.ranks)) for one in self.pg_config.values())
         return {
             name: GroupMembers(name=name, description=description or None, ranks=ranks)
@@ -110,23 +109,23 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     @property
-    def ranks_told(self) -> set[Rank]:
-        """All ranks that the dump tells of, in whatever group."""
+    def listed_ranks(self) -> set[Rank]:
+        """All ranks in the groups of the dump."""
         return {rank for one in self.pg_config.values() for rank in parse_ranks(one.ranks) or ()}
 
     @property
     def groups_used(self) -> dict[str, str]:
-        """Name -> description of the groups in which the rank entered something, or which it is known to be in."""
+        """Map the name of each group that the rank used, or is a member of, to its description."""
         return dict.fromkeys(self.pg_status, "") | dict(entry.process_group for entry in self.entries)
 
 
-def looks_like_a_dump(head: bytes) -> bool:
+def is_dump(head: bytes) -> bool:
     """Whether a file that begins with `head` (HEAD_BYTES of it) is a dump."""
     return _HEAD.match(head) is not None
 
 
 def read_dump(path: Path, data: bytes) -> Dump:
-    """The dump that the file at `path` holds as `data`. Raises InputError where it is broken, or is no dump."""
+    """Parse the content `data` of the file `path`. Raises InputError if it is not a valid dump."""
     try:
         if data[:1] == b"\x80":
             return msgspec.convert(read_plain_pickle(data), Dump)
@@ -134,16 +133,16 @@ def read_dump(path: Path, data: bytes) -> Dump:
     except NotPlain as error:
         raise InputError(str(error), path=path, remedy=_AGAIN) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"is no dump of the Flight Recorder: {error}", path=path, remedy=_AGAIN) from error
+        raise InputError(f"is not a dump of the Flight Recorder: {error}", path=path, remedy=_AGAIN) from error
 
 
 def snapshots_of(
     dumps: Mapping[Rank, Sequence[Dump]], seen_ns: Mapping[Rank, Ns], stacks: Mapping[Rank, Sequence[StackFrame]]
 ) -> tuple[dict[Rank, Snapshot], list[str]]:
-    """A snapshot a rank, and the names of the groups whose members no dump tells.
+    """Return a snapshot per rank, and the names of groups with unknown members.
 
-    `seen_ns` is when each rank's dumps were taken, `stacks` where its main thread was then, innermost frame first. Members
-    of a group that no dump tells are those that entered something in it; those of the default group are all ranks.
+    `seen_ns` is the time of each rank's dumps, `stacks` the stack of its main thread at that time, innermost frame first.
+    Members of an unknown group are the ranks that used it; of the default group, all ranks.
     """
     named: dict[str, dict[str, GroupMembers]] = {}
     for of_rank in dumps.values():
@@ -167,12 +166,12 @@ def snapshots_of(
 
 
 def _world(dumps: Mapping[Rank, Sequence[Dump]]) -> tuple[Rank, ...]:
-    listed = {rank for of_rank in dumps.values() for dump in of_rank for rank in dump.ranks_told}
+    listed = {rank for of_rank in dumps.values() for dump in of_rank for rank in dump.listed_ranks}
     return tuple(range(max(listed | set(dumps)) + 1))
 
 
 def _uses(dumps: Mapping[Rank, Sequence[Dump]]) -> Iterable[tuple[str, str, set[Rank]]]:
-    """Name, description and users of each group."""
+    """Return name, description and users of each group."""
     descriptions: dict[str, str] = {}
     users: dict[str, set[Rank]] = {}
     for rank, of_rank in dumps.items():
@@ -186,7 +185,7 @@ def _uses(dumps: Mapping[Rank, Sequence[Dump]]) -> Iterable[tuple[str, str, set[
 def _snapshot(
     rank: Rank, dumps: Sequence[Dump], groups: list[GroupMembers], at_ns: Ns, stack: Sequence[StackFrame] | None
 ) -> Snapshot:
-    """Where no stack was taken, a rank whose last call is not over is taken to be where it entered it."""
+    """Return the snapshot of one rank. Without a stack, that of its last call is used if this has not completed."""
     last = max((one for dump in dumps for one in dump.entries), key=lambda one: one.time_created_ns, default=None)
     if not stack and last is not None and not last.call().is_over:
         stack = last.stack

@@ -1,10 +1,10 @@
-"""Reads the snapshots of several ranks together: which collective they wait in, and who keeps them waiting.
+"""Find the cause of a hang from the snapshots of several ranks.
 
-A rank numbers the collectives of each process group as it enters them. Members that agree enter the same collective under
-the same number, so a rank whose numbers lag behind, or stand for other collectives, is where a job went wrong.
+A rank numbers the collectives of each process group as it enters them. Members must enter the same collective under the
+same number, so a rank whose numbers lag behind, or denote other collectives, is at fault.
 
-Who waits for whom is a graph (`wait_for_graph`). Its sinks, which others wait for and which wait for none, are at fault;
-without a sink the ranks wait for each other in a cycle.
+`wait_for_graph` is the graph of which rank waits for which. Its sinks are at fault: ranks that others wait for and that wait
+for none. Without a sink, the ranks wait for each other in a cycle.
 """
 
 from collections import defaultdict
@@ -30,13 +30,13 @@ its own collectives."""
 HangKind = Literal["absent", "gone", "mismatch", "deadlock", "unseen", "stuck"]
 _Numbers = dict[int, EnteredCall]
 _Wait = tuple[HangKind, "WaitingCollective", set[Rank]]
-"""That the ranks which wait in a collective wait for these ranks, and what keeps those from entering it."""
+"""Reason, collective, and ranks that the ranks in the collective wait for."""
 _SAME_SIZE = ("allreduce", "broadcast")
 """Collectives that take a tensor of the same size from every rank."""
 
 
 class Entered(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank entered under some number."""
+    """A collective that a rank entered."""
 
     collective: str
     bytes: Bytes | None
@@ -60,15 +60,15 @@ class WaitingCollective(msgspec.Struct, frozen=True, kw_only=True):
     what: Entered
     entered: tuple[Rank, ...]
     waiting: tuple[Rank, ...]
-    """Ranks that entered the collective and for which it is not over."""
+    """Ranks that entered the collective and have not completed it."""
     missing: tuple[Rank, ...]
-    """Ranks that had not entered the collective when last seen, which was after another had begun to wait in it."""
+    """Ranks whose snapshot was taken after the wait started and shows that they had not entered the collective."""
     unknown: tuple[Rank, ...]
-    """Ranks that were not seen since another began to wait in the collective."""
+    """Ranks without a snapshot since the wait started."""
     since_ns: Ns
     """When the first of the waiting ranks entered the collective."""
     seen_ns: Ns
-    """When a rank of the group was last seen."""
+    """Time of the latest snapshot of the group's ranks."""
 
     @property
     def waited_ns(self) -> Ns:
@@ -81,15 +81,15 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     group: tuple[Rank, ...]
     number: int
     odd: tuple[Rank, ...]
-    """Ranks that entered something else than `agreed`."""
+    """Ranks that entered another collective than `agreed`."""
     agreed: tuple[Rank, ...]
-    """The largest set of ranks that entered the same; of two as large, the one that has entered more collectives."""
+    """The largest set of ranks with the same collective; of equal sets, the one with more collectives."""
     theirs: Entered
-    """What the ranks in `odd` entered; where they differ among themselves, what most of them did."""
+    """The collective of the ranks in `odd`; of most of them if they differ."""
     others: Entered
-    """What the ranks in `agreed` entered."""
+    """The collective of the ranks in `agreed`."""
     skipped: bool
-    """Whether the calls of `odd` match those of `agreed` one number later: then `odd` left this collective out."""
+    """Whether the calls of `odd` match those of `agreed` one number later: `odd` then skipped this collective."""
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: HangKind
     waiting: tuple[WaitingCollective, ...]
-    """The collectives that ranks wait in, most ranks first; empty where a mismatch keeps no rank waiting."""
+    """The collectives that ranks wait in, most ranks first; empty if a mismatch makes no rank wait."""
     at_fault: tuple[Rank, ...]
     mismatch: Mismatch | None = None
 
@@ -120,7 +120,7 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """One sentence, without a full stop."""
         if self.mismatch is not None:
-            return _told_mismatch(self.mismatch)
+            return _mismatch_text(self.mismatch)
         first = self.waiting[0]
         which = f"{first.what.collective} {first.number}"
         who, others = readable.ranks(self.at_fault), readable.ranks(first.waiting)
@@ -133,15 +133,15 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True):
             case "unseen":
                 return f"{others} {wait} in {which}, and nothing is seen of {who}"
             case "deadlock":
-                return " and ".join(_told_link(waiting) for waiting in self.waiting)
+                return " and ".join(_link_text(waiting) for waiting in self.waiting)
             case _:
                 return f"{which} does not end, though all of {readable.ranks(first.group)} entered it"
 
 
 def find_hang(snapshots: Mapping[Rank, Snapshot], ended: Collection[Rank] = ()) -> Hang | None:
-    """Who keeps whom waiting, by one snapshot a rank; None where no rank waits for another.
+    """Find the cause of a hang from one snapshot per rank; None if no rank waits for another.
 
-    `ended` are the ranks whose process has ended in good order.
+    `ended` has the ranks whose process ended normally.
     """
     calls = calls_by_group(snapshots)
     fronts = _fronts(calls, snapshots)
@@ -152,14 +152,13 @@ def find_hang(snapshots: Mapping[Rank, Snapshot], ended: Collection[Rank] = ()) 
 
 
 def wait_for_graph(run: "Run") -> "nx.DiGraph":
-    """Who waited for whom when the job of `run` stood still, a `networkx.DiGraph`: an edge leads from a rank that waits in a
-    collective to one that has not entered it. Empty where no rank waits for one that has not come, as where all have
-    entered a collective but unlike ones.
+    """Return the waits of a hung job as a `networkx.DiGraph`: an edge leads from a rank that waits in a collective to a rank
+    that has not entered it. Empty if no rank is missing from a collective, such as when ranks entered different ones.
 
     Edges have the attributes `kind` (`absent`, `gone` or `unseen`, as in `Hang`), `collective`, its `number` among
     those of its process group, `group` (the ranks of that group, such as `0-3`), and `waited_ns`. Ranks whose `out_degree`
-    is 0 wait for nobody; `networkx.find_cycle` finds those that wait for each other. Which ranks are at fault depends on
-    more, such as collectives that do not match: see `find_hang`.
+    is 0 wait for no other; `networkx.find_cycle` finds those that wait for each other. `find_hang` finds the ranks at
+    fault, which also depend on mismatches of collectives.
     """
     logs = {meta.rank: run.flight(meta.rank) for meta in run.meta.ranks}
     last = {rank: int(run.steps(rank).ints("step").max(initial=0)) for rank in logs}
@@ -169,9 +168,9 @@ def wait_for_graph(run: "Run") -> "nx.DiGraph":
 
 
 def open_snapshots(logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]) -> dict[Rank, Snapshot]:
-    """Of each rank the latest snapshot of a step that never ended, though the job did not end in peace there.
+    """Return the latest snapshot of each rank in a step that never ended, without ranks that ended normally.
 
-    `last` is the last step of each rank that ended; 0 where none is known.
+    `last` is the last completed step of each rank; 0 if none is known.
     """
     found = {}
     for rank, log in logs.items():
@@ -184,7 +183,7 @@ def open_snapshots(logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]) -> 
 
 
 def calls_by_group(snapshots: Mapping[Rank, Snapshot]) -> dict[Group, dict[Rank, _Numbers]]:
-    """Per group and member the collectives that the member entered, by number; {} for a member that entered none."""
+    """Return the collectives of each group's members, by number; {} for a member that entered none."""
     found: dict[Group, dict[Rank, _Numbers]] = defaultdict(dict)
     members: dict[tuple[tuple[Rank, ...], str], list[Rank]] = defaultdict(list)
     for rank, snapshot in snapshots.items():
@@ -205,7 +204,7 @@ def calls_by_group(snapshots: Mapping[Rank, Snapshot]) -> dict[Group, dict[Rank,
 def _fronts(
     calls: Mapping[Group, Mapping[Rank, _Numbers]], snapshots: Mapping[Rank, Snapshot]
 ) -> list[WaitingCollective]:
-    """The collective that each group waits in, if it does; those with most waiting ranks first."""
+    """Return the collective that each group waits in, if any, most waiting ranks first."""
     found = [front for group in calls if (front := _front(group, calls[group], snapshots))]
     return sorted(found, key=lambda front: -len(front.waiting))
 
@@ -213,7 +212,7 @@ def _fronts(
 def _front(
     group: Group, calls: Mapping[Rank, _Numbers], snapshots: Mapping[Rank, Snapshot]
 ) -> WaitingCollective | None:
-    """The first collective of the group that is not over for every rank that entered it."""
+    """Return the first collective of the group that a rank has entered and not completed."""
     unfinished = [number for numbers in calls.values() for number, call in numbers.items() if not call.is_over]
     if not unfinished:
         return None
@@ -237,7 +236,7 @@ def _front(
 
 
 def _of_fronts(fronts: Sequence[WaitingCollective], ended: frozenset[Rank]) -> Hang:
-    """The hang of ranks that wait: at fault are the sinks of the graph, of the surest wait for one."""
+    """Return the hang of waiting ranks. At fault are the sinks of the graph in the most reliable wait."""
     waits = list(_waits(fronts, ended))
     graph = _graph(waits)
     sinks = {rank for rank, awaited in graph.out_degree if not awaited}
@@ -251,8 +250,8 @@ def _of_fronts(fronts: Sequence[WaitingCollective], ended: frozenset[Rank]) -> H
 
 
 def _waits(fronts: Sequence[WaitingCollective], ended: frozenset[Rank]) -> Iterator[_Wait]:
-    """The waits of ranks for others, the surest first: for ranks that were seen elsewhere, that have ended, that are not
-    seen."""
+    """Yield the waits of ranks for others, most reliable first: for ranks that were seen elsewhere, that ended, or without a
+    snapshot."""
     for front in fronts:
         yield "absent", front, set(front.missing)
     for front in fronts:
@@ -262,8 +261,8 @@ def _waits(fronts: Sequence[WaitingCollective], ended: frozenset[Rank]) -> Itera
 
 
 def _graph(waits: Iterable[_Wait]) -> "nx.DiGraph":
-    """The graph of `waits`: of several between two ranks, the first."""
-    import networkx as nx  # Takes a second: only a job that stands still needs it.
+    """Return the graph of `waits`; of several between two ranks, the first counts."""
+    import networkx as nx  # The import takes a second, and only a hung job needs it.
 
     graph = nx.DiGraph()
     for kind, front, awaited in waits:
@@ -280,7 +279,7 @@ def _graph(waits: Iterable[_Wait]) -> "nx.DiGraph":
 
 
 def _mismatch(group: Group, calls: Mapping[Rank, _Numbers]) -> Mismatch | None:
-    """Where the group's members first entered different collectives under one number."""
+    """Return the first number under which the group's members entered different collectives."""
     for number in sorted({number for numbers in calls.values() for number in numbers}):
         camps: dict[tuple[str, int | None], list[Rank]] = defaultdict(list)
         for rank, numbers in calls.items():
@@ -313,12 +312,12 @@ def _is_ahead(strange: _Numbers, usual: _Numbers, number: int) -> bool:
 
 
 def _nature(call: EnteredCall) -> tuple[str, int | None]:
-    """What all members of a group must agree in: the collective and, where all pass the same size, the elements."""
+    """Return the properties that must agree among members: the collective and, if all pass the same size, the elements."""
     plain = call.collective.replace("_", "")
     return call.collective, call.elements if any(name in plain for name in _SAME_SIZE) else None
 
 
-def _told_mismatch(mismatch: Mismatch) -> str:
+def _mismatch_text(mismatch: Mismatch) -> str:
     who = readable.ranks(mismatch.odd)
     group = f"group {group_name(mismatch.group)}"
     text = f"{who} entered {mismatch.theirs} as number {mismatch.number} of {group}, where {readable.ranks(mismatch.agreed)}"
@@ -326,7 +325,7 @@ def _told_mismatch(mismatch: Mismatch) -> str:
     return f"{text} entered {mismatch.others}{left_out}"
 
 
-def _told_link(waiting: WaitingCollective) -> str:
+def _link_text(waiting: WaitingCollective) -> str:
     who, wait = readable.ranks(waiting.waiting), readable.verb("wait", waiting.waiting)
     awaited = readable.ranks(waiting.missing or waiting.unknown)
     which = f"{waiting.what.collective} {waiting.number} of group {group_name(waiting.group)} ({waiting.name!r})"

@@ -1,6 +1,6 @@
-"""What a rank's flight recorder left: where the rank was when a step was slow or stood still, and what ended it.
+"""The flight log of a rank: its snapshots in slow or hung steps, and how it ended.
 
-Light on purpose, without numpy or Arrow: the launcher reads this beside the running job.
+This module imports neither numpy nor Arrow, as the launcher uses it during the job.
 """
 
 import fcntl
@@ -29,11 +29,11 @@ _FATAL_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 
 
 _STATES = {"T": "was stopped by a signal", "Z": "has ended", "D": "waits for a device and shows no stack"}
-"""What is said of a process that shows no stack, by the letter of its state."""
+"""Description of a process without a stack, by the letter of its state."""
 
 
 class StackFrame(msgspec.Struct, frozen=True, array_like=True):
-    """A function of a stack, and the line that it is at."""
+    """A function on a stack, with its current line."""
 
     file: str
     line: int
@@ -51,19 +51,19 @@ class StackThread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """A loader's worker that has the batch which a rank waits for, or may have it."""
+    """A DataLoader worker that has, or may have, the batch that a rank waits for."""
 
     worker: int
-    """Its number in the loader."""
+    """Number in the loader."""
     pid: int
     state: str | None = None
-    """The letter that Linux gives the state of its process: `T` was stopped, `Z` has ended."""
+    """State of its process, as in Linux: `T` was stopped, `Z` has ended."""
     dump: str | None = None
-    """All its stacks, as Python's faulthandler writes them; None where it did not show them."""
+    """All its stacks, as Python's faulthandler writes them; None if unavailable."""
 
     @property
     def location(self) -> StackFrame | None:
-        """Where it is in the job's own code; None where it shows no stack."""
+        """Source location in the job's own code; None without a stack."""
         return own_frame(main_stack(self.dump)) if self.dump else None
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
-    """A process group as one rank knows it. Its name is unique among its members, not beyond them."""
+    """A process group on one rank. Its name is unique among its members only."""
 
     name: str
     description: str | None = None
@@ -80,7 +80,7 @@ class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnteredCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A collective that the rank entered, as PyTorch's Flight Recorder has it."""
+    """A collective that the rank entered, from PyTorch's Flight Recorder."""
 
     process_group: tuple[str, str]
     """Name and description of the process group."""
@@ -92,10 +92,10 @@ class EnteredCall(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """`scheduled`, `started` or `completed`; a call of gloo stays at `scheduled`."""
     retired: bool
-    """Whether the call is over or was given up; gloo tells this, too."""
+    """Whether the call completed or was abandoned; also valid for gloo."""
     time_created_ns: Ns
     entered_at: StackFrame | None = None
-    """The line of the job's own code that entered it; None where its stack was not taken."""
+    """The line of the job's own code that entered it; None without a stack."""
 
     @property
     def backend(self) -> str:
@@ -129,36 +129,36 @@ class CallLog(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One look at a rank."""
+    """State of a rank at one time."""
 
     reason: SnapshotReason
     rank: Rank
     at_ns: Ns
     step: int
-    """The running step; 0 before the first step's end."""
+    """The running step; 0 before the end of the first step."""
     since_ns: Ns
-    """When the step began; of step 0, when the process was first seen to be going to train."""
+    """Start of the step; for step 0, the first sign that the process will train."""
     usual_ns: Ns | None = None
     """Median duration (ns) of the recent plain steps."""
     p99_ns: Ns | None = None
-    """99th percentile (ns) of the durations of recent plain steps; None where they are too few."""
+    """99th percentile of the durations of recent plain steps, ns; None if there are too few."""
     error: str | None = None
-    """The exception that ends the process, as Python prints it; None where none does."""
+    """The exception that ends the process, as Python prints it; None without one."""
     error_type: str | None = None
     """The name of that exception's type."""
     threads: tuple[StackThread, ...] = ()
     workers: tuple[Worker, ...] = ()
-    """The workers of the data loader that the training thread waits for, as far as it does."""
+    """Workers of the data loader that the training thread waits for."""
     world_size: int | None = None
-    """How many ranks the job is to have, before the first step's end; None later."""
+    """World size of the job, before the end of the first step; None later."""
     same_place_ns: Ns | None = None
-    """For how long the training thread had come to no new place in the code; None where nobody had looked."""
+    """How long the training thread was at the same source location, ns; None if not observed."""
     lingers: bool = False
-    """Whether that was long."""
+    """Whether `same_place_ns` exceeded the limit."""
     stands_still: bool = False
-    """Whether it waited all the while: for a collective, or without doing anything."""
+    """Whether it waited all this time, for a collective or idle."""
     joins: bool = False
-    """Whether the training thread was in `init_process_group`, before the first step's end."""
+    """Whether the training thread was in `init_process_group`, before the end of the first step."""
     steps: tuple[tuple[int, Ns, Ns, str], ...] = ()
     """The latest steps: number, start, duration, phase."""
     groups: tuple[GroupMembers, ...] = ()
@@ -166,18 +166,18 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def age_ns(self) -> Ns:
-        """How long the step had lasted."""
+        """Duration of the step so far, ns."""
         return self.at_ns - self.since_ns
 
     @cached_property
     def location(self) -> StackFrame | None:
-        """Where the training thread is in the job's own code; None where it has no stack."""
+        """Source location of the training thread in the job's own code; None without a stack."""
         frames = next((thread.frames for thread in self.threads if thread.training), ())
         return own_frame(frames)
 
     @property
     def whereabouts(self) -> str | None:
-        """Where the rank is, and the loader's worker that it waits for; None where it has no stack."""
+        """Source location, and the DataLoader worker that the rank waits for; None without a stack."""
         if not self.workers or self.location is None:
             return str(self.location) if self.location else None
         others = f", or for another of {len(self.workers)}" if len(self.workers) > 1 else ""
@@ -185,57 +185,57 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """All that the flight recorder left of one rank."""
+    """The flight recording of one rank."""
 
     snapshots: tuple[Snapshot, ...] = ()
     """The snapshots, oldest first."""
     fatal: str | None = None
     """All stacks at the signal that ended the process, as Python's faulthandler writes them."""
     starting: bool = False
-    """Whether the process ended no step."""
+    """Whether the process has ended no step."""
     ended: bool = True
-    """Whether the process noted that it ended; True where the recording cannot tell, so that no rank passes for dead."""
+    """Whether the process recorded its end; True if unknown, so that no rank counts as dead without evidence."""
     alive: bool = False
-    """Whether the process was still there when the log was read."""
+    """Whether the process was alive when the log was read."""
     counts_steps: bool = True
-    """Whether steps were counted: a dump of PyTorch's Flight Recorder knows of none."""
+    """Whether steps were counted; False for dumps of PyTorch's Flight Recorder."""
 
     @property
     def died(self) -> bool:
-        """Whether the process is gone without having noted its end."""
+        """Whether the process is gone and did not record its end."""
         return not (self.ended or self.alive)
 
     @property
     def fault(self) -> str | None:
-        """The fault that ended the process, as far as it could note it: `Segmentation fault`, …"""
+        """The fault that ended the process, if recorded: `Segmentation fault`, …"""
         found = _FATAL.search(self.fatal) if self.died and self.fatal else None
         return found.group(1) if found else None
 
     @property
     def was_terminated(self) -> bool:
-        """Whether SIGTERM ended the process: it noted its stacks then, but no fault."""
+        """Whether SIGTERM ended the process: it then recorded its stacks, but no fault."""
         return self.died and bool(self.fatal) and self.fault is None
 
     @property
     def location(self) -> StackFrame | None:
-        """Where a signal ended the process, in the job's own code if possible; None where no stack is known."""
+        """Source location at which a signal ended the process, in the job's own code if possible; None without a stack."""
         return own_frame(main_stack(self.fatal)) if self.died and self.fatal else None
 
 
-_SNAPSHOT = msgspec.json.Decoder(Snapshot)  # Made here, once: docs/decisions/0002-libraries.md.
+_SNAPSHOT = msgspec.json.Decoder(Snapshot)  # Created once, as several threads use it: docs/decisions/0002-libraries.md.
 
 
 def own_frame(frames: Iterable[StackFrame]) -> StackFrame | None:
-    """The innermost frame of the job's own code, or else the innermost of all; None where there is no frame.
+    """Return the innermost frame of the job's own code, or else the innermost of all; None without frames.
 
-    `frames` come innermost first.
+    `frames` must be ordered innermost first.
     """
     listed = list(frames)
     return next((frame for frame in listed if not _LIBRARY.search(frame.file)), listed[0] if listed else None)
 
 
 def main_stack(fatal: str) -> tuple[StackFrame, ...]:
-    """The frames of the main thread, innermost first, in what faulthandler wrote: it lists the oldest thread last."""
+    """Return the main thread's frames, innermost first, from output of faulthandler, which lists the oldest thread last."""
     stack: list[StackFrame] = []
     for line in fatal.splitlines():
         if _THREAD.match(line):
@@ -246,7 +246,7 @@ def main_stack(fatal: str) -> tuple[StackFrame, ...]:
 
 
 def read_flight(raw: Path, files: names.RankFiles, *, ended: bool) -> FlightLog:
-    """What a rank has left in its `files` in `raw` up to now. A snapshot that cannot be read is left out."""
+    """Read the flight log of a rank from its `files` in `raw`. Unreadable snapshots are skipped."""
     snapshots = [snapshot for file in raw.glob(files.snapshots) if (snapshot := read_snapshot(file))]
     return FlightLog(
         snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.at_ns)),
@@ -257,7 +257,7 @@ def read_flight(raw: Path, files: names.RankFiles, *, ended: bool) -> FlightLog:
 
 
 def read_snapshot(file: Path) -> Snapshot | None:
-    """One snapshot; None where the file is broken, or was replaced by a newer one."""
+    """Read one snapshot; None if the file is corrupt or was replaced by a newer one."""
     try:
         return _SNAPSHOT.decode(file.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -265,16 +265,16 @@ def read_snapshot(file: Path) -> Snapshot | None:
 
 
 def may_be_alive(notes: Path) -> bool:
-    """Whether the process that writes the file `notes` is there. True also where that is unknown."""
+    """Whether the process that writes the file `notes` is alive; True if unknown."""
     return is_locked(notes) is not False
 
 
 def is_locked(notes: Path) -> bool | None:
-    """Whether a process holds the lock of the file `notes`, which its writer keeps for life; None where that is unknown,
-    as on a file system without locks."""
+    """Whether a process holds the lock of the file `notes`, as its writer does while alive; None if unknown, such as on a
+    file system without locks."""
     try:
         with notes.open("rb") as file:
-            # An empty file may not be locked yet, and to try would keep its owner from doing so.
+            # An empty file may not be locked yet, and this attempt could prevent its owner from locking it.
             if not os.fstat(file.fileno()).st_size:
                 return None
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Reads a pickle of plain values without loading it.
+"""Read a pickle of plain values without loading it.
 
-A pickle is a program, and to load it is to run it. This reads the few instructions that build plain values, which is all
-that PyTorch's pickler writes for a Flight Recorder, and refuses any other: nothing is imported, nothing is called.
+Loading a pickle executes it. This module interprets only the instructions that build plain values, which suffice for dumps
+of the Flight Recorder, and refuses all others: nothing is imported or called.
 """
 
 import pickletools
@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 _MAX_VALUES = 5_000_000
-"""Values that a pickle may stand for, shared ones counted wherever they stand: by sharing, a small file could stand for
-more than any memory holds."""
+"""Maximum number of values, with shared ones counted at each use: by sharing, a small file could expand without limit."""
 _DEEPEST = 32
-"""Containers within one another; a dump of the Flight Recorder has five."""
+"""Maximum nesting depth of containers; a dump of the Flight Recorder has five levels."""
 _MAX_INT = 1 << 63
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -26,17 +25,17 @@ _NOTHING = frozenset(("PROTO", "FRAME"))
 
 
 class NotPlain(ValueError):
-    """The pickle is broken, or holds more than plain values."""
+    """The pickle is corrupt or contains other than plain values."""
 
 
 _MARK = object()
 
 
 def read_plain_pickle(data: bytes) -> Any:
-    """The value that a pickle of dicts, lists, tuples, texts, numbers, booleans and None stands for.
+    """Return the value of a pickle of dicts, lists, tuples, strings, numbers, booleans and None.
 
-    Raises NotPlain where it is broken, asks for anything else (an import, a call), contains itself, or is nested deeper
-    or larger than any dump.
+    Raises NotPlain if it is corrupt, contains other instructions (an import, a call) or itself, or exceeds the limits on
+    depth and size.
     """
     reader = _Reader()
     try:
@@ -51,7 +50,7 @@ def read_plain_pickle(data: bytes) -> Any:
         IndexError,
         KeyError,
         TypeError,
-    ) as error:  # As genops and the stack meet bytes that are no pickle.
+    ) as error:  # From genops and the stack, for bytes that are not a pickle.
         raise NotPlain(f"is a broken or truncated pickle ({str(error) or type(error).__name__})") from error
     raise NotPlain("is a truncated pickle")
 
@@ -61,14 +60,14 @@ class _Reader:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._measures: dict[int, tuple[int, int]] = {}
-        """Of each container by its `id`: the values that it stands for, and how deeply it is nested."""
+        """Number of values and nesting depth of each container, by its `id`."""
         self._kept: list[Any] = []
-        """All containers, so that no `id` is given twice."""
+        """All containers: a reference to each keeps its `id` unique."""
         self._finished: set[int] = set()
-        """Containers that were fetched from the memo. One that grew afterwards might come to hold itself."""
+        """Containers that were fetched from the memo. If one grew afterwards, it could contain itself."""
 
     def take(self, name: str, argument: Any, at: int) -> None:
-        """Carry out one instruction, which stands at byte `at`."""
+        """Execute one instruction, at byte `at`."""
         if len(self._stack) + len(self._memo) > _MAX_VALUES:
             raise NotPlain(f"is a pickle of more than {_MAX_VALUES} values")
         if name in _LITERALS:
@@ -118,9 +117,7 @@ class _Reader:
         if isinstance(value, int) and not -_MAX_INT <= value < _MAX_INT:
             raise NotPlain("holds a number of more than 64 bits")
         if isinstance(value, str):
-            value = value.encode(
-                "utf-8", "replace"
-            ).decode()  # A half of a surrogate pair is no text that can be written.
+            value = value.encode("utf-8", "replace").decode()  # A lone surrogate cannot be written.
         self._stack.append(value)
 
     def _get(self, key: int) -> None:
@@ -174,11 +171,11 @@ class _Reader:
         return target
 
     def _grow(self, container: Any, added: list[Any]) -> None:
-        """Measure a container anew to which `added` came."""
+        """Update the measures of a container to which `added` was added."""
         values, depth = self._measures[id(container)]
-        parts = [self._measures.get(id(one), (1, 0)) for one in added]
-        values += sum(part[0] for part in parts)
-        depth = max([depth, *(part[1] + 1 for part in parts)])
+        measures = [self._measures.get(id(one), (1, 0)) for one in added]
+        values += sum(measure[0] for measure in measures)
+        depth = max([depth, *(measure[1] + 1 for measure in measures)])
         if depth > _DEEPEST:
             raise NotPlain(f"is a pickle that is nested more than {_DEEPEST} deep")
         if values > _MAX_VALUES:

@@ -1,5 +1,5 @@
-"""Reads the snapshots of ranks that stand still, be it that they wait in no collective, or not in one only: before the first
-step's end they may wait in `init_process_group`, at any time for a lock, a read or a worker of their data loader.
+"""Find the cause of a hang that may not be in a collective, from snapshots: before the end of the first step ranks may wait
+in `init_process_group`, and at any time for a lock, a read or a DataLoader worker.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,24 +16,26 @@ StallKind = Literal["collective", "unjoined", "joining", "loader", "alone", "slo
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """Why ranks do not get on.
+    """Why ranks make no progress.
 
-    `collective`: ranks wait in one, as `waits` tells. `unjoined`: ranks in `at_fault` have not entered
-    `init_process_group`, where others wait. `joining`: all are in it, and it does not end. `loader`: ranks wait for workers
-    of their data loaders. `alone`: ranks wait for something else. `slow`: a rank that others may wait for computes, so
-    nothing may be wrong.
+    - `collective`: ranks wait in a collective, see `waits`.
+    - `unjoined`: ranks in `at_fault` did not enter `init_process_group`, in which others wait.
+    - `joining`: all ranks are in `init_process_group`, and it does not end.
+    - `loader`: ranks wait for workers of their data loaders.
+    - `alone`: ranks wait for something else.
+    - `slow`: a rank that others may wait for computes, so there may be no fault.
     """
 
     kind: StallKind
     at_fault: tuple[Rank, ...]
-    """The ranks that the others wait for, or that wait for nobody else; where a rank is slow those that compute."""
+    """The ranks that others wait for, or that wait for no other rank; for `slow`, those that compute."""
     others: tuple[Rank, ...] = ()
     """The ranks that wait for them."""
     unseen: tuple[Rank, ...] = ()
-    """The ranks at fault of which nothing is seen."""
+    """The ranks at fault without a snapshot."""
     waits: Hang | None = None
     waited_ns: Ns = 0
-    """For how long a rank has come to no new place: the longest time of all."""
+    """Longest time that a rank was at the same source location, ns."""
 
     @property
     def waiting_ranks(self) -> tuple[Rank, ...]:
@@ -65,8 +67,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_stall(snapshots: Mapping[Rank, Snapshot]) -> Stall | None:
-    """Who keeps the job from its first step, by one snapshot a rank; None where nobody is known to stand still, or to be
-    at one place for long."""
+    """Find the ranks that block the job, from one snapshot per rank; None if no rank hangs or stays at one source location
+    for long."""
     still = {rank for rank, one in snapshots.items() if one.stands_still}
     moving = snapshots.keys() - still
     found = _fault(snapshots, still) if still else None

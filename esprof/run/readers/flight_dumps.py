@@ -9,7 +9,7 @@ from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Rank
-from esprof.run.flight.dump import HEAD_BYTES, Dump, looks_like_a_dump, read_dump, snapshots_of
+from esprof.run.flight.dump import HEAD_BYTES, Dump, is_dump, read_dump, snapshots_of
 from esprof.run.flight.log import FlightLog, Snapshot, StackFrame, main_stack
 from esprof.run.groups import MAX_RANKS, Group, group_name, joined_groups
 from esprof.run.kineto.content import content
@@ -32,7 +32,7 @@ def _recognises(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            return looks_like_a_dump(file.read(HEAD_BYTES))
+            return is_dump(file.read(HEAD_BYTES))
     except OSError:  # Reading it will raise the error.
         return False
 

@@ -170,7 +170,7 @@ def test_a_dump_that_wants_to_run_a_command(tmp_path):
 )
 def test_entries_of_wrong_types(tmp_path, fields):
     write(tmp_path, {0: dump(entry(1, **fields))})
-    with pytest.raises(InputError, match=r"nccl_trace_rank_0: is no dump of the Flight Recorder: .*entries"):
+    with pytest.raises(InputError, match=r"nccl_trace_rank_0: is not a dump of the Flight Recorder: .*entries"):
         load(tmp_path)
 
 
