@@ -19,7 +19,7 @@ input begins within a vector, and where a shard begins depends on the world's si
 
 @dataclass(frozen=True)
 class Slot:
-    """A parameter's place in the flat tensor."""
+    """The position of a parameter in the flat tensor."""
 
     name: str
     parameter: nn.Parameter
@@ -31,13 +31,13 @@ class Slot:
         return self.start + self.parameter.numel()
 
     def of(self, flat: Tensor) -> Tensor:
-        """This parameter's part of a flat tensor, 1-D."""
+        """The slice of a flat tensor for this parameter, 1-D."""
         return flat[self.start : self.stop]
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A stretch of the flat tensor that travels at once; a multiple of the world's size long."""
+    """A range of the flat tensor that is sent at once; its length is a multiple of the world size."""
 
     start: int
     stop: int
@@ -45,7 +45,7 @@ class Bucket:
 
 
 class Layout:
-    """Parameters in the reverse order of their registration, about the order in which backward reaches them.
+    """Parameters in reverse order of registration, approximately the order of the backward pass.
 
     Gradients accumulate into views of a flat tensor, so that nothing is copied to fold or send them. Raises UsageError
     where the parameters differ in type or device.
@@ -75,7 +75,7 @@ class Layout:
         return torch.empty(self.numel, dtype=self.dtype, device=self.device)
 
     def attach(self, flat: Tensor, *, clear: bool) -> None:
-        """Make the parts of `flat` the parameters' gradients; with `clear` they start from nothing."""
+        """Make slices of `flat` the gradients of the parameters; with `clear` they are emptied first."""
         if clear:
             flat.fill_(_EMPTY_GRADIENT)
         for slot in self.slots:
@@ -114,7 +114,7 @@ class Layout:
 
 
 class Countdown:
-    """Tells which buckets are complete while the gradients of one EST arrive."""
+    """Tracks which buckets are complete while the gradients of one EST arrive."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -122,8 +122,8 @@ class Countdown:
         self._taken = 0
 
     def arrived(self, slot: Slot) -> Iterator[Bucket]:
-        """Count a gradient, and yield the buckets that are complete now, in the buckets' order: all ranks have to
-        start the same transfers in turn."""
+        """Count a gradient, and yield the buckets that are now complete, in bucket order: all ranks must start
+        collectives in the same order."""
         self._missing[slot.bucket] -= 1
         while self._taken < len(self._missing) and self._missing[self._taken] <= 0:
             yield self._take()

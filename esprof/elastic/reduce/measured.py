@@ -1,5 +1,4 @@
-"""What it takes to bring the ESTs' gradients to their mean, placed or encoded otherwise than now: measured by the
-running job between two steps."""
+"""Measures gradient exchanges with other assignments or codecs, in the running job between two steps."""
 
 import math
 import time
@@ -24,11 +23,11 @@ from esprof.run.request import TelemetryRequest
 from esprof.run.run import Exchange
 
 _MIN_REPEATS, _MAX_REPEATS, _MAX_REPEATING_S = 3, 10, 1.0
-"""Repeats of each: as many as there is time for."""
+"""Bounds of the repeats of each measurement, and of their total time, s."""
 _MAX_TOTAL_S = 15.0
 """No exchange is started after so many seconds."""
 _MAX_LATENESS_S = 0.5
-"""So much later than the first rank the last one comes at most: what is sent meanwhile has mostly arrived by then."""
+"""Maximum simulated lateness of the last rank, s: by then most data of the others has arrived."""
 _TRIAL_ELEMENTS = 64
 """Elements by which it is tried whether a codec works."""
 _FLAT_TENSORS_NEEDED = 4
@@ -111,7 +110,7 @@ def _last_mean(layout: Layout) -> Tensor:
 def _in_time(
     wanted: "Iterable[tuple[_PlacedExchange, float | None]]", transport: Transport, leaves: Callable[[], bool]
 ) -> Iterator[Exchange]:
-    """The measurements, until they have taken so long that the job should not wait for more, or a rank is to leave."""
+    """The measurements, until their time limit or until a rank was asked to leave."""
     started = time.monotonic()
     for one, most_lost in wanted:
         gathered = gather_values(transport, [time.monotonic() - started > _MAX_TOTAL_S, leaves()])
@@ -122,7 +121,7 @@ def _in_time(
 
 
 def _has_room(layout: Layout, transport: Transport, tensors: int) -> bool:
-    """Whether every rank has memory for so many flat gradients more."""
+    """Whether every rank has memory for this number of further flat gradients."""
     there = [available()]
     if layout.device.type == "cuda":
         unused = torch.cuda.memory_reserved(layout.device) - torch.cuda.memory_allocated(layout.device)
@@ -132,14 +131,14 @@ def _has_room(layout: Layout, transport: Transport, tensors: int) -> bool:
 
 
 def _fitting(request: TelemetryRequest, now: Assignment) -> Iterator[Assignment]:
-    """The assignments that are asked about, as far as they are of this job."""
+    """The requested assignments that fit this job."""
     for ests in request.ests:
         if (len(ests), sorted(est for of_rank in ests for est in of_rank)) == (now.world, list(range(now.n_est))):
             yield Assignment.of(ests)
 
 
 def _codecs(transport: Transport, *, scaled: bool) -> Iterator[Codec]:
-    """The codecs that all ranks know, and that could be the job's."""
+    """The codecs that all ranks know and the job supports."""
     mine = {spec: made for spec in examples() if (made := _made(spec)) is not None and not (scaled and made.has_state)}
     gathered = gather_values(transport, list(mine))
     return (mine[spec] for spec in gathered[0] if all(spec in known for known in gathered))
@@ -158,7 +157,7 @@ def _made(spec: str) -> Codec | None:
 
 
 class _PlacedExchange:
-    """The exchange with ESTs placed so and by one codec, with tensors of its own."""
+    """An exchange with one assignment and one codec, with its own tensors."""
 
     def __init__(
         self,
@@ -178,7 +177,7 @@ class _PlacedExchange:
         self.sends_less = self._reducer.gathers
 
     def measure(self, most_lost: float | None) -> Exchange | None:
-        """None where it loses more than that."""
+        """The measurement; None if the relative squared error exceeds `most_lost`."""
         first_ns, mean = self._once()
         lost = self._layout.lost(mean, self._gradient)
         repeats = min(

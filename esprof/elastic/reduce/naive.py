@@ -13,7 +13,7 @@ from esprof.elastic.runtime.transport import Transport, Work
 
 @dataclass
 class NaiveReducer:
-    """Adds up the ESTs of a rank as they come, then all-reduces bucket by bucket: the usual gradient accumulation.
+    """Sums the gradients of a rank's ESTs in order, then all-reduces each bucket: ordinary gradient accumulation.
 
     The same processes with the same assignment get the same bits again (level D0), others do not. On a rank no more
     than two gradients are held, and all-reduces may be any that the transport has.

@@ -1,4 +1,4 @@
-"""Partial sums of gradients that wait in host memory, so that those on the GPU do not grow with the number of ESTs."""
+"""Partial sums of gradients stored in host memory, so that GPU memory does not grow with the number of ESTs."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Copier(Protocol):
-    """Copies tensors beside what the device computes."""
+    """Copies tensors concurrently with computation on the device."""
 
     def copy(self, to: Tensor, source: Tensor) -> Any:
         """Start to copy `source`, once all work that the device was given so far is done. Copies are made one after the
@@ -37,7 +37,7 @@ class SideStream:
 
 
 class Stash:
-    """Takes partial sums off the device, and brings them back, whole or bucket by bucket."""
+    """Moves partial sums from the device to host memory, and back, whole or by bucket."""
 
     def __init__(self, copier: Copier) -> None:
         self._copier = copier

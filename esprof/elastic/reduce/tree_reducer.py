@@ -89,8 +89,8 @@ class TreeReducer:
     move as many bytes as an all-reduce. Otherwise all ranks gather all ESTs' encoded gradients, and each folds them.
     Both give the same bits: a decoded gradient is the same everywhere, and partial sums are never encoded.
 
-    Both transfers of a bucket run beside the last backward pass. A backend wants them started in one order on all
-    ranks, in whatever order gradients come: the exchange of a bucket, then the sharing of the one before it.
+    Both collectives of a bucket overlap the last backward pass. Backends require the same order on all ranks, whatever
+    the order of gradients: the exchange of a bucket, then the sharing of the previous one.
     """
 
     layout: Layout
@@ -172,7 +172,7 @@ class TreeReducer:
         return add(left, right)
 
     def _stash_away(self) -> None:
-        """Let the sum before the newest leave the device: the newest one is the first to be added to."""
+        """Move the second newest sum to the host: the newest one is needed first."""
         if self.stash and len(self._fold.partials) > 1:
             node, partial = self._fold.partials[-2]
             if isinstance(partial, Tensor):
@@ -196,7 +196,7 @@ class TreeReducer:
             pass_through(self._codec, flat, slots, self._states[est])
 
     def _send(self, bucket: Bucket) -> None:
-        """Fold this bucket of the last EST into what is there, and start its exchange."""
+        """Fold this bucket of the last EST into the partial sums, and start its exchange."""
         where = slice(bucket.start, bucket.stop)
         fold: Fold[Tensor] = Fold(self.n_est, add)
         for node, partial in self._fold.partials:
@@ -221,7 +221,7 @@ class TreeReducer:
         return _SentBucket(bucket, work, inbox, shard)
 
     def _inbox(self, numel: int) -> Tensor:
-        """A tensor of at least so many elements."""
+        """A tensor of at least `numel` elements."""
         inbox = self._inboxes.pop() if self._inboxes else None
         if inbox is None or inbox.numel() < numel:
             inbox = torch.empty(numel, dtype=self.layout.dtype, device=self.layout.device)

@@ -1,4 +1,4 @@
-"""What a step computes and updates: one loss for all optimizers, or several pairs that take turns, as in a GAN."""
+"""The losses and optimizers of a step: one loss for all optimizers, or alternating pairs, as in a GAN."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class LossPhase:
 
 
 def phases(losses: LossFn | Sequence[LossFn], optimizers: tuple[Optimizer, ...]) -> tuple[LossPhase, ...]:
-    """The phases of a job, which its steps go through in turn. Raises UsageError for losses without an optimizer each."""
+    """The phases of a job, between which its steps alternate. Raises UsageError unless each loss has an optimizer."""
     if not isinstance(losses, Sequence):
         return (LossPhase(losses, optimizers, None),)
     if len(losses) != len(optimizers):

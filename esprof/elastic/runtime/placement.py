@@ -17,7 +17,7 @@ class EstPlacement:
 
     @property
     def mine(self) -> tuple[Est, ...]:
-        """The ESTs of this rank, in the order of their turns."""
+        """The ESTs of this rank, in the order in which they run."""
         return self.assignment.ests[self._transport.rank]
 
     @property
@@ -31,7 +31,7 @@ class EstPlacement:
         self._feed.move(self.mine, self._state.next_step)
 
     def move(self, assignment: Assignment) -> None:
-        """From the next step on run the ESTs by `assignment`: what belongs to an EST goes to its new rank."""
+        """Use `assignment` from the next step on, and move the state of ESTs to their new ranks."""
         move(self._state.contexts, self.assignment, assignment, self._transport, self._state.device)
         self.assignment = assignment
         self.begin()

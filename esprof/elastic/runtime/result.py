@@ -1,4 +1,4 @@
-"""What one global step has come to."""
+"""The result of one global step."""
 
 from dataclasses import dataclass
 

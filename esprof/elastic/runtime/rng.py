@@ -1,4 +1,4 @@
-"""The random number generators of a process, and how each EST gets its own out of them."""
+"""The random number generators of a process, and separate states of them for each EST."""
 
 import hashlib
 import random
@@ -79,7 +79,7 @@ def seed_cpu(seed: int) -> None:
 
 
 def derived_seed(seed: int, *what: int | str) -> int:
-    """A seed for one thing of a job with this seed, such as a sample: the same wherever it is made, and when."""
+    """A seed for one item of a job with this seed, such as a sample; independent of time and process."""
     digest = hashlib.blake2b(":".join(map(str, (seed, *what))).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

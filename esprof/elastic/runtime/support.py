@@ -1,4 +1,4 @@
-"""What the elastic runtime can train, and what it says of the rest."""
+"""Checks that the elastic runtime supports a model, its optimizers and its loss."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from copy import copy
@@ -41,8 +41,7 @@ def check(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
 
 
 def check_optimizers(layout: Layout, optimizers: Sequence[Optimizer]) -> None:
-    """Raise UsageError where an optimizer has got a parameter to train that the model did not have before the first
-    step."""
+    """Raise UsageError if an optimizer has a parameter that the model did not have before the first step."""
     for optimizer in optimizers:
         for index, group in enumerate(optimizer.param_groups):
             if not layout.parameters.issuperset(map(id, group["params"])):

@@ -1,4 +1,4 @@
-"""What a job is between two steps."""
+"""The state of a job between two steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from esprof.elastic.runtime.transport import Transport
 
 @dataclass
 class TrainingState:
-    """All that steps change, as far as this rank has it: what a checkpoint holds."""
+    """Everything that steps change on this rank: the content of a checkpoint."""
 
     model: nn.Module
     optimizers: tuple[Optimizer, ...]
@@ -42,9 +42,9 @@ class TrainingState:
     next_step: int = 0
     """Number of the step that comes next, from 0."""
     own: Mapping[str, Stateful] = field(default_factory=dict)
-    """What the script keeps besides, by its names."""
+    """Further state of the script, by name."""
     guard: EstGuard | None = None
-    """Of the codec that a plan has brought; None where there is none."""
+    """Guard of a codec that a plan has set; None if there is none."""
 
     @classmethod
     def started(
@@ -58,7 +58,7 @@ class TrainingState:
         transport: Transport,
         assignment: Assignment,
     ) -> "TrainingState":
-        """What a job is before its first step, on this rank."""
+        """The state of a job before its first step, on this rank."""
         device, bucket_mb, n_est = layout.device, gradients.bucket_mb, assignment.n_est
         scaler = GradScaler(device.type, enabled=gradients.amp == "fp16")
         scaler.scale(torch.zeros((), device=device))  # It begins by this; a rank may have no EST to do so.
@@ -92,7 +92,7 @@ class TrainingState:
         check_codec(spec, scaled=self.scaler.is_enabled())
 
     def set_codec(self, spec: str, guard: Guarded | None) -> None:
-        """Encode gradients so from the next step on, guarded or not."""
+        """Encode gradients with a codec from the next step on, with or without a guard."""
         self.codecs[self.next_step] = spec
         self.guard = EstGuard(guard, self.next_step) if guard is not None and spec != "none" else None
 

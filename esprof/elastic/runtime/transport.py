@@ -1,4 +1,4 @@
-"""How tensors travel between the processes of a job."""
+"""Communication between the processes of a job."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,11 +14,11 @@ from esprof.elastic.verify.rollcall import AloneRollCall, RollCall
 from esprof.recorder.shared.torch_features import all_gather
 
 _WAIT_AT_ONCE = timedelta(seconds=0.5)
-"""How long a transfer is waited for at once."""
+"""Timeout of one wait for a collective, after which other ranks are checked."""
 
 
 class Work(Protocol):
-    """A transfer under way."""
+    """A running collective."""
 
     def wait(self) -> object: ...
 
@@ -37,8 +37,7 @@ class Transport(Protocol):
         """Start to gather `mine` (1-D, equally long on all ranks) of all ranks in `out`, in the ranks' order."""
 
     def share(self, whole: Tensor) -> Work:
-        """Start to give all ranks all parts of `whole` (1-D): equal ones, in the ranks' order, each written by its
-        rank."""
+        """Start to all-gather the shards of `whole` (1-D) in place: equal ones, in rank order, each written by its rank."""
 
     def broadcast(self, tensor: Tensor, source: int) -> Work: ...
 
@@ -117,7 +116,7 @@ def _detours(config: str, gpu: str) -> dict[str, str]:
 
 
 class _GuardedWork:
-    """A transfer over gloo, whose wait ends early where another rank will not come."""
+    """A collective over gloo, whose wait ends early if another rank will not make the call."""
 
     def __init__(self, work: Any, roll_call: RollCall) -> None:
         self._work = work
@@ -129,12 +128,12 @@ class _GuardedWork:
             try:
                 return self._work.wait(_WAIT_AT_ONCE)
             except RuntimeError:
-                if self._work.is_completed():  # It has failed, or came just after this wait had timed out.
+                if self._work.is_completed():  # It failed, or completed just after this wait timed out.
                     return self._ended()
             self._roll_call.check()
 
     def _ended(self) -> object:
-        """What a transfer came to that is over: this waits no more."""
+        """The result of a completed collective."""
         try:
             return self._work.wait()
         except RuntimeError as error:
@@ -143,7 +142,7 @@ class _GuardedWork:
 
 
 class _Several:
-    """Transfers under way that are waited for together."""
+    """Running collectives that are waited for together."""
 
     def __init__(self, works: list[Any]) -> None:
         self._works = works
@@ -157,7 +156,7 @@ class _Several:
 
 
 class _Staged:
-    """A transfer by a detour, whose result is copied to its own device when the transfer is waited for."""
+    """A collective on another device, whose result is copied to the tensor's own device by `wait`."""
 
     def __init__(self, work: Work, there: Tensor, out: Tensor) -> None:
         self._work = work

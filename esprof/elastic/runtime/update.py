@@ -1,4 +1,4 @@
-"""The update of a step: what is done to the mean gradient, and with it."""
+"""The update of a step: unscaling, clipping, and the steps of optimizers and schedulers."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Update:
     def run(self, optimizers: Collection[Optimizer], unused: Collection[Slot], *, epoch_ends: bool) -> bool:
         """Update by these optimizers, and count the step. Parameters of `unused` have no gradient, as under DDP.
 
-        Returns whether fp16's scaler held the optimizers back.
+        Returns whether fp16's scaler skipped the optimizers.
         """
         state, scaler = self.state, self.state.scaler
         seed_all(derived_seed(self.seed, "update", state.next_step))  # A noisy optimizer does the same on all ranks.

@@ -1,4 +1,4 @@
-"""Refuses collectives of the script's own in an EST's turn: other ranks may have more or fewer turns, and would wait."""
+"""Refuses collectives of the script within an EST step: ranks with another number of ESTs would hang."""
 
 import functools
 import sys
@@ -20,7 +20,7 @@ _CALLS = (
     "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "all_to_all_single", "broadcast", "gather", "scatter",
     "barrier", "monitored_barrier", "send", "recv", "recv_anysource",
 )  # fmt: skip
-"""Methods of a process group by which tensors travel, in any torch."""
+"""Collective methods of a process group, in any version of torch."""
 
 _FUNCTIONS = (
     "all_reduce", "all_gather_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single",
@@ -32,7 +32,7 @@ _FUNCTIONS = (
 
 class _EstStep:
     est: Est | None = None
-    """The EST whose turn it is in this process."""
+    """The running EST of this process."""
     thread: int | None = None
 
 
@@ -63,8 +63,7 @@ def own() -> Iterator[None]:
 
 @functools.cache
 def _watch() -> None:
-    """Once in a process: stand before the methods of every process group, and before the functional collectives, which do
-    without them."""
+    """Patch the methods of all process groups once, and the functional collectives, which do not use them."""
     for name in _CALLS:
         method = getattr(dist.ProcessGroup, name, None)
         if method is not None:
@@ -91,5 +90,5 @@ def _refusing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_in_est_step() -> bool:
-    """Whether this thread computes the turn: threads that Python has not started are those of the backward pass."""
+    """Whether this thread computes the EST step: threads not started by Python are those of the backward pass."""
     return threading.get_ident() == _EstStep.thread or isinstance(threading.current_thread(), threading._DummyThread)

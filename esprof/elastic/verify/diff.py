@@ -1,4 +1,4 @@
-"""Compares two step-hash logs: whether two runs were the same bit for bit, and if not, where they part. Needs no
+"""Compares two step-hash logs: whether two runs are bitwise equal, and if not, where they diverge. Needs no
 torch."""
 
 import math
@@ -80,7 +80,7 @@ class ElasticDiff(msgspec.Struct, frozen=True, kw_only=True):
     """Number of steps that log B alone has; complete where the outcome is `equal`."""
     difference: StepDifference | None = None
     mismatch: Difference | None = None
-    """What keeps the two logs from being compared; None where they can be."""
+    """Why the two logs cannot be compared; None if they can."""
 
 
 def diff(path_a: Path, path_b: Path) -> ElasticDiff:

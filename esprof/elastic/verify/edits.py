@@ -16,9 +16,9 @@ _EDIT_REMEDY = (
 
 
 class Edits:
-    """Counts the changes that torch notes of each tensor (its version), which costs no look at the values.
+    """Detects changes by torch's version counter of each tensor, without reading values.
 
-    A change by way of `.data` is not noted; what it leads to shows where a step is verified.
+    A change through `.data` is not counted; its effect is found when a step is verified.
     """
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
@@ -31,7 +31,7 @@ class Edits:
         self._before: list[int] = []
 
     def mark(self) -> None:
-        """What is there now is how the trainer leaves the model to the script."""
+        """Store the present versions as the state in which the script gets the model."""
         self._left = {name: (tensor, tensor._version) for name, tensor in self._all()}
 
     def of_the_script(self) -> dict[str, str | None]:
@@ -51,7 +51,7 @@ class Edits:
         self._before = _versions(self._parameters)
 
     def end_est_step(self, est: Est) -> None:
-        """Raise UsageError where a parameter has changed since the turn of `est` began."""
+        """Raise UsageError if a parameter has changed since the step of `est` started."""
         now = _versions(self._parameters)
         if now != self._before:
             changed = zip(self._parameters, self._before, now, strict=True)

@@ -1,4 +1,4 @@
-"""Writes the step-hash log: what every bit of the training was after each step."""
+"""Writes the step-hash log: hashes of the training state after each step."""
 
 import hashlib
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class HashLog:
 
     A job that goes on from a checkpoint keeps the lines of the steps before it and writes the others anew; one that
     starts at step 0 writes a new log in place of an old one. With `values` each distinct content of a tensor is kept
-    as a .npy file in the folder `PATH.values`, so that distances can be told: about as large, for each step, as a
+    as a .npy file in the folder `PATH.values`, so that distances can be measured: about as large, for each step, as a
     checkpoint.
 
     All ranks make the same calls. Raises MismatchError where the lines to keep are another job's, OutputError where the

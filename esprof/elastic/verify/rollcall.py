@@ -1,8 +1,8 @@
-"""What call of its trainer each rank is in, so that no rank waits for one that will not come.
+"""Tracks the trainer call of each rank, so that no rank waits for one that will not make the call.
 
-`save()` on rank 0 alone, a rank that makes fewer steps or has failed: a collective then waits till its group's timeout,
-half an hour, and names nobody. Here every rank tells the job's store, beside its work, which call it is in; one that
-waits looks there. Each call has a number, the same on all ranks that make the same calls.
+`save()` on rank 0 alone, a rank with fewer steps, or a failed rank: a collective then hangs until its group's timeout,
+half an hour, and names no rank. Here a thread of every rank writes its present call to the job's store; a waiting rank
+reads it. Each call has a number, the same on all ranks that make the same calls.
 """
 
 import atexit
@@ -29,10 +29,10 @@ from esprof.core.types import Rank
 from esprof.recorder.shared.torch_features import own_client
 
 _REPORT_INTERVAL_S = 0.5
-"""How often a rank tells where it is and, if it waits, looks where others are."""
+"""Interval at which a rank reports its call and, if it waits, checks the others, s."""
 
 _MIN_WAIT_BEFORE_CHECK_S = 2.0
-"""How long a rank is in a call before it looks where the others are."""
+"""Time in a call before a rank checks the others, s."""
 
 _MAX_FOREIGN_CALL_S = 6.0
 """How long another rank is in the same call of torch.distributed, outside of the trainer, before it counts as lost."""
@@ -42,13 +42,13 @@ _MAX_WAIT_BEFORE_EXIT_S = 3.0
 ends."""
 
 _MAX_RANKS_CHECKED = 16
-"""How many ranks each rank looks at, those after it: together they look at all, whatever the world's size."""
+"""Number of following ranks that each rank checks: together all ranks are checked, whatever the world size."""
 
 _MAX_CPU_WHILE_WAITING_S = 0.001
 """A thread that runs no longer than this between two beats waits."""
 
 _MAX_ERROR_CHARACTERS = 300
-"""Characters of an error that other ranks are told."""
+"""Maximum length of an error reported to other ranks."""
 
 _numbers = count()
 
@@ -86,7 +86,7 @@ class RollCall(Protocol):
         """Raise MismatchError where another rank will not come to the call that this one waits in."""
 
     def explain(self, error: Exception) -> None:
-        """Raise MismatchError from `error`, which a transfer has raised, if another rank is at fault."""
+        """Raise MismatchError from `error`, which a collective has raised, if another rank is at fault."""
 
     def close(self) -> None:
         """No more calls are made."""
@@ -127,8 +127,7 @@ class StoreRollCall:
         """Where another rank was when last looked at, and since when."""
         self._reported: _CallPosition | None = None
         self._retained: list[Any] = []
-        """Groups that must not go: what deletes one of gloo waits for its transfers, and no frame of Python shows
-        it."""
+        """Groups kept alive: deleting a gloo group waits for its collectives, without a Python frame that shows it."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._nowhere = open(os.devnull, "wb")  # noqa: SIM115 It has to stay open as long as the process.
@@ -189,7 +188,7 @@ class StoreRollCall:
         self.close()
 
     def beat(self) -> None:
-        """Tell where this rank is, and look where others are if it waits. The thread calls this.
+        """Report the call of this rank, and check the others if it waits. The thread calls this.
 
         Once it is known that nobody will come, the training thread may clean up for as long as it likes. Where it
         waits for other ranks itself, nothing but the end of the process ends that.
@@ -235,11 +234,11 @@ class StoreRollCall:
             )
 
     def _check_others(self, *, collective_failed: bool = False) -> None:
-        """Find a rank that will not come, or hear of one that another has found."""
+        """Find a rank that will not make the call, or read the verdict of another rank."""
         with self._lock:
             if self._verdict is not None:
                 return
-            # What is known of one call tells nothing of a later one, of which the ranks may be well again.
+            # A verdict applies to one call only: ranks may agree again in a later one.
             verdict = self._store.get(f"verdict/{self._position.number}") or self._found()
             if verdict is None and collective_failed and self._store.is_gone:  # Else its process may have ended well.
                 verdict = (
@@ -266,7 +265,7 @@ class StoreRollCall:
         return None
 
     def _position_of(self, rank: Rank) -> _CallPosition | None:
-        """Where `rank` has told that it is; None where it has told nothing."""
+        """The last reported position of `rank`; None if it has reported none."""
         position = self._store.get(f"{rank}")
         return None if position is None else _CallPosition(*json.loads(position))
 
@@ -310,7 +309,7 @@ class StoreRollCall:
 
 
 class _Board:
-    """A part of the store. What goes wrong with it is remembered, and raises nothing."""
+    """A namespace of the store. Errors are recorded in `is_gone` and not raised."""
 
     def __init__(self, store: Any, name: str) -> None:
         self._store = store

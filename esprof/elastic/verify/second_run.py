@@ -1,9 +1,9 @@
-"""A step's turns once more, in another order: they must come to the same bits.
+"""Runs the EST steps of a step a second time, in another order: they must give the same bits.
 
-What an EST leaves behind for the next one, outside of what the trainer switches (parameters, buffers, generators), makes the
-bits depend on which ESTs share a process. There is no list of such things; but whatever it is, turns that are run
-again, last first, find it as another EST has left it. And what depends on the rank or the process, such as its number, its
-clock or its files, shows where another rank runs a turn.
+State that an EST leaves behind, other than what the trainer switches (parameters, buffers, generators), makes the bits
+depend on which ESTs share a process. Such state cannot be enumerated; but EST steps that run again in reverse order
+find it as another EST has left it. A dependence on the rank or the process, such as its number, clock or files, shows
+when another rank runs an EST step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,17 +29,18 @@ _REMEDY = (
 
 
 _STEPS_VERIFIED_AT_START = 2
-"""What an EST leaves behind in one may show in the next."""
+"""State that an EST leaves behind in one step may only take effect in the next."""
 
 
 def is_run_twice(step: int, first_step: int, every: int | None) -> bool:
-    """Whether the turns of a step are run twice, in a process that began with `first_step`; `every` is that of `Proof`."""
+    """Whether the EST steps of a step run twice, in a process that started with `first_step`; `every` is
+    `Proof.verify_every`."""
     return every != 0 and (step < first_step + _STEPS_VERIFIED_AT_START or (every is not None and step % every == 0))
 
 
 @dataclass
 class FirstRun:
-    """A turn as it was run the first time: what it began with, and what it came to."""
+    """The first run of an EST step: its inputs and results."""
 
     est: Est
     rng: RngState
@@ -54,7 +55,7 @@ class FirstRun:
             self.batches.append(deepcopy(batch))
 
     def description(self) -> dict[str, Any]:
-        """What another rank needs to run this turn, as JSON can hold it."""
+        """What another rank needs to run this EST step, JSON-serializable."""
         rng = {name: [str(tensor.dtype)[6:], tensor.tolist()] for name, tensor in self.rng.tensors().items()}
         return {"est": self.est, "rng": rng, "found": self.found}
 
@@ -67,7 +68,7 @@ class FirstRun:
         return cls(description["est"], RngState.of_tensors(rng), found=description["found"])
 
     def compare(self, where: str, found: Mapping[str, str], changed: Sequence[str]) -> None:
-        """Raise UsageError where the second run has found something else. `changed` are attributes that have changed."""
+        """Raise UsageError if the second run has other results. `changed` are attributes that have changed."""
         for name, before in self.found.items():
             if found[name] != before:
                 hint = f"; changed since: {', '.join(changed[:5])}" if changed else ""
@@ -84,7 +85,7 @@ def _batch(number: int) -> str:
 
 
 def outcome(loss: Tensor, gradients: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, str]:
-    """Hashes of what a turn came to."""
+    """Hashes of the results of an EST step."""
     named = {"the loss": loss}
     named |= {f"the gradient of {name}": tensor for name, tensor in gradients.items()}
     named |= {f"buffer {name}": tensor for name, tensor in buffers.items()}
@@ -92,7 +93,7 @@ def outcome(loss: Tensor, gradients: Mapping[str, Tensor], buffers: Mapping[str,
 
 
 def attributes(model: nn.Module) -> dict[str, str]:
-    """Hashes of what modules keep in Python attributes of their own, by name."""
+    """Hashes of the Python attributes of modules, by name."""
     return {
         f"{name or 'the model'}.{key} ({type(module).__name__})": content(value)
         for name, module in model.named_modules()
@@ -102,5 +103,5 @@ def attributes(model: nn.Module) -> dict[str, str]:
 
 
 def different(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Names of what is not as it was."""
+    """Names of entries that differ."""
     return [name for name in {**before, **now} if before.get(name) != now.get(name)]

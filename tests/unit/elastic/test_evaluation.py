@@ -144,7 +144,7 @@ def test_what_an_evaluation_finds_does_not_depend_on_the_ranks():
     assert on_threads(len(PARTS), body) == [found(small_trainer())] * len(PARTS)
 
 
-def test_a_model_that_one_rank_leaves_in_eval_mode_is_told():
+def test_a_model_that_one_rank_leaves_in_eval_mode_is_reported():
     def body(transport):
         trainer = small_trainer(transport=transport, assignment=Assignment.of(PARTS))
         trainer.step()

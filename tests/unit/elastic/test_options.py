@@ -96,7 +96,7 @@ def test_a_codec_without_an_argument_takes_none(spec):
         codec(spec)
 
 
-def test_a_step_that_wants_more_than_a_trainer_has_is_told():
+def test_a_step_that_wants_more_than_a_trainer_has_is_reported():
     with pytest.raises(UsageError, match=r"step\(\) of ReduceLROnPlateau needs arguments .*'metrics'"):
         small_trainer(scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
     with pytest.raises(UsageError, match=r"step\(\) of LBFGS needs arguments .*'closure'"):

@@ -87,7 +87,7 @@ def both(trainer, steps):
     return found
 
 
-def test_losses_of_a_gan_take_turns_step_by_step():
+def test_losses_of_a_gan_alternate_from_step_to_step():
     trainer = gan()
     model, (critic, generator) = trainer.state.model, trainer.state.optimizers
     for step in range(4):

@@ -47,7 +47,7 @@ def clearing(model, batch):
     return loss_fn(model, batch)
 
 
-def test_clearing_gradients_in_a_turn_is_refused():
+def test_clearing_gradients_in_an_est_step_is_refused():
     with pytest.raises(UsageError, match=r"the gradient of \S+ was replaced") as raised:
         small_trainer(loss=clearing).step()
     assert raised.value.remedy == "Leave zero_grad() to the trainer."

@@ -157,7 +157,7 @@ def spoil_file(file, spoil):
     return file
 
 
-def test_where_none_is_whole_the_newest_is_told_and_the_way_out(saved):
+def test_where_none_is_whole_the_newest_is_reported_and_the_way_out(saved):
     spoil_file(saved / "step-00000001" / ".metadata", "cut")
     newest = spoil_file(saved / "step-00000002" / "__0_0.distcp", "flip")
     error = refusal(saved)
@@ -260,7 +260,7 @@ def test_another_machine_is_refused_unless_the_promise_is_relaxed(saved):
     assert small_trainer(folder=saved, determinism="hetero-relaxed").next_step == 2
 
 
-def test_a_folder_that_is_none_is_told(tmp_path):
+def test_a_folder_that_is_none_is_reported(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     trainer = small_trainer(folder=tmp_path / "file")
     with pytest.raises(OutputError) as raised:
@@ -305,7 +305,7 @@ def test_senseless_numbers_are_refused(tmp_path, options):
         small_trainer(folder=tmp_path, **options)
 
 
-def test_a_state_that_cannot_be_held_is_told_before_anything_is_written(tmp_path):
+def test_a_state_that_cannot_be_held_is_reported_before_anything_is_written(tmp_path):
     def by_object(optimizer):
         class Halving:
             def __init__(self):

@@ -125,7 +125,7 @@ def test_a_checkpoint_with_other_names_is_refused_with_both(tmp_path):
     assert "['a', 'b'] in the checkpoint and [] in this job" in refusal(MismatchError, folder=tmp_path).reason
 
 
-def test_a_module_whose_state_the_checkpoint_lacks_is_told(tmp_path):
+def test_a_module_whose_state_the_checkpoint_lacks_is_reported(tmp_path):
     model = nn.Sequential(nn.Flatten(), Tempered())
     with pytest.raises(
         MismatchError, match=r"extra_state has \[\] in the checkpoint and \['1'\] in this job"

@@ -131,7 +131,7 @@ def test_a_trainer_that_was_dropped_gives_sigterm_back_when_it_comes(taken):
     assert taken == [signal.SIGTERM]
 
 
-def test_what_one_trainer_did_not_heed_the_next_is_told(taken):
+def test_what_one_trainer_did_not_heed_the_next_is_reported(taken):
     trainer = small_trainer(drain=Drain())
     signal.raise_signal(signal.SIGTERM)
     trainer.close()

@@ -225,7 +225,7 @@ def test_a_plan_that_was_taken_back_is_not_adopted_by_the_job_that_goes_on(tmp_p
     assert places(place, steps=1) == [((3,), (0, 1, 2))]
 
 
-def test_a_plan_that_brings_less_than_promised_is_kept_and_told(tmp_path):
+def test_a_plan_that_brings_less_than_promised_is_accepted_and_reported(tmp_path):
     better = ((0, 1, 2), (3,))
     place, last = judged(plan_of(better, promised_us=1.0, fallback=Fallback(window=5, margin=0.2)), 16, tmp_path)
     assert last == better

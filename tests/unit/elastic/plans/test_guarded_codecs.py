@@ -87,7 +87,7 @@ def test_a_plan_whose_guard_would_fall_back_to_what_is_no_codec_is_refused():
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 100])
-def test_each_of_several_optimizers_is_looked_at(every):
+def test_each_of_several_optimizers_is_inspected(every):
     guard = EstGuard(Guarded(plan="it", version=1, settings=GuardSettings(every=every)), from_step=7)
     inspected = [step for step in range(7, 7 + 20 * every) if guard.inspects(step, 2)]
     assert inspected[0] == 7

@@ -31,14 +31,14 @@ def verdict(step_us, *, window=10, blocks=4, margin=0.02, first=100, earlier=Tru
     return None, schedule.end
 
 
-def test_blocks_with_and_without_the_plan_take_turns():
+def test_blocks_with_and_without_the_plan_alternate():
     schedule = TrialSchedule(first=5, window=2, blocks=2)
     assert [step for step in range(20) if schedule.has_plan(step)] == [5, 6, 9, 10]
     assert [step for step in range(20) if schedule.starts_block(step)] == [7, 9, 11]
     assert schedule.end == 13
 
 
-def test_a_gain_is_told_with_its_interval():
+def test_a_gain_is_reported_with_its_interval():
     draw = random.Random(1)
     found, step = verdict(lambda _, with_plan: (90.0 if with_plan else 100.0) + draw.gauss(0, 1))
     assert (found.outcome, step) == ("kept", 179)
@@ -110,7 +110,7 @@ def tried(plan, steps, run, monkeypatch):
     return place, found
 
 
-def test_a_job_tries_a_plan_by_turns_and_keeps_it(tmp_path, monkeypatch):
+def test_a_job_tries_a_plan_in_alternating_blocks_and_accepts_it(tmp_path, monkeypatch):
     place, found = tried(plan_of(BETTER, fallback=TRIAL), 28, tmp_path, monkeypatch)
     assert place.states == ["trying", "kept"]
     blocks = [*[BETTER] * 4, *[EVEN] * 4] * 2
@@ -152,6 +152,6 @@ def test_a_trial_changes_no_bit():
     assert on_threads(2, body) == [static, static]
 
 
-def test_what_changes_bits_cannot_be_tried_by_turns():
+def test_what_changes_bits_cannot_be_tried_in_blocks():
     with pytest.raises(UsageError, match="cannot have an interleaved trial"):
         check(plan_of(codec="bf16", fallback=TRIAL))

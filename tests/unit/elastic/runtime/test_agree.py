@@ -187,7 +187,7 @@ def assignment(trainer, rank, step):
         (assignment, "step 1.assignment is [[3], [0, 1, 2]] on rank 0 and [[0], [1, 2, 3]] on rank 1"),
     ],
 )
-def test_what_one_rank_alone_changes_between_two_steps_is_told(meddle, reason):
+def test_what_one_rank_alone_changes_between_two_steps_is_reported(meddle, reason):
     assert results(3, meddle) == [reason] * 2
 
 

@@ -59,6 +59,6 @@ def test_a_transfer_that_comes_just_after_its_wait_has_timed_out_has_not_failed(
     assert _GuardedWork(Transfer(None), AloneRollCall()).wait() is True
 
 
-def test_a_transfer_that_has_failed_tells_why():
+def test_a_collective_that_has_failed_reports_why():
     with pytest.raises(RuntimeError, match="connection closed"):
         _GuardedWork(Transfer(RuntimeError("connection closed")), AloneRollCall()).wait()

@@ -61,7 +61,7 @@ def rows(run, *kinds):
     return [row for row in run.events(0).arrow.to_pylist() if row["kind"] in kinds]
 
 
-def test_the_run_tells_of_each_part_of_each_step_for_each_est(tmp_path):
+def test_the_run_has_each_phase_of_each_step_for_each_est(tmp_path):
     job = trainer(tmp_path / "run", accumulate=2)
     for _ in range(3):
         job.step()
@@ -130,7 +130,7 @@ def test_without_telemetry_nothing_is_kept():
     assert job.spans.take() == []
 
 
-def test_spans_know_whose_turn_it_is():
+def test_spans_know_their_est():
     spans = StepSpans(CPU, keep=True)
     with spans.est_step(3), spans("forward"):
         pass
@@ -139,7 +139,7 @@ def test_spans_know_whose_turn_it_is():
     assert [(span.what, span.est) for span in spans.take()] == [("forward", 3), ("reduce", None)]
 
 
-def test_a_transfer_is_noted_with_the_turn_that_started_it_and_the_wait_for_it():
+def test_a_collective_is_recorded_with_its_est_step_and_its_wait():
     spans = StepSpans(CPU, keep=True)
     transport = WatchedTransport(SlowLink(), spans)
     with spans.est_step(1):

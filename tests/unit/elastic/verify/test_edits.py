@@ -110,7 +110,7 @@ def edited(ranks, edit):
         (lambda model: model.norm.running_mean.zero_(), "norm.running_mean"),
     ],
 )
-def test_a_rank_that_changes_the_model_alone_is_told_and_all_ranks_may(edit, name):
+def test_a_rank_that_changes_the_model_alone_is_reported_and_all_ranks_may(edit, name):
     first, second = edited([1], edit)
     assert first == second
     assert f"step 2.change of {name} is" in first
@@ -119,7 +119,7 @@ def test_a_rank_that_changes_the_model_alone_is_told_and_all_ranks_may(edit, nam
     assert len(first) == 4
 
 
-def test_a_rank_that_changes_the_model_unnoticed_is_told_when_a_step_is_verified():
+def test_a_rank_that_changes_the_model_unnoticed_is_reported_when_a_step_is_verified():
     def body(transport):
         trainer = small_trainer(transport=transport, verify_every=4)
         bits(trainer, 3)

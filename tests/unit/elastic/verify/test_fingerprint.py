@@ -146,7 +146,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_what_is_changed_under_a_running_job_is_told(name):
+def test_what_is_changed_under_a_running_job_is_reported(name):
     promised, relaxed = small_trainer(), small_trainer(determinism="hetero-relaxed")
     SETTINGS[name]()
     try:
