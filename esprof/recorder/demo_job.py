@@ -49,17 +49,17 @@ class Corpus(Dataset[Tensor]):
     def __init__(self, folder: Path, context: int) -> None:
         self.span = context + 1
         self.latency_s = 0.0
-        self.places = [
+        self.samples = [
             (file, start)
             for file in sorted(folder.glob("*.py"))
             for start in range(0, file.stat().st_size - self.span, self.span)
         ]
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.samples)
 
     def __getitem__(self, index: int) -> Tensor:
-        return torch.frombuffer(bytearray(self.read(*self.places[index])), dtype=torch.uint8).long()
+        return torch.frombuffer(bytearray(self.read(*self.samples[index])), dtype=torch.uint8).long()
 
     def read(self, path: Path, start: int) -> bytes:
         if self.latency_s:
@@ -93,8 +93,8 @@ class Block(nn.Module):
     def attention(self, x: Tensor) -> Tensor:
         batch, context, width = x.shape
         q, k, v = (
-            part.view(batch, context, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.attend(x).split(width, dim=2)
+            projected.view(batch, context, self.heads, width // self.heads).transpose(1, 2)
+            for projected in self.attend(x).split(width, dim=2)
         )
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         out: Tensor = self.project(mixed.transpose(1, 2).reshape(batch, context, width))
@@ -107,13 +107,13 @@ class GPT(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.embed = nn.Embedding(BYTES, config.width)
-        self.place = nn.Embedding(config.context, config.width)
+        self.positions = nn.Embedding(config.context, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, BYTES)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embed(tokens) + self.place(torch.arange(tokens.shape[1]))
+        x = self.embed(tokens) + self.positions(torch.arange(tokens.shape[1]))
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x))

@@ -47,7 +47,7 @@ def test_a_rank_joins_once(tmp_path, in_job):
         enter(tmp_path / "run")
 
 
-def test_another_job_is_kept_out(tmp_path, in_job):
+def test_another_job_cannot_join(tmp_path, in_job):
     in_job("a")
     enter(tmp_path / "run", 0)
     in_job("b")
@@ -93,7 +93,7 @@ def test_what_is_there_stays_as_it_is(tmp_path, planted):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_place_where_nothing_can_be_made_is_named(tmp_path):
+def test_an_error_names_a_path_that_cannot_be_created(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot be written"):
         enter(tmp_path / "file" / "run")

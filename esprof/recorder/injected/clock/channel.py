@@ -1,7 +1,7 @@
-"""Packets between rank 0 and the others: what the time is there, and at which steps windows begin.
+"""UDP packets between rank 0 and the other ranks: rank 0's time, and the first steps of windows.
 
-A packet is believed if it is signed with the job's token, which rank 0 leaves in the job's own store. An answer is
-never larger than its question. Nobody waits: the kernel notes when a packet comes in, so it may be read much later.
+A packet is accepted if it is signed with the job's token, which rank 0 puts into the job's own store. An answer is never
+larger than its question. No side waits: the kernel stores the arrival time of a packet, so it may be read much later.
 """
 
 import errno
@@ -23,29 +23,29 @@ MAX_ORDERS = 4
 
 _SIGNATURE_BYTES = 16
 _FIELDS = 4 + MAX_ORDERS
-"""Fields of a packet: its kind; the number of the question; when the question came in and was answered; and the orders, or
-the request."""
+"""Fields of a packet: its kind, the number of the question, when the question arrived and was answered, and the orders or the
+request."""
 _BODY = struct.Struct(f"!B{_FIELDS - 1}q")
 _ASK, _ANSWER = 1, 2
 
 _SO_TIMESTAMPNS = 35
-"""Socket option of asm-generic/socket.h, without a name in Python: the kernel then says when each packet came in."""
+"""Socket option of asm-generic/socket.h, without a name in Python: the kernel then reports when each packet arrived."""
 _TIMESPEC = struct.Struct("@ll")
 _RECEIVE_BUFFER_BYTES = 4 << 20
-"""Bytes of packets that may wait to be read: a thousand ranks may ask at the same moment."""
+"""Size of the buffer for unread packets, bytes: a thousand ranks may ask at the same time."""
 _MAX_PACKETS_AT_ONCE = 2_000
 _MAX_UNANSWERED_ASKS = 64
 
 
 class WindowRequest(NamedTuple):
-    """A request for a window: `asked_ns`, which identifies it on all ranks, and the step to begin with, 0 for soon."""
+    """A request for a window: `asked_ns`, which identifies it on all ranks, and its first step, 0 for soon."""
 
     asked_ns: int
     at: int
 
 
 class ChannelReading(NamedTuple):
-    """This clock against rank 0's: `offset_ns` ahead at `at_ns`, wrong by half of `rtt_ns` at most."""
+    """Offset of this clock from rank 0's: `offset_ns` ahead at `at_ns`, with an error of at most half of `rtt_ns`."""
 
     at_ns: int
     offset_ns: int
@@ -63,13 +63,13 @@ class ChannelServer:
 
     @property
     def address(self) -> str:
-        """What the other ranks need to know to ask, as JSON for the job's store."""
+        """Token, port and addresses for the clients, as JSON for the job's store."""
         port = self._socket.getsockname()[1]
         address_card = {"token": self._token.hex(), "port": port, "addresses": self._addresses, "machine": machine()}
         return json.dumps(address_card)
 
     def answer(self, orders: Sequence[int]) -> list[WindowRequest]:
-        """Answer all questions that have come in, and return the requests in them."""
+        """Answer all questions that have arrived, and return their requests."""
         requests = []
         for _ in range(_MAX_PACKETS_AT_ONCE):
             packet = _received(self._socket)
@@ -94,7 +94,7 @@ class Client:
     """The end of the channel on a rank other than rank 0."""
 
     def __init__(self, address: str) -> None:
-        """`address` is rank 0's. Raises ValueError where it makes no sense."""
+        """`address` is rank 0's `ChannelServer.address`. Raises ValueError if it is invalid."""
         address_card = json.loads(address)
         self.is_same_machine: bool = address_card["machine"] == machine()
         self._token = bytes.fromhex(address_card["token"])
@@ -106,19 +106,19 @@ class Client:
         self.was_answered = False
 
     def ask(self, request: WindowRequest | None) -> None:
-        """Send a question to every address that may be rank 0's, or, once one has answered, to that one."""
+        """Send a question to all addresses of rank 0 or, once one has answered, to that one."""
         self._socket.check()
         for way in self._ways:
             number = next(self._numbers)
             packet = _signed(self._token, _ASK, number, 0, 0, *(request or ()))
             self._asked[number] = _Question(way, time.time_ns())
-            with suppress(OSError):  # No way leads there from here.
+            with suppress(OSError):  # No route from this host.
                 self._socket.sendto(packet, _as_seen_by(self._socket, way))
         for old in list(self._asked)[:-_MAX_UNANSWERED_ASKS]:
             del self._asked[old]
 
     def hear(self) -> tuple[list[ChannelReading], list[int]]:
-        """Take in the answers that have come: readings of the clock, and the steps at which windows begin."""
+        """Read the answers that have arrived: clock readings, and first steps of windows."""
         readings, orders = [], []
         while (packet := _received(self._socket)) is not None:
             body = _verified(self._token, packet.data)
@@ -137,7 +137,7 @@ class Client:
 
 
 def machine() -> str:
-    """A text that tells this machine from others: processes on one kernel share its clock, whatever their hosts' names."""
+    """An identifier of this machine: processes on one kernel share its clock, even with different host names."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
     return socket.gethostname()
@@ -163,7 +163,7 @@ class _Socket(socket.socket):
         self._inode = os.fstat(self.fileno()).st_ino
 
     def check(self) -> None:
-        """Raise OSError where the descriptor is the job's by now: what comes in there is not for us."""
+        """Raise OSError if the descriptor belongs to the job now: its packets are not for the recorder."""
         if os.fstat(self.fileno()).st_ino != self._inode:
             raise OSError(errno.EBADF, "the job has closed the recorder's socket")
 
@@ -208,13 +208,13 @@ def _received(end: _Socket) -> _Packet | None:
 
 
 def _signed(token: bytes, *body: int) -> bytes:
-    """`body`, filled up with zeros: all packets are of one size."""
+    """A signed packet of `body`, padded with zeros to the common size."""
     packed = _BODY.pack(*body, *[0] * (_FIELDS - len(body)))
     return _signature(token, packed) + packed
 
 
 def _verified(token: bytes, data: bytes) -> tuple[int, ...] | None:
-    """The body of a packet; None where it is no packet of this job."""
+    """Body of a packet; None if it is not from this job."""
     signature, packed = data[:_SIGNATURE_BYTES], data[_SIGNATURE_BYTES:]
     if len(packed) != _BODY.size or not hmac.compare_digest(signature, _signature(token, packed)):
         return None

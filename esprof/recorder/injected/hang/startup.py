@@ -1,7 +1,7 @@
 """Watch a process that will train until the end of its first step, and take a snapshot if it hangs before.
 
-A process becomes a rank at the end of its first step. Until then it may be one, or a helper that never trains, so what it
-leaves has names of its own, and goes when it becomes a rank or ends in good order.
+A process becomes a rank at the end of its first step. Until then it may also be a helper that never trains, so its files
+have separate names, and are removed when it becomes a rank or ends normally.
 """
 
 import atexit
@@ -40,21 +40,21 @@ _JOIN_FUNCTION = "init_process_group"
 
 
 class _Life(NamedTuple):
-    """This process as the rank that it is to be."""
+    """This process under the rank that it is expected to become."""
 
     pid: int
     rank: int
     world_size: int
     prefix: str
-    """Path that the names of its files begin with."""
+    """Common prefix of the paths of its files."""
     since_ns: int
     notes: NewFile
     ending: threading.Event
 
 
 class StartupWatch:
-    """Begins where a process shows that it is to train: by the launcher's word (LOCAL_RANK), as it joins a process group, or
-    as it makes an optimizer. A thread looks at the one that did so about once a second."""
+    """Starts when a process is about to train: because the launcher says so (LOCAL_RANK), it joins a process group, or it
+    creates an optimizer. A thread observes the calling thread about once a second."""
 
     def __init__(self, raw: str, settings: Settings, log: Log) -> None:
         self._raw = raw
@@ -81,7 +81,7 @@ class StartupWatch:
             self._begin(*identity.rank_and_world())
 
     def end(self) -> None:
-        """The process is a rank now, or is no rank: leave nothing behind. A second call does nothing."""
+        """End the watch and remove its files: it is known whether the process is a rank. A second call does nothing."""
         self._is_over = True
         self._breaker.run(self._drop)
 
@@ -97,7 +97,7 @@ class StartupWatch:
         rebind(original, init_process_group)
 
     def _on_joining(self, signature: inspect.Signature, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        with suppress(TypeError):  # A call that is wrong is torch's to refuse.
+        with suppress(TypeError):  # torch reports a wrong call itself.
             asked = signature.bind(*arguments, **options).arguments
             rank, world_size = identity.rank_and_world()
             self._begin(
@@ -117,7 +117,7 @@ class StartupWatch:
         Optimizer.__init__ = __init__  # type: ignore[method-assign, assignment]
 
     def _begin(self, rank: int, world_size: int) -> None:
-        """Watch the calling thread, as what is to be `rank`, unless it is watched already."""
+        """Watch the calling thread as the future `rank`. Does nothing if the process is watched already as that rank."""
         if self._is_over or _is_interactive():
             return
         life = self._life
@@ -126,7 +126,7 @@ class StartupWatch:
             return
         since_ns = time.time_ns()
         prefix = os.path.join(self._raw, names.starting_prefix(rank, since_ns))
-        note_fatal_signals(names.starting_files(prefix).fatal)  # Takes the file along of what it was taken for before.
+        note_fatal_signals(names.starting_files(prefix).fatal)  # Also moves the file of an earlier assumed rank.
         self._drop()
         notes = NewFile(names.notes(prefix))
         with suppress(OSError):  # As in `Log.open`.
@@ -159,14 +159,14 @@ class StartupWatch:
             self._take(life, SnapshotReason.ASKED)
 
     def _reason(self) -> SnapshotReason | None:
-        """Why the process is worth a snapshot now, if it is."""
+        """Reason for a snapshot now; None without one."""
         if self._stillness.same_place_ns <= self._patience_ns:
             return None
         return SnapshotReason.HANG if self._stands_still() else SnapshotReason.STARTING
 
     def _stands_still(self) -> bool:
-        """Whether the thread has not got on for long, and waits: a process that waits for a collective may well be busy
-        with that."""
+        """Whether the thread makes no progress and waits. A process that waits for a collective may be busy with
+        polling."""
         if self._stillness.same_place_ns <= self._patience_ns:
             return False
         return self._stillness.idle_ns > self._patience_ns or self._is_joining() or self._is_in_collective()
@@ -175,7 +175,7 @@ class StartupWatch:
         return any(frame.f_code.co_name == _JOIN_FUNCTION for frame in stack_of(self._thread))
 
     def _is_in_collective(self) -> bool:
-        """Whether a collective that was entered long ago is not over."""
+        """Whether a collective that started long ago is incomplete."""
         before_ns = time.time_ns() - self._patience_ns
         entries = (entry for recorder in calls(None) for entry in recorder["entries"])
         return any(
@@ -221,18 +221,18 @@ class StartupWatch:
             self._latest = None
 
     def _drop(self) -> None:
-        """End the watch of this process, and leave nothing of it."""
+        """End the watch of this process, and remove its files."""
         life, self._life = self._life, None
         if life is None or life.pid != os.getpid():
             return
         life.ending.set()
         self._forget()
-        _remove(names.starting_files(life.prefix).fatal)  # If the process is a rank now, that is its own by this time.
+        _remove(names.starting_files(life.prefix).fatal)  # A rank has moved this file already.
         _remove(names.notes(life.prefix))
         life.notes.close()
 
     def _finish(self) -> None:
-        """The process ends: leave the exception that ends it, if one does, or nothing."""
+        """Write a snapshot of the exception that ends the process, or remove all files without one."""
         life = self._life
         if self._is_over or life is None or life.pid != os.getpid():
             return
@@ -248,7 +248,7 @@ class StartupWatch:
         )
 
     def _let_go_in_child(self) -> None:
-        """In a forked child, which has no thread that watches: close the notes, or it would hold their lock."""
+        """Close the notes in a forked child, which would otherwise hold their lock."""
         if self._life is not None:
             self._life.notes.close()
             self._life = None
@@ -260,5 +260,5 @@ def _remove(path: str) -> None:
 
 
 def _is_interactive() -> bool:
-    """Whether a person sits at a prompt: there it is them that the process waits for."""
+    """Whether Python runs interactively, so that the process may wait for the user."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules

@@ -10,7 +10,7 @@ from ....core.frames import stack_of
 from .snapshot import collective_progress
 
 _MAX_IDLE_CPU_SHARE = 0.02
-"""Share of one CPU up to which a thread only wakes and looks. Gloo has one for each process group, which wakes a hundred
+"""Share of one CPU up to which a thread counts as polling. Gloo has such a thread for each process group: it wakes a hundred
 times a second and takes 0.2 % of a fast CPU."""
 _MAX_IDLE_BYTES = 1 << 20
 """Bytes read and written per interval above which a process counts as busy."""
@@ -20,18 +20,18 @@ _MAX_STACKS = 100_000
 
 
 class _Progress(NamedTuple):
-    """What a process has done so far."""
+    """Cumulative activity of a process."""
 
     cpu_ns: int
-    """CPU time of the process, but for the thread that looks, and of its children."""
+    """CPU time of the process without the observing thread, and of its children, ns."""
     threads: dict[int, int]
-    """CPU time (ns) of each of those threads by its number in the kernel; none where Linux does not tell."""
+    """Kernel thread id -> CPU time of the other threads, ns; empty if unknown."""
     size: int
     """Bytes read and written."""
 
 
 class Stillness:
-    """For how long a thread has not got on, in ns by the monotonic clock.
+    """Time for which a thread has made no progress, ns of the monotonic clock.
 
     A thread makes progress when it has a stack that it did not have before, or when collectives make progress. A process is
     busy when it, or a child, uses the CPU, reads or writes. A waiting loop has the same stacks repeatedly.
@@ -72,7 +72,7 @@ class Stillness:
 
 
 def _is_work(before: _Progress, after: _Progress, elapsed_ns: int) -> bool:
-    """Whether a process did something in between, beyond threads that only wake and look."""
+    """Whether a process was busy in between, apart from polling threads."""
     most_ns = _MAX_IDLE_CPU_SHARE * elapsed_ns
     ran_ns = (cpu_ns - before.threads.get(thread, 0) for thread, cpu_ns in after.threads.items())
     polling_ns = sum(cpu_ns for cpu_ns in ran_ns if cpu_ns <= most_ns)
@@ -87,7 +87,7 @@ def _done() -> _Progress:
 
 
 def _cpu_of_threads() -> dict[int, int]:
-    """CPU time (ns) of each thread of this process but this one."""
+    """Kernel thread id -> CPU time of each other thread of this process, ns."""
     found: dict[int, int] = {}
     with suppress(OSError):
         for thread in map(int, os.listdir("/proc/self/task")):
@@ -102,7 +102,7 @@ def _stack_hash(thread: int) -> int:
 
 
 def _cpu_of_children(pid: int) -> int:
-    """CPU time (ns) of the living children of a process, and of theirs; 0 where Linux does not tell."""
+    """CPU time of the live descendants of a process, ns; 0 if unknown."""
     total, tick_ns = 0, 10**9 // os.sysconf("SC_CLK_TCK")
     for child in _children(pid):
         with suppress(OSError, ValueError, IndexError), open(f"/proc/{child}/stat") as file:

@@ -1,8 +1,8 @@
-"""The stack of a DataLoader's worker, asked for from the process that waits for it.
+"""Request the stacks of a DataLoader worker from the process that waits for it.
 
-A worker has Python's faulthandler write its stacks at a signal: that costs nothing until it is asked for, needs no thread in
-the worker, and works where native code holds Python's lock. What is written goes to a file in memory, which the asker finds
-among the worker's open files. All of it is Linux's: elsewhere no stack is told.
+In a worker, Python's faulthandler writes the stacks at a signal: this costs nothing until it is requested, needs no thread
+in the worker, and works while native code holds the GIL. The stacks go to a file in memory, which the requesting process finds
+among the worker's open files. This works on Linux only; elsewhere there are no stacks.
 """
 
 import faulthandler
@@ -18,20 +18,20 @@ _BEGINS = b"(most recent call first):"
 
 
 def _signal() -> int:
-    """A real-time signal, of which hardly any program uses one, and away from the two ends, where those begin that do."""
+    """A real-time signal in the middle of the range: few programs use these signals, and those start at the ends."""
     return int(signal.SIGRTMAX) - 7
 
 
 def listen() -> None:
-    """In a worker: write all stacks when asked. Does nothing where the signal has a handler, or is ignored, already."""
+    """In a worker: write all stacks at the signal. Does nothing if the signal is already handled or ignored."""
     if not hasattr(os, "memfd_create") or _is_set("SigCgt", "self") or _is_set("SigIgn", "self"):
         return
     faulthandler.register(_signal(), file=os.memfd_create(_NAME), all_threads=True, chain=False)
 
 
 def dump_of(pid: int) -> str | None:
-    """The stacks of the worker `pid`, as faulthandler writes them; None where it does not listen, or does not answer within
-    half a second."""
+    """Stacks of the worker `pid` in the format of faulthandler; None if it has no handler, or does not answer within half a
+    second."""
     with suppress(OSError):
         path = _file_of(pid)
         # The signal would end a process that does not catch it.

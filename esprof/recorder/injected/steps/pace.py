@@ -1,8 +1,7 @@
-"""Finds what ends the steps of the job: the job's own word, an optimizer, a DataLoader's batches, or the calls of a module.
+"""Find what ends the steps of the job: its own calls, an optimizer, a DataLoader's batches, or the calls of a module.
 
-A job that trains shows it by an optimizer. Of one that does not, such as inference or evaluation, a step is what lies
-between two batches of a DataLoader where modules are called in between, and without a DataLoader what lies between two calls
-of the outermost module.
+A training job has an optimizer. In other jobs, such as inference or evaluation, a step is the time between two batches of a
+DataLoader if modules are called in between and, without a DataLoader, the time between two calls of the outermost module.
 """
 
 import functools
@@ -27,14 +26,14 @@ _MAX_MARKS_OF_OTHERS = 50
 follow another."""
 
 _MAX_ABSENCE_S = 30.0
-"""A thread that has not come for so long has handed over to others: the main thread, say, which only tried the model."""
+"""Absence after which another thread may take over: the main thread, for example, may only have tried the model."""
 
 _MAX_BATCHES_BEFORE_TRAINING = 20
 """Batches without gradients after which a process whose optimizer has never stepped counts as one that only evaluates:
 trainers that try the validation before the training take fewer."""
 
 _MAX_CALLS_IN_BATCH = 1000
-"""Calls of modules within one batch from which on the batch tells no steps: the loop goes on without the loader."""
+"""Calls of modules within one batch above which batches mark no steps: the loop continues without the loader."""
 
 
 class Pace:
@@ -70,7 +69,7 @@ class Pace:
         self._calls.install()
 
     def job_stepped(self) -> None:
-        """The job says that a step ends."""
+        """End a step at the job's request."""
         self._boundary(PacedBy.JOB)
 
     def batch_wanted(self, iterator: Any) -> None:
@@ -115,7 +114,7 @@ class Pace:
             self._boundary(PacedBy.MODULE)
 
     def _is_in_batch(self) -> bool:
-        """Whether a loop over a DataLoader goes on in this thread."""
+        """Whether this thread is in a loop over a DataLoader."""
         iterator = self._iterator() if self._iterator is not None else None
         return (
             iterator is not None
@@ -135,14 +134,14 @@ class Pace:
 
 
 class OneThread:
-    """The first thread that comes here, until it has ended or has long not come."""
+    """Selects the first thread that calls, until it has ended or has not called for long."""
 
     def __init__(self) -> None:
         self._thread: weakref.ref[threading.Thread] | None = None
         self._came = 0.0
 
     def is_here(self) -> bool:
-        """Whether this thread is the one."""
+        """Whether the calling thread is the selected one."""
         one, here, now = (
             self._thread() if self._thread is not None else None,
             threading.current_thread(),
@@ -157,9 +156,9 @@ class OneThread:
 
 
 class _First:
-    """Of several things of a kind, the one that marks the steps: the first that shows, until it is gone or stops.
+    """Selects one of several objects of a kind to mark the steps: the first one, until it is freed or stops.
 
-    `begins` says that what it does first begins a step, and ends none.
+    With `begins`, its first mark starts a step and ends none.
     """
 
     def __init__(self, *, begins: bool) -> None:
@@ -168,7 +167,7 @@ class _First:
         self._others = 0
 
     def marks(self, thing: object) -> bool:
-        """Whether what `thing` does now ends a step."""
+        """Whether a mark of `thing` ends a step now."""
         one = self._one() if self._one is not None else None
         self._others = 0 if one is thing else self._others + 1
         if one is None or self._others > _MAX_MARKS_OF_OTHERS:

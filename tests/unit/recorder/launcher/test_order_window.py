@@ -142,7 +142,7 @@ def test_a_rank_that_first_steps_later_is_waited_for(tmp_path, ranks):
     assert [answer.rank for answer in attached(tmp_path / "run", react).ranks] == [0, 1, 2]
 
 
-def test_of_parts_the_one_of_rank_0_is_asked_and_all_answer(tmp_path):
+def test_the_launcher_of_rank_0_gets_the_order_and_all_ranks_answer(tmp_path):
     made = [Rank(tmp_path / f"part-{rank:05d}" / "raw", rank) for rank in (0, 1)]
     report = attached(tmp_path, lambda: [rank.window(40, 47) for rank in made], raw=tmp_path / "part-00000" / "raw")
     assert len(report.ranks) == 2
@@ -200,6 +200,6 @@ def test_another_user_s_job_is_left_to_that_user(tmp_path, ranks, monkeypatch):
     assert orders(tmp_path / "run" / "raw") == []
 
 
-def test_ranks_that_fared_alike_are_told_together():
+def test_ranks_with_the_same_outcome_share_a_line():
     answers = [RankAnswer(rank, "recorded", (40, 47)) for rank in (0, 1, 3)] + [RankAnswer(2, "lost", reason="why")]
     assert str(Attached(tuple(answers))) == "ranks 0–1, 3 recorded steps 40 to 47\nrank 2 lost: why"

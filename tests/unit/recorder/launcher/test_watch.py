@@ -69,7 +69,7 @@ def test_nothing_is_said_of_a_job_that_runs(job):
     assert list(job.raw.glob("orders/*")) == []
 
 
-def test_a_standstill_is_reported_at_once_where_all_ranks_are_seen_and_only_once(job):
+def test_a_hang_is_reported_once_and_at_once_if_all_ranks_are_seen(job):
     job.take(WAITING, ELSEWHERE)
     assert job.look(5) == HUNG
 
@@ -90,7 +90,7 @@ def test_a_rank_that_gives_no_sign_is_named_in_the_end(job):
     assert said[1].startswith("  rank 1 does not respond")
 
 
-def test_a_wait_that_has_just_begun_is_looked_at_again(job):
+def test_a_wait_that_has_just_started_is_examined_again(job):
     began = snapshot(0, [call(1), call(2, over=False, at_ns=WAITING.at_ns - S)])
     job.take(began, ELSEWHERE)
     assert job.look(4) == []
@@ -110,7 +110,7 @@ def test_snapshots_of_slow_steps_are_not_for_the_launcher(job):
     assert job.look(4) == []
 
 
-def test_the_end_of_a_standstill_is_said_and_the_next_one_is_reported(job):
+def test_the_end_of_a_hang_and_the_next_hang_are_reported(job):
     job.take(WAITING, ELSEWHERE)
     assert job.look(2) == HUNG
     (job.raw / "rank-00000.roll.0.jsonl").write_text('{"kind":"steps"}\n')
@@ -160,14 +160,14 @@ def test_a_rank_that_ended_in_peace_did_not_die(job, last):
     assert job.look(4)[-1] == "  rank 1 has ended"
 
 
-def test_ranks_that_the_launcher_ended_are_not_mourned(job):
+def test_ranks_that_the_launcher_ended_are_not_reported(job):
     for rank in (0, 1):
         (job.raw / f"fatal-{rank:05d}.txt").write_text(SIGTERM_TEXT)
         job.end(rank)
     assert job.look(4) == []
 
 
-def test_a_job_that_is_killed_as_a_whole_is_not_mourned(job):
+def test_a_job_that_is_killed_as_a_whole_is_not_reported(job):
     job.end(0)
     job.end(1)
     assert job.look(4) == []

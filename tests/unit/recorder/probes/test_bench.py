@@ -58,7 +58,7 @@ def test_a_budget_that_is_used_up_leaves_the_smallest_size_and_says_where_it_end
     assert left["by_budget"]
 
 
-def test_who_has_no_part_in_it_notes_nothing(bench, path):
+def test_a_rank_that_does_not_take_part_notes_nothing(bench, path):
     bench.sweep(bench.mine("copy", "memory", "bytes"), [8], lambda _: None)
     assert noted(path, "point") == []
 

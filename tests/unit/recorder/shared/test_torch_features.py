@@ -36,7 +36,7 @@ def test_the_profiler_gets_the_options_that_this_torch_knows(monkeypatch):
     assert config.enable_cuda_sync_events is True
 
 
-def test_what_is_missing_is_told(monkeypatch):
+def test_missing_features_are_reported(monkeypatch):
     monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", OlderConfig)
     monkeypatch.setattr(torch_features, "flight_dumps", list)
     flight, windows = torch_features.lacking()

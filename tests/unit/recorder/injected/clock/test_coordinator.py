@@ -91,7 +91,7 @@ def elsewhere(monkeypatch, server):
     monkeypatch.setattr(coordinator, "_address_in_store", lambda: address)
 
 
-def test_a_reading_is_as_right_as_it_says_however_late_both_look(server, client):
+def test_a_reading_is_within_its_error_however_late_both_sides_read(server, client):
     time.sleep(0.2)  # The kernel begins to note times a moment after it was asked to.
     client.ask(None)
     time.sleep(0.2)
@@ -185,7 +185,7 @@ def test_with_many_ranks_a_window_begins_when_all_have_asked(tmp_path):
     assert 2000 / interval_s(2000) <= 200
 
 
-def test_a_step_is_kept_if_it_can_be_and_overlapping_windows_are_one(tmp_path):
+def test_a_requested_step_is_honoured_and_overlapping_windows_are_one(tmp_path):
     rank = Rank(tmp_path / "raw")
     leader = rank.leader()
     for at in (500, 501, 3, 42, 600):

@@ -133,7 +133,7 @@ def test_a_job_of_long_steps_is_given_three_times_the_longest(raw):
     assert rank.reasons == ["hang"]
 
 
-def test_collectives_that_move_in_a_long_step_and_stop_again_are_another_standstill(raw, monkeypatch):
+def test_collectives_that_move_in_a_long_step_and_stop_again_are_another_hang(raw, monkeypatch):
     rank = Rank(raw, steps=0)
     status = iter([b"1", b"2", b"3", b"3", b"3", b"3"])
     monkeypatch.setattr(flight, "collective_progress", lambda: next(status))
@@ -216,7 +216,7 @@ def test_the_files_are_for_the_user_alone(raw):
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_exception_that_ends_the_process_is_kept(raw, monkeypatch):
+def test_the_exception_that_ends_the_process_is_stored(raw, monkeypatch):
     rank = Rank(raw)
     rank.watch.close()
     assert rank.reasons == []
@@ -228,7 +228,7 @@ def test_the_exception_that_ends_the_process_is_kept(raw, monkeypatch):
     (taken,) = rank.log.snapshots
     assert (taken.reason, taken.error_type) == ("error", "ValueError")
     assert taken.error == "ValueError: invalid literal for int() with base 10: 'many'"
-    assert taken.location.function == "test_the_exception_that_ends_the_process_is_kept"
+    assert taken.location.function == "test_the_exception_that_ends_the_process_is_stored"
 
 
 def test_the_ninety_ninth_percentile_is_of_the_steps_before():

@@ -58,12 +58,12 @@ def test_a_thread_that_waits_stands_still():
         assert looked_at(ident, lambda stillness: stillness.idle_ns > PATIENCE_NS)
 
 
-def test_a_loop_that_waits_comes_to_no_new_place():
+def test_a_waiting_loop_makes_no_progress():
     with thread(lambda over: over.wait(0.005)) as ident:
         assert looked_at(ident, lambda stillness: stillness.same_place_ns > PATIENCE_NS)
 
 
-def test_threads_that_only_wake_and_look_do_nothing(process_groups):
+def test_polling_threads_are_not_busy(process_groups):
     with thread(lambda over: over.wait()) as ident:
         assert looked_at(ident, lambda stillness: stillness.idle_ns > PATIENCE_NS)
 
@@ -78,7 +78,7 @@ def test_threads_that_come_and_go_do_something():
         assert looked_at(ident, lambda stillness: stillness.same_place_ns > PATIENCE_NS > stillness.idle_ns)
 
 
-def test_who_computes_at_one_place_does_something():
+def test_a_process_that_computes_at_one_line_is_busy():
     def compute(over):
         while not over.is_set():
             pass

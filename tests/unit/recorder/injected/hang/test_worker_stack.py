@@ -39,7 +39,7 @@ def child():
         os.waitpid(pid, 0)
 
 
-def test_the_stack_of_a_process_that_listens_is_told_each_time(child):
+def test_the_stack_of_a_listening_process_is_returned_each_time(child):
     pid = child(listen)
     for _ in range(2):
         frames = main_stack(dump_of(pid))

@@ -34,7 +34,7 @@ class Part:
         self.closed += 1
 
 
-def test_parts_come_round_until_the_end_and_notes_are_written_last(tmp_path):
+def test_tasks_run_until_the_end_and_notes_are_written_last(tmp_path):
     part, order = Part(), []
     writer = BackgroundWriter(lambda: order.append(part.closed), [(part, CircuitBreaker("x", Log()))])
     writer.start()
@@ -46,7 +46,7 @@ def test_parts_come_round_until_the_end_and_notes_are_written_last(tmp_path):
     assert part.ticks == ticks
 
 
-def test_a_fault_ends_its_part_alone_and_is_said_once(capsys):
+def test_a_fault_ends_only_its_task_and_is_reported_once(capsys):
     broken, sound = Part(fails_at=2), Part()
     writer = BackgroundWriter(
         lambda: None, [(broken, CircuitBreaker("the broken part", Log())), (sound, CircuitBreaker("x", Log()))]

@@ -198,7 +198,7 @@ def test_a_row_that_does_not_fit_leaves_the_next_one_readable(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"first\nstopped\n"
 
 
-def test_a_line_larger_than_the_limit_is_kept_whole(tmp_path):
+def test_a_line_larger_than_the_limit_is_stored_completely(tmp_path):
     file = RollingFile(str(tmp_path / "rank"), 10)
     for letter in b"abc":
         file.write(bytes([letter]) * 50 + b"\n")

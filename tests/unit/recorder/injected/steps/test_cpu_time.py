@@ -32,7 +32,7 @@ def spin(ns):
         pass
 
 
-def test_nothing_is_known_of_the_time_before_the_first_border(meter):
+def test_the_time_before_the_first_boundary_is_unknown(meter):
     assert meter.at_boundary() == Ran()
 
 
@@ -71,7 +71,7 @@ def test_a_step_that_another_thread_goes_on_with_is_not_known(meter):
     [("throttled_usec 5\n", "throttled_usec 9\n"), ("throttled_time 5000\n", "throttled_time 9000\n")],
     ids=["v2", "v1"],
 )
-def test_throttling_is_told_since_the_last_time(meter, group, before, after):
+def test_throttled_time_counts_from_the_last_reading(meter, group, before, after):
     group.write_text(f"nr_periods 7\n\n{before}")
     meter.at_boundary()
     group.write_text(f"nr_periods 8\n\n{after}")
