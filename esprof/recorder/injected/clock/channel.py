@@ -23,8 +23,8 @@ MAX_ORDERS = 4
 
 _SIGNATURE_BYTES = 16
 _FIELDS = 4 + MAX_ORDERS
-"""Fields of a packet: its kind, the number of the question, when the question arrived and was answered, and the orders or the
-request."""
+"""Fields of a packet: its kind, the number of the question, when the question arrived and was answered, and the orders or
+the request."""
 _BODY = struct.Struct(f"!B{_FIELDS - 1}q")
 _ASK, _ANSWER = 1, 2
 

@@ -1,8 +1,8 @@
 """Request the stacks of a DataLoader worker from the process that waits for it.
 
 In a worker, Python's faulthandler writes the stacks at a signal: this costs nothing until it is requested, needs no thread
-in the worker, and works while native code holds the GIL. The stacks go to a file in memory, which the requesting process finds
-among the worker's open files. This works on Linux only; elsewhere there are no stacks.
+in the worker, and works while native code holds the GIL. The stacks go to a file in memory, which the requesting process
+finds among the worker's open files. This works on Linux only; elsewhere there are no stacks.
 """
 
 import faulthandler
