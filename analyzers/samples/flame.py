@@ -1,4 +1,4 @@
-"""Where the Python of the training threads was: sampled stacks as trees of functions, bounded for a page."""
+"""Sampled Python stacks of the training threads as trees of functions, bounded in size for a page."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,52 +16,52 @@ from esprof.core.types import NS_PER_US, Ns, Rank, us
 SampledPhase = Literal["stack", "plain", "timed"]
 
 PHASES: tuple[SampledPhase, ...] = ("stack", "plain", "timed")
-"""Steps whose samples are taken, best first: those of `stack` steps are twenty times as dense, and the profiler of `timed`
-ones slows what it sees."""
+"""Phases whose samples are used, best first: `stack` steps are sampled twenty times as densely, and the profiler slows
+`timed` steps."""
 
 MIN_SHARE_OF_TREE = 0.005
-"""Share of a tree's time below which a function is joined with others."""
+"""Share of a tree's time below which functions are joined into one node."""
 
 MAX_NODES = 200
-"""Functions that keep a node of their own in the tree of all ranks."""
+"""Most functions with a node of their own in the tree of all ranks."""
 
 MAX_NODES_OF_A_RANK = 60
-"""The same, in the tree of one rank beside it."""
+"""Most functions with a node of their own in the tree of one rank."""
 
 MAX_RANKS_APART = 5
-"""Ranks that have a tree of their own, beside that of all."""
+"""Most ranks with a tree of their own, in addition to the tree of all ranks."""
 
 MAX_LINES_NAMED = 3
-"""Lines that are named of one function."""
+"""Most lines listed for one function."""
 
 _PLUMBING = ("Module._wrapped_call_impl", "Module._call_impl")
 """Functions of `torch/nn/modules/module.py` through which each module's `forward` is called."""
 
 
 class LineShare(msgspec.Struct, frozen=True):
-    """A line that a function was at, and for which share of its time, in per cent."""
+    """A line of a function, and its share of the function's time in per cent."""
 
     line: int
     pct: float
 
 
 class FlameNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A function as its callers called it, or (without file) several that are joined. Times hold those of its callees."""
+    """A function under one chain of callers, or (without file) several joined functions. Times include callees."""
 
     function: str
     file: str
     origin: Origin
     parent: int
-    """Index of its caller in the tree; -1 for one that nobody called."""
+    """Index of the caller in the tree; -1 for the outermost functions."""
     us: float
     cpu_us: float | None
-    """How much of the time the thread ran on a CPU; None where that is not known."""
+    """Time that the thread ran on a CPU; None if unknown."""
     lines: tuple[LineShare, ...]
-    """Most time first, at most `MAX_LINES_NAMED`."""
+    """Longest time first, at most `MAX_LINES_NAMED`."""
 
 
 class FlameTree(msgspec.Struct, frozen=True, kw_only=True):
-    """The stacks of one rank, or of all where `rank` is None. A caller stands before its callees."""
+    """The stacks of one rank, or of all ranks if `rank` is None. Callers precede their callees."""
 
     rank: Rank | None
     samples: int
@@ -71,7 +71,7 @@ class FlameTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flame(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampled stacks of the steps of one phase. The first tree is that of all ranks, those of single ranks follow."""
+    """Sampled stacks of the steps of one phase. The first tree is of all ranks; trees of single ranks follow."""
 
     phase: SampledPhase
     ranks: tuple[Rank, ...]
@@ -81,17 +81,17 @@ class Flame(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class RankStacks:
-    """Distinct stacks of one rank, as the table has them; arrays have an entry for each."""
+    """Distinct stacks of one rank; arrays have one entry per stack."""
 
     stacks: tuple[str, ...]
     dur_ns: np.ndarray
     cpu_ns: np.ndarray | None
-    """None where the time on a CPU is not known of all."""
+    """None if the time on a CPU is unknown for any sample."""
     samples: int
 
 
 def flame(samples: JobSamples) -> Flame | None:
-    """The stacks of the best phase that has samples on any rank; None where no rank has any."""
+    """Trees of the best phase that has samples on any rank; None if no rank has samples."""
     phase, sampled = chosen(samples)
     if not sampled:
         return None
@@ -102,9 +102,9 @@ def flame(samples: JobSamples) -> Flame | None:
 
 
 def collapsed(samples: JobSamples, rank: Rank | None = None) -> str:
-    """The stacks of the same samples, of one rank or of all, in the format of flamegraph.pl: `caller;callee µs` a line.
+    """The same stacks, of one rank or of all, in the format of flamegraph.pl: one `caller;callee µs` per line.
 
-    Functions are named with their file, the innermost with its line. Empty where there are no samples.
+    Functions have their file, the innermost also its line. Empty if there are no samples.
     """
     _, sampled = chosen(samples)
     lines: Counter[str] = Counter()
@@ -116,7 +116,7 @@ def collapsed(samples: JobSamples, rank: Rank | None = None) -> str:
 
 
 def chosen(samples: JobSamples) -> tuple[SampledPhase, dict[Rank, RankStacks]]:
-    """The best phase that has samples on any rank, and the stacks sampled in it, by rank; none where there is none."""
+    """The best phase that has samples on any rank, and its stacks by rank; no stacks if no phase has samples."""
     for phase in PHASES:
         found = {rank: of_rank for rank in samples.run.ranks if (of_rank := _sampled(samples, rank, phase)).samples}
         if found:
@@ -140,7 +140,7 @@ def _sampled(samples: JobSamples, rank: Rank, phase: SampledPhase) -> RankStacks
 
 
 def _steps_in(steps: JobSteps, rank: Rank, phase: SampledPhase) -> np.ndarray:
-    """The numbers of the steps in `phase`, without the job's first step, which holds what a job does only once."""
+    """Numbers of the steps in `phase`. Plain steps exclude the job's first, which includes one-time work."""
     numbers = steps.in_phase(rank, phase)
     if phase != "plain":
         return numbers
@@ -150,7 +150,7 @@ def _steps_in(steps: JobSteps, rank: Rank, phase: SampledPhase) -> np.ndarray:
 
 
 def _most_different(sampled: dict[Rank, RankStacks]) -> list[Rank]:
-    """At most MAX_RANKS_APART of the ranks, ascending: those that spend their time least as the ranks do on average."""
+    """At most MAX_RANKS_APART ranks, ascending: those whose shares of time by function differ most from the mean."""
     shares = {rank: _innermost(stacks) for rank, stacks in sampled.items()}
     mean: dict[tuple[str, str], float] = {}
     for of_rank in shares.values():
@@ -164,7 +164,7 @@ def _most_different(sampled: dict[Rank, RankStacks]) -> list[Rank]:
 
 
 def _innermost(sampled: RankStacks) -> dict[tuple[str, str], float]:
-    """Share of the time in which each (file, function) is the innermost."""
+    """Share of the time in which each (file, function) is innermost."""
     total = max(1, int(sampled.dur_ns.sum()))
     found: dict[tuple[str, str], float] = {}
     for stack, ns in zip(sampled.stacks, sampled.dur_ns.tolist(), strict=True):
@@ -175,7 +175,7 @@ def _innermost(sampled: RankStacks) -> dict[tuple[str, str], float]:
 
 @dataclass
 class _Node:
-    """A function as its callers called it, while a tree grows."""
+    """A node of a tree under construction."""
 
     frame: Frame
     ns: Ns = 0
@@ -186,18 +186,18 @@ class _Node:
 
 def _tree(rank: Rank | None, sampled: Sequence[RankStacks]) -> FlameTree:
     root = _grown(sampled)
-    tells_cpu = all(one.cpu_ns is not None for one in sampled)
+    has_cpu_ns = all(one.cpu_ns is not None for one in sampled)
     return FlameTree(
         rank=rank,
         samples=sum(one.samples for one in sampled),
         us=us(root.ns),
-        cpu_us=us(root.cpu_ns) if tells_cpu else None,
-        nodes=tuple(_bounded(root, MAX_NODES if rank is None else MAX_NODES_OF_A_RANK, tells_cpu)),
+        cpu_us=us(root.cpu_ns) if has_cpu_ns else None,
+        nodes=tuple(_bounded(root, MAX_NODES if rank is None else MAX_NODES_OF_A_RANK, has_cpu_ns)),
     )
 
 
 def _grown(sampled: Sequence[RankStacks]) -> _Node:
-    """All stacks as one tree, whose root stands for the thread."""
+    """One tree of all stacks; its root represents the thread."""
     root = _Node(Frame("", 0, ""))
     for one in sampled:
         cpu = np.zeros_like(one.dur_ns) if one.cpu_ns is None else one.cpu_ns
@@ -211,7 +211,7 @@ def _grown(sampled: Sequence[RankStacks]) -> _Node:
 
 
 def _path(root: _Node, stack: str) -> Iterator[tuple[_Node, int]]:
-    """The nodes of a stack from `root` on, each with the line that it was at; of a function that calls itself, one node."""
+    """The nodes of a stack from `root` on, each with its line; direct recursion has one node."""
     yield root, 0
     frames = list(map(frame, stack.splitlines()))
     node, before = root, None
@@ -227,8 +227,8 @@ def _path(root: _Node, stack: str) -> Iterator[tuple[_Node, int]]:
         before = key
 
 
-def _bounded(root: _Node, most: int, tells_cpu: bool) -> Iterator[FlameNode]:
-    """The nodes under `root` that are large enough, the small callees of each function joined into one."""
+def _bounded(root: _Node, most: int, has_cpu_ns: bool) -> Iterator[FlameNode]:
+    """The nodes under `root` that are large enough; the small callees of each function are joined into one node."""
     least = max(MIN_SHARE_OF_TREE * root.ns, _smallest(root, most))
     waiting, count = [(root, -1)], 0
     while waiting:
@@ -236,17 +236,17 @@ def _bounded(root: _Node, most: int, tells_cpu: bool) -> Iterator[FlameNode]:
         small = [callee for callee in node.callees.values() if callee.ns < least]
         large = [callee for callee in node.callees.values() if callee.ns >= least]
         for callee in sorted(large, key=lambda one: -one.ns):
-            yield _shown(callee, parent, tells_cpu)
+            yield _shown(callee, parent, has_cpu_ns)
             waiting.append((callee, count))
             count += 1
         joined = _Node(Frame("", 0, f"{len(small)} more"), sum(n.ns for n in small), sum(n.cpu_ns for n in small))
         if joined.ns >= MIN_SHARE_OF_TREE * root.ns:
-            yield _shown(joined, parent, tells_cpu)
+            yield _shown(joined, parent, has_cpu_ns)
             count += 1
 
 
 def _smallest(root: _Node, most: int) -> Ns:
-    """The time that a node must have for at most `most` to have it. A caller always has as much as its callees."""
+    """Smallest time of a node, ns, that at most `most` nodes reach. Callers have at least the time of their callees."""
     times, waiting = [], [root]
     while waiting:
         node = waiting.pop()
@@ -255,7 +255,7 @@ def _smallest(root: _Node, most: int) -> Ns:
     return sorted(times, reverse=True)[most] + 1 if len(times) > most else 0
 
 
-def _shown(node: _Node, parent: int, tells_cpu: bool) -> FlameNode:
+def _shown(node: _Node, parent: int, has_cpu_ns: bool) -> FlameNode:
     lines = [
         LineShare(line, round(100 * ns / node.ns, 1)) for line, ns in node.lines.most_common(MAX_LINES_NAMED) if line
     ]
@@ -265,13 +265,13 @@ def _shown(node: _Node, parent: int, tells_cpu: bool) -> FlameNode:
         origin=node.frame.origin,
         parent=parent,
         us=us(node.ns),
-        cpu_us=us(node.cpu_ns) if tells_cpu else None,
+        cpu_us=us(node.cpu_ns) if has_cpu_ns else None,
         lines=tuple(lines),
     )
 
 
 def _collapsed(stack: str) -> Iterator[str]:
-    """The frames of a stack as flamegraph.pl reads them: `;` stands between them, and a line ends with a number."""
+    """The frames of a stack as flamegraph.pl reads them. `;` separates frames there, so that `,` replaces it."""
     frames = list(map(frame, stack.splitlines()))
     for depth, one in enumerate(frames):
         line = f":{one.line}" if depth == len(frames) - 1 and one.line else ""

@@ -1,4 +1,4 @@
-"""How long functions of the job's own code take in the steps of the whole run, from sampled stacks that were sampled."""
+"""Time that functions of the job's own code take in the steps of the whole run, estimated from sampled stacks."""
 
 import re
 from collections import Counter, defaultdict
@@ -17,38 +17,39 @@ from esprof.core.types import NS_PER_US, Ns, Rank
 from esprof.run.stacks import SourceLocation, functions_of, is_own
 
 MIN_SAMPLES = 8
-"""Samples of a function, on all ranks, from which on they tell how long it takes."""
+"""Fewest samples of a function, over all ranks, from which its time is estimated."""
 
 MAX_SHARE_OF_TRAINING = 0.1
-"""Most of a function's samples that may lie in work of the training itself that it calls, or that calls it: the rest is
-its own."""
+"""Largest share of a function's samples in training work that it calls, or that calls it. A function with a larger share
+is part of the training."""
 
 MIN_SHARE_OF_STACKS_LEADING = 0.9
-"""A function on a larger share of all stacks holds the training loop or leads to it: each of its lines counts alone."""
+"""A function on at least this share of all stacks contains the training loop or leads to it. Its lines are reported
+separately."""
 
 MIN_SHARE_OF_STEP = 0.03
-"""Least share of a step of a function that is known from samples alone: smaller shares are rarely significant."""
+"""Smallest share of a step that is reported from samples alone: smaller ones are rarely statistically significant."""
 
 MIN_SHARE_PASSED_ON = 0.8
-"""A function that spends so large a share of its time in another one is named by that."""
+"""A function that spends at least this share of its time in a callee is reported under the callee's name."""
 
 MIN_TENSOR_WORK_NS: Ns = 200 * NS_PER_US
-"""A function that is mostly in operations longer than this, ns, is work on tensors, whatever it is for."""
+"""A function that spends most samples in operations longer than this works on tensors: it is no Python overhead."""
 
 MIN_RECORDED_SAMPLES = 3
-"""Looks at a function while operations were recorded from which on they tell whether it is."""
+"""Fewest samples of a function in recorded steps from which it may be classified as work on tensors."""
 
 _TRAINING = re.compile(
     r"torch/nn/modules/module\.py\(\d+\): .*_call_impl|: _engine_run_backward$|torch/(optim|utils/data|distributed)/",
     re.MULTILINE,
 )
-"""Finds, below a function, what is no work of its own: modules, the backward pass, the optimizer, input, collectives."""
+"""Matches callees that are part of the training: modules, the backward pass, the optimizer, input, collectives."""
 
 _INPUT = "torch/utils/data/"
-"""Is in the lines above a function that makes batches."""
+"""Substring of a frame above a function that makes batches."""
 
 _CALLS_MODEL = ("_call_impl", ": _engine_run_backward")
-"""Ends a line that calls the forward of a module, or a backward, or a hook."""
+"""Ends of frames that call a module's forward pass, a backward pass, or a hook."""
 
 
 @dataclass(frozen=True)
@@ -60,23 +61,23 @@ class _Called:
     line: str
     """As `file(line): function`."""
     is_training: bool
-    """Whether it is then a part of the training: it calls the model, say, or is called by it."""
+    """Whether it is part of the training on this stack: it calls the model, for example, or is called by it."""
     is_input: bool
-    """Whether it is then at work on a batch."""
+    """Whether it makes a batch on this stack."""
 
 
 @dataclass(frozen=True)
 class OwnFunction:
-    """A function of the job's own code that is no part of the training, and what it takes of the run."""
+    """A function of the job's own code that is not part of the training, and its time."""
 
     location: SourceLocation
-    """The line at which most of its time is spent, and what that led to."""
+    """The line at which most of its time is spent, and the innermost frame below that line."""
     functions: frozenset[str]
-    """The function, and those of the job's own that it calls, as `file: function`."""
+    """The function and its callees in the job's own code, as `file: function`."""
     took_ns: dict[Rank, float]
-    """What it takes of a mean step without profiler, by rank, ns."""
+    """Time in a mean step without profiler, by rank, ns."""
     ran: float
-    """Share of that time that the threads ran."""
+    """Share of that time in which the threads ran on a CPU."""
     measured: MeasuredPrice
 
 
@@ -90,10 +91,10 @@ class FunctionTimes:
         self._steps = self._job.numbers("plain")
         self._stacks: list[str] = []
         self._rank_of_stack: list[int] = []
-        """Column of the rank that each is of."""
+        """Column of the rank of each stack."""
         of_ranks = [self._samples_of(rank) for rank in run.ranks]
-        # The samples of all ranks: column of the rank, number of the step among those without profiler, stack, ns, and what
-        # of that the thread ran.
+        # One entry per sample: column of the rank, position of the step among those without profiler, stack, duration (ns),
+        # and the time in which the thread ran (ns).
         self._rank, self._at, self._stack, self._ns, self._ran = (
             np.concatenate([np.zeros(0, np.int64), *columns]) for columns in zip(*of_ranks, strict=True)
         )
@@ -112,53 +113,57 @@ class FunctionTimes:
         return rank_of_sample, np.searchsorted(self._steps, rank_samples.step[inside]), number, own_ns, ran_ns
 
     def of(self, function: re.Pattern[str]) -> MeasuredPrice | None:
-        """What the functions that the pattern finds (as `file(line): function`) take in a mean step, with all that they
-        call, the mean over ranks.
+        """Time of the functions that match the pattern (as `file(line): function`) in a mean step, including callees, as a
+        mean over ranks.
 
-        None where too little was sampled, or where they are a part of the training: what would be left of it without them
-        nobody can tell.
+        None if there are too few samples, or if the functions are part of the training: the duration of a step without them
+        is then unknown.
         """
         found = [next((one for one in chain if function.search(one.line)), None) for chain in self._chains]
         return self._measured(found, np.ones(len(self._steps), bool)) if self._is_own(found) else None
 
     def own(self, leading: Collection[str]) -> Iterator[OwnFunction]:
-        """The functions, but those that are `leading` to the training loop (as `file: function`), that take much of a step
-        on the mean rank, those first that take most: Python code, and operations so short that it is Python that they cost.
+        """The functions that take much of a step on the mean rank, longest first, without those `leading` to the training
+        loop (as `file: function`).
 
-        Slow steps do not count: what they do is told of them.
+        Functions that work on tensors are left out: the cost of the others is that of Python. Slow steps are excluded: they
+        have findings of their own.
         """
         named: set[str] = set()
         for function, spent in self._costly(leading):
             if function in named or spent.mean() < MIN_SHARE_OF_STEP * self._step_ns:
                 continue
-            found = self._finding(function)
+            found = self._calls_of(function)
             if self._is_own(found) and not self._is_tensor_work(function) and (one := self._described(function, found)):
                 named |= one.functions
                 yield one
 
     def alone(self, leading: Collection[str]) -> Iterator[OwnFunction]:
-        """The functions that take much of a usual step of one rank, and next to nothing of the others', whatever they
-        call. Those that make batches are left out: input has findings of its own."""
+        """The functions that take much of a usual step on one rank and hardly any time on the others, whatever they call.
+        Functions that make batches are left out: input has findings of its own."""
         if len(self._run.ranks) < 2:
             return
         costly = self._costly(leading)
-        lone = {function for function, spent in costly if np.sort(spent)[-2] <= MAX_SHARE_OF_TRAINING * spent.max()}
+        on_one_rank = {
+            function for function, spent in costly if np.sort(spent)[-2] <= MAX_SHARE_OF_TRAINING * spent.max()
+        }
         named: set[str] = set()
         for function, spent in costly:
-            if function not in lone - named or spent.max() < MIN_SHARE_OF_STEP * self._step_ns:
+            if function not in on_one_rank - named or spent.max() < MIN_SHARE_OF_STEP * self._step_ns:
                 continue
-            found = self._finding(function)
+            found = self._calls_of(function)
             is_input = any(called.is_input for called in found if called)
             if (
                 not is_input
                 and self._is_in(found).sum() >= MIN_SAMPLES
-                and (one := self._described(function, found, lone))
+                and (one := self._described(function, found, on_one_rank))
             ):
                 named |= one.functions
                 yield one
 
     def _costly(self, leading: Collection[str]) -> list[tuple[str, np.ndarray]]:
-        """(function, what it takes of a usual step of each rank, ns) of those that are not `leading`, callers first."""
+        """(function, its time in a usual step of each rank in ns) without the `leading` ones: longest first, and callers
+        before callees."""
         if len(self._steps) < MIN_STEPS:
             return []
         spent: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(len(self._run.ranks)))
@@ -169,17 +174,18 @@ class FunctionTimes:
                 spent[function][rank] += ns
             for at, one in enumerate(chain):
                 depth[one.function] = min(at, depth.get(one.function, at))
-        # A function that is all that its caller does takes as long.
+        # A caller that does nothing else takes as long as its callee: the depth decides.
         return sorted(spent.items(), key=lambda item: (-round(item[1].sum()), depth[item[0]]))
 
-    def _finding(self, function: str) -> list[_Called | None]:
+    def _calls_of(self, function: str) -> list[_Called | None]:
+        """The outermost call of the function on each stack; None where the stack has none."""
         return [next((one for one in chain if one.function == function), None) for chain in self._chains]
 
     def _described(
         self, function: str, found: list[_Called | None], among: Collection[str] | None = None
     ) -> OwnFunction | None:
-        """All of what is known of a function, named by the one that it passes most of its time on to, `among` these; None
-        where it passes it on to several: those are named."""
+        """Describe a function under the name of the deepest callee `among` these that takes most of its time. None if it
+        passes its time on to several callees: these are reported themselves."""
         within: Counter[str] = Counter()
         inner: Counter[str] = Counter()
         lines: dict[str, Counter[SourceLocation]] = defaultdict(Counter)
@@ -188,7 +194,7 @@ class FunctionTimes:
             below = self._chains[number][self._chains[number].index(one) :] if one else []
             below = [called for called in below if among is None or called.function in among]
             last, ns = self._stacks[number].rsplit("\n", 1)[-1], round(self._usual_by_stack[number])
-            # Of a function that calls itself, the innermost line counts.
+            # The dict retains the innermost line of a function that calls itself.
             for at, called in enumerate({called.function: called for called in below}.values()):
                 within[called.function] += ns
                 depth[called.function] = max(at, depth.get(called.function, 0))
@@ -228,7 +234,7 @@ class FunctionTimes:
 
     @cached_property
     def _usual_by_stack(self) -> np.ndarray:
-        """What each stack takes of the steps that are not slow, ns, float64[stacks]."""
+        """Time of each stack in the steps that are not slow, ns, float64[stacks]."""
         inside = self._is_usual[self._at]
         return np.bincount(self._stack[inside], self._ns[inside], len(self._stacks))
 
@@ -243,7 +249,7 @@ class FunctionTimes:
         return len(self._steps) >= MIN_STEPS and count >= MIN_SAMPLES and in_training <= MAX_SHARE_OF_TRAINING * count
 
     def _measured(self, found: list[_Called | None], steps: np.ndarray) -> MeasuredPrice:
-        """By the steps of this mask."""
+        """Mean time of the functions in the steps of this mask, bool[steps]."""
         inside = self._is_in(found)
         took = np.bincount(self._at[inside], self._ns[inside], len(self._steps))[steps] / len(self._run.ranks)
         return MeasuredPrice(saving_ns=float(took.mean()), margin_ns=mean_margin(took), step_ns=self._step_ns)
@@ -269,7 +275,7 @@ class FunctionTimes:
 
 @lru_cache(maxsize=1 << 16)
 def _chain(stack: str) -> list[_Called]:
-    """The functions of the job's own code on a stack, outermost first. Ranks have most stacks in common."""
+    """The functions of the job's own code on a stack, outermost first. Cached: ranks have most stacks in common."""
     found, frames = [], stack.split("\n")
     for at, line in enumerate(frames):
         if is_own(line) and (called := frame(line)).file:
@@ -281,8 +287,8 @@ def _chain(stack: str) -> list[_Called]:
 
 
 def _is_training(above: list[str], below: list[str]) -> bool:
-    """Whether a function is a part of the model, or calls what trains, by the lines down to its own and those below."""
-    # A hook is called as forward and backward are, but has another name.
+    """Whether a function is part of the model or calls training work, by the frames down to its own and those below."""
+    # A hook is called in the same way as forward and backward, but has another name.
     called = max((number for number, line in enumerate(above) if line.endswith(_CALLS_MODEL)), default=len(above))
     is_model = any(line.endswith(("forward", "backward")) for line in above[called + 1 :])
     return is_model or bool(_TRAINING.search("\n".join(below)))
