@@ -29,7 +29,7 @@ Statistic = Literal["median", "mean"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
 SLOW_STEP_TIMES_MEDIAN = 1.5
-"""A step is slow that is worse than the baseline's median by more than half of it."""
+"""A step is slow if it is worse than the baseline's median by more than half of it."""
 
 Outcome = Literal["regressed", "inconclusive", "unchanged"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -37,25 +37,26 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 _MIN_TIMES_THE_STEPS, _MAX_TIMES_THE_STEPS = 1.2, 100
-"""Advice below a fifth more steps is pretence of precision; above a hundred times the steps at hand it is useless."""
+"""Range of the advised number of steps, relative to the steps at hand: less than a fifth more would be false precision,
+more than a hundredfold is impractical."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[GateRule, ...]
     alpha: float = 0.01
-    """Chance of calling a metric regressed that is not, over all rules together."""
+    """Probability, over all rules together, that an unchanged metric is called regressed."""
     min_steps: int = 10
 
 
 class MoreSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """About how many steps are missing on either side."""
+    """Approximate number of steps missing on each side."""
 
     run: int
     baseline: int
 
 
 class MetricCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule's answer about the median or the mean. `change`, `low`, `high` and `limit` are run minus baseline, in
+    """Result of one rule for the median or the mean. `change`, `low`, `high` and `limit` are run minus baseline, in
     `unit`."""
 
     metric: str
@@ -77,27 +78,28 @@ class MetricCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The baseline's median or mean."""
     run_value: float
     p: float
-    """One-sided, adjusted for the number of tests: of the rank test on block medians that there is no difference, or of the
-    bootstrap that the mean is within the limit."""
+    """One-sided p-value, adjusted for the number of tests. Null hypothesis of the rank test on block medians: no
+    difference; of the bootstrap: the mean is within the limit."""
     baseline_slow: int
-    """How many of the baseline's steps are worse than its median by more than half of it."""
+    """Number of the baseline's steps that are worse than its median by more than half of it."""
     run_slow: int
-    """How many of the run's steps are worse than the baseline's median by more than half of it."""
+    """Number of the run's steps that are worse than the baseline's median by more than half of it."""
     worse_probability: float
-    """How often a step of the run is worse than a step of the baseline; 0.5 is no difference."""
+    """Probability that a step of the run is worse than a step of the baseline; 0.5 means no difference."""
     block: int
-    """Steps a block."""
+    """Steps per block."""
     baseline_steps: int
     run_steps: int
     more_cpu_wait_us: float | None
-    """By how much longer a rank waited for a CPU in a step than in the baseline, where that alone makes the outcome
+    """Additional time that a rank waited for a CPU in a step, compared with the baseline, if only that makes the outcome
     inconclusive instead of regressed; None otherwise."""
     more_steps: MoreSteps | None
-    """What would tell, where the outcome is inconclusive; None there if no practical number of steps would."""
+    """Steps that would decide an inconclusive outcome; None if no practical number of steps would."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """`esprof check --json`. `outcome` is the worst of the rules': regressed, then inconclusive, then unchanged."""
+    """Result of `esprof check --json`. `outcome` is the worst of all rules: regressed, then inconclusive, then
+    unchanged."""
 
     schema: str = "esprof.check/1"
     outcome: Outcome
@@ -112,20 +114,20 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[RunWarning, ...] = ()) -> Check:
-    """Compare `run` with `baseline` by `options.rules`; `warnings` (what the run lacks) go into the answer.
+    """Compare `run` with `baseline` by `options.rules`; `warnings` about the run are copied into the result.
 
-    Raises MismatchError where they must not be compared or lack a metric, UsageError for a rule in per cent of nothing.
+    Raises MismatchError if the two are not comparable or lack a metric, UsageError for a rule in per cent of zero.
     """
     _refuse_mismatch(baseline, run)
     count = len(options.rules) * len(STATISTICS)
-    # So many that chance has room for the level that each of the tests is held to.
+    # Enough to resolve the significance level of each of the corrected tests.
     replicates = max(MIN_REPLICATES, math.ceil(10 * count / options.alpha))
     tests = [
         _Test(
             rule,
             of,
-            _badness(baseline, rule, "the baseline"),
-            _badness(run, rule, "this run"),
+            _metric_samples(baseline, rule, "the baseline"),
+            _metric_samples(run, rule, "this run"),
             replicates,
             _more_cpu_wait(baseline, run, of),
         )
@@ -154,7 +156,7 @@ def _refuse_mismatch(baseline: Baseline, run: Baseline) -> None:
         differ.append(f"steps: {baseline.phase} in the baseline, {run.phase} in this run")
     if differ:
         raise MismatchError(
-            "the baseline is of another setting, and a difference of step times would say nothing about the code: "
+            "the baseline was recorded in a different setting, so a difference in step time says nothing about the code: "
             + "; ".join(differ),
             remedy="Save a baseline on this setting with `esprof check RUN --save-baseline FILE`.",
         )
@@ -162,37 +164,36 @@ def _refuse_mismatch(baseline: Baseline, run: Baseline) -> None:
 
 @dataclass(frozen=True)
 class _MetricSamples:
-    """The metric's samples, negated where less is worse, so that more is worse in all that follows; and how long each
-    lasted, where it is a rate."""
+    """Samples of a metric, negated if smaller values are worse, so that larger is always worse. `times` are the durations
+    of the samples of a rate, None for other metrics."""
 
     values: np.ndarray
     times: np.ndarray | None
 
     def value(self, statistic: Statistic, at: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """The statistic of the samples at these places, over the last axis; the mean of a rate is weighted by time."""
+        """The statistic of the samples at positions `at`, over the last axis; the mean of a rate is weighted by time."""
         values = self.values[at]
         if statistic == "median":
             return np.asarray(np.median(values, axis=-1))
         if self.times is None:
             return np.asarray(values.mean(axis=-1))
-        # What was done in all of the time.
         times = self.times[at]
         return np.asarray((values * times).sum(axis=-1) / times.sum(axis=-1))
 
 
-def _badness(measured: Baseline, rule: GateRule, whose: str) -> _MetricSamples:
+def _metric_samples(measured: Baseline, rule: GateRule, side: str) -> _MetricSamples:
     samples = measured.samples.get(rule.metric)
     if samples is None:
         known = ", ".join(sorted(measured.samples))
-        raise MismatchError(f"{whose} does not tell {rule.metric}", remedy=f"What it tells: {known}.")
+        raise MismatchError(f"{side} has no samples of {rule.metric}", remedy=f"It has samples of: {known}.")
     metric, times = METRICS[rule.metric], measured.samples["step_time"]
-    # Where some steps do not tell the metric, nobody knows which: all count alike.
+    # If some steps lack the metric, which ones is unknown: all count equally.
     weights = np.array(times if len(times) == len(samples) else [1.0] * len(samples))
     return _MetricSamples(metric.worse * np.array(samples, np.float64), weights if metric.is_rate else None)
 
 
 def _more_cpu_wait(baseline: Baseline, run: Baseline, statistic: Statistic) -> float:
-    """By how much longer a rank waits for a CPU in a step of `run`, ns; 0 where it does not, or where nobody knows."""
+    """Additional time that a rank waits for a CPU in a step of `run`, ns; 0 if there is none or it is unknown."""
     waits = [measured.samples.get("cpu_wait") for measured in (run, baseline)]
     if waits[0] is None or waits[1] is None:
         return 0.0
@@ -202,16 +203,16 @@ def _more_cpu_wait(baseline: Baseline, run: Baseline, statistic: Statistic) -> f
 
 @dataclass(frozen=True)
 class _Test:
-    """One statistic of the samples before and now, by one rule. Larger is worse."""
+    """One statistic of the samples of the baseline (`before`) and the run (`now`) under one rule. Larger is worse."""
 
     rule: GateRule
     statistic: Statistic
     before: _MetricSamples
     now: _MetricSamples
     replicates: int
-    """Series that the bootstrap draws."""
+    """Replicates of the bootstrap."""
     more_cpu_wait: float
-    """By how much longer a step now waits for a CPU, ns."""
+    """Additional time that a step of the run waits for a CPU, ns."""
 
     @cached_property
     def block(self) -> int:
@@ -219,16 +220,16 @@ class _Test:
 
     @cached_property
     def unit(self) -> float:
-        """Samples' worth of one unit of the rule. Raises UsageError for per cent of nothing."""
+        """Size of one unit of the rule, in the unit of the samples. Raises UsageError for per cent of zero."""
         if self.rule.unit != "%":
             return METRICS[self.rule.metric].limits[self.rule.unit]
         percent = abs(self.values[0]) / 100
         if percent == 0:
             raise UsageError(
-                f"{self.rule.metric} is 0 in the baseline, and no per cent of it says anything",
+                f"{self.rule.metric} is 0 in the baseline, so a limit in per cent of it is meaningless",
                 remedy=f"Write an absolute rule, such as {self.rule.metric}:+1ms."
                 if METRICS[self.rule.metric].limits
-                else "Save a baseline of a run that has some.",
+                else f"Save a baseline of a run in which {self.rule.metric} is not 0.",
             )
         return percent
 
@@ -256,7 +257,7 @@ class _Test:
 
     @cached_property
     def drawn(self) -> np.ndarray:
-        """The difference as it comes out by chance, in the rule's unit."""
+        """Bootstrap distribution of the difference, in the rule's unit, float64[replicates]."""
         rng = np.random.default_rng(0)
         now, before = (
             bootstrap(len(of.values), self.block, partial(of.value, self.statistic), self.replicates, rng)
@@ -272,7 +273,7 @@ class _Test:
         return float((np.count_nonzero(self.drawn <= self.rule.limit) + 1) / (len(self.drawn) + 1))
 
     def slow(self, of: _MetricSamples) -> int:
-        """How many of these samples are slow (`SLOW_STEP_TIMES_MEDIAN`)."""
+        """Number of these samples that are slow (`SLOW_STEP_TIMES_MEDIAN`)."""
         usual = float(np.median(self.before.values))
         return int(np.count_nonzero(of.values > usual + (SLOW_STEP_TIMES_MEDIAN - 1) * abs(usual)))
 
@@ -282,7 +283,7 @@ def _check_metric(test: _Test, p: float, options: Options) -> MetricCheck:
     low, high = np.quantile(test.drawn, [options.alpha, 1 - options.alpha]).tolist()
     steps = len(test.before.values), len(test.now.values)
     worsening = _Worsening(test.worsening, low, high)
-    # A mean must be beyond the limit to regress, a median different from what it was.
+    # The test of a mean is whether it exceeds the limit, that of a median whether it differs from the baseline's.
     beyond = rule.limit if test.statistic == "mean" else 0.0
     outcome, more_steps = _judge(worsening, rule.limit, beyond, p < options.alpha, steps, options.min_steps)
     only_waited = outcome == "regressed" and test.without_more_cpu_wait <= rule.limit
@@ -332,7 +333,8 @@ def _judge(
     steps: tuple[int, int],
     min_steps: int,
 ) -> tuple[Outcome, MoreSteps | None]:
-    """`beyond` is what `significant` says that the difference is beyond; `steps` are those of the baseline and the run."""
+    """The outcome, and the missing steps. `significant` states that the difference exceeds `beyond`; `steps` are the numbers
+    of steps of the baseline and of the run."""
     missing = [max(0, min_steps - n) for n in steps]
     if any(missing):
         return "inconclusive", MoreSteps(baseline=missing[0], run=missing[1])
@@ -351,5 +353,6 @@ def _judge(
 
 
 def _times_wanted(half_width: float, room: float) -> float:
-    """How many times the steps at hand make an interval fit `room`: its width shrinks with the root of their number."""
+    """Multiple of the steps at hand with which an interval fits into `room`: its width shrinks with the root of their
+    number."""
     return max(_MIN_TIMES_THE_STEPS, (half_width / room) ** 2) if room > 0 else math.inf

@@ -9,14 +9,14 @@ from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """`worse` is +1 where a larger value is worse, -1 where a smaller one is (a rate); `unit` is `scale` times that of the
-    samples."""
+    """A metric of steps. `worse` is +1 if larger values are worse, -1 if smaller ones are (a rate); one `unit` is `scale`
+    units of the samples."""
 
     worse: int
     unit: str
     scale: float
     limits: dict[str, float]
-    """Absolute units that a rule may use, with their size in samples."""
+    """Absolute units that a rule may use, and the size of each in units of the samples."""
 
     @property
     def is_rate(self) -> bool:
@@ -48,7 +48,7 @@ class GateRule(msgspec.Struct, frozen=True):
 
 
 def parse_rule(text: str) -> GateRule:
-    """Read `METRIC:+5%` or `METRIC:+3ms`. Raises UsageError that says what is understood."""
+    """Parse `METRIC:+5%` or `METRIC:+3ms`. Raises UsageError with the accepted forms."""
     match = _RULE.fullmatch(text.strip())
     if match is None:
         raise UsageError(
@@ -62,5 +62,5 @@ def parse_rule(text: str) -> GateRule:
         raise UsageError(f"{name} has no unit {unit!r}", remedy=f"Known units: {', '.join(['%', *metric.limits])}.")
     rule = GateRule(name, float(match["limit"]), unit)
     if sign and (sign == "+") != (metric.worse > 0):
-        raise UsageError(f"rule {text!r} would fail on getting better", remedy=f"Write {rule}.")
+        raise UsageError(f"rule {text!r} would fail on an improvement", remedy=f"Write {rule}.")
     return rule

@@ -136,7 +136,7 @@ def test_plain_is_never_compared_with_timed():
 
 
 def test_a_metric_that_one_side_lacks_is_refused():
-    with pytest.raises(MismatchError, match="this run does not tell loader_wait"):
+    with pytest.raises(MismatchError, match="this run has no samples of loader_wait"):
         gated(baseline(noisy(), loader_wait=(1.0,) * 20), baseline(noisy()), "loader_wait:+1ms")
 
 
