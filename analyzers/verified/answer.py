@@ -1,4 +1,4 @@
-"""`esprof verify --json`, as types."""
+"""Result of `esprof verify --json`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -11,42 +11,42 @@ from esprof.run.logs import Estimate, JobClass, ReplayPromise
 from esprof.run.run import RunWarning
 
 Verdict = Literal["held", "close", "missed", "measured"]
-"""`held`: the step observed lies in the interval promised. `close`: it does not, and is no farther from the promise than
-allowed. `missed`: neither. `measured`: nothing was promised."""
+"""`held`: the observed step lies in the promised interval. `close`: it lies outside, but within the allowed error.
+`missed`: neither. `measured`: nothing was promised."""
 
 _MAX_OVERHEAD_PCT = 15.0
-"""By how much longer steps may be under the profiler before that is said."""
+"""Overhead of the profiler, per cent of a step, above which the result has a warning."""
 
 _MAX_WAITING_PCT = 5.0
-"""Share of a step for which a rank may wait for a CPU before that is said."""
+"""Time that a rank waits for a CPU, per cent of a step, above which the result has a warning."""
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs that followed one another: of the job as it is, and with the change."""
+    """Two consecutive runs: of the unchanged job, and with the change."""
 
     before: Side
     after: Side
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """`esprof verify --json`. All steps but those of `promise` are steps without profiler."""
+    """Result of `esprof verify --json`. All steps except those of `promise` are without profiler."""
 
     schema: str = "esprof.verify/1"
     spec: str
     verdict: Verdict
     job: JobClass
     promise: ReplayPromise | None
-    """What was written down before anything was measured; None where only a measurement was asked for."""
+    """The prediction, stored before any measurement; None if only a measurement was requested."""
     before: Estimate
     predicted: Estimate | None
-    """The step promised, of a job whose step takes `before`."""
+    """The promised step of a job whose step takes `before`."""
     observed: Estimate
     error_pct: float | None
     max_error_pct: float
     knobs: tuple[KnobValue, ...]
     pairs: tuple[Pair, ...]
     steps: int
-    """Steps that each mean is of; 0 for all that the job makes."""
+    """Number of steps of each mean; 0 for all steps of the job."""
     warnings: tuple[RunWarning, ...]
 
 
@@ -60,7 +60,7 @@ def verified(
     steps: int,
     max_error_pct: float,
 ) -> Verified:
-    """What came of `promise`, or of `spec` where nothing was promised."""
+    """Compare the pairs with `promise`; without a promise, report the measured effect of `spec`."""
     steps_us = pairs_of(pairs)
     outcome = steps_us.outcome(promise, "verify") if promise is not None else None
     verdict: Verdict = "measured"
@@ -89,23 +89,23 @@ def verified(
 
 
 def pairs_of(pairs: Sequence[Pair]) -> Pairs:
-    """Their steps alone."""
+    """The mean steps of the pairs, µs."""
     return Pairs([pair.before.step_us for pair in pairs], [pair.after.step_us for pair in pairs])
 
 
 def _of_repeats(observed: Estimate, max_error_pct: float) -> Iterator[RunWarning]:
     if observed.high_us is None:
-        yield RunWarning("one-pair", "of one pair nothing tells how far its figures may be off")
+        yield RunWarning("one-pair", "the error of the figures is unknown with a single pair")
     elif (width := _over_pct(observed.high_us, observed.us)) > max_error_pct:
-        text = f"repeats lie so far apart that the step observed is only known to ±{width:.0f} %"
+        text = f"repeats differ so much that the observed step is only known to ±{width:.0f} %"
         yield RunWarning("repeats-apart", text)
 
 
 def _of_cpus(sides: Sequence[Side]) -> Iterator[RunWarning]:
     waited = [100 * side.cpu_wait_us / side.step_us for side in sides if side.cpu_wait_us is not None]
     if waited and max(waited) > _MAX_WAITING_PCT:
-        text = f"ranks waited for a CPU for {min(waited):.0f} to {max(waited):.0f} % of a step"
-        yield RunWarning("cpu-wait", f"{text}: for other work on the machine, or for the job's own processes")
+        text = f"ranks waited for a CPU during {min(waited):.0f} to {max(waited):.0f} % of a step"
+        yield RunWarning("cpu-wait", f"{text}: other work on the machine or the job's own processes held the CPUs")
 
 
 def _of_promise(promise: ReplayPromise, before: Estimate, max_error_pct: float) -> Iterator[RunWarning]:
@@ -114,12 +114,12 @@ def _of_promise(promise: ReplayPromise, before: Estimate, max_error_pct: float) 
         return
     over = _over_pct(promise.step_us, plain_us)
     if over > _MAX_OVERHEAD_PCT:
-        text = f"the prediction is for steps that the profiler made {over:.0f} % longer; without it, a change may save less"
+        text = f"the profiler made the recorded steps {over:.0f} % longer; without it, the change may save less"
         yield RunWarning("profiled", text)
     apart = _over_pct(before.us, plain_us)
     if abs(apart) > max_error_pct:
-        change = f"{abs(apart):.0f} % {'longer' if apart > 0 else 'less'}"
-        yield RunWarning("drifted", f"as it is, the job takes {change} than when it was recorded")
+        change = f"{abs(apart):.0f} % {'longer' if apart > 0 else 'shorter'}"
+        yield RunWarning("drifted", f"a step of the unchanged job is {change} than when it was recorded")
 
 
 def _over_pct(us: float, of_us: float) -> float:

@@ -1,4 +1,4 @@
-"""The two sides of a pair, runs of a job as it is and with knobs set: what a step takes, and whether the knobs took."""
+"""The two sides of a pair, runs of a job without and with changed knobs: step times, and the knobs as read back."""
 
 from collections.abc import Mapping
 
@@ -12,11 +12,11 @@ from esprof.core.types import NS_PER_US, Rank
 from esprof.run.run import KnobReading, Run
 
 MIN_STEPS_OF_A_MEAN = 5
-"""Steps without which a mean says nothing."""
+"""Fewest steps of a mean."""
 
 
 class KnobNotSet(EsprofError):
-    """A knob that was read back as it was: the job ran as ever, and nothing is known of the change."""
+    """A knob that did not get its new value: the effect of the change is unknown."""
 
 
 class KnobValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,22 +24,22 @@ class KnobValue(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     before: str
-    """`nothing` where a rank had nothing that could be set so; several values where ranks differ."""
+    """`nothing` if the knob applies to nothing on a rank; several values if ranks differ."""
     after: str
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step takes on average, µs, in one run of the job."""
+    """Means over the steps of one run of the job, µs."""
 
     step_us: float
     cpu_wait_us: float | None
-    """For how long a rank was ready and had no CPU, of each step the one that waited longest; None where it is not known."""
+    """Time that a rank was ready to run but had no CPU, of the longest-waiting rank in each step; None if unknown."""
 
 
 def side(run: Run, skip: int, steps: int) -> Side:
-    """The job's step, from step `skip` + 1 on; of the next `steps`, or of all where that is 0.
+    """Means over the steps without profiler after step `skip`: over the first `steps` of them, or over all if that is 0.
 
-    Raises MismatchError where there are fewer than `MIN_STEPS_OF_A_MEAN`.
+    Raises MismatchError if there are fewer than `MIN_STEPS_OF_A_MEAN`.
     """
     job = JobSteps(run)
     found = job.numbers("plain")
@@ -47,8 +47,8 @@ def side(run: Run, skip: int, steps: int) -> Side:
     found = found[:steps] if steps else found
     if len(found) < MIN_STEPS_OF_A_MEAN:
         raise MismatchError(
-            f"the job made {len(found)} steps after the first {skip}: too few for a mean",
-            remedy="Let it make more steps.",
+            f"the job ran {len(found)} steps after the first {skip}: too few for a mean",
+            remedy="Let the job run more steps.",
         )
     waited = job.over_ranks(found, "ready_ns")
     return Side(
@@ -58,22 +58,24 @@ def side(run: Run, skip: int, steps: int) -> Side:
 
 
 def refuse_other_job(recorded: Run, now: Run) -> None:
-    """Raise MismatchError where `now` is a run of another job than `recorded`, of which something was promised."""
+    """Raise MismatchError if `now` is not a run of the job of `recorded`, for which the promise was made."""
     differ = differences(identity_of(recorded), identity_of(now), ("as recorded", "now"))
     if differ:
-        raise MismatchError("what was promised is of another setting: " + "; ".join(differ), path=recorded.path)
+        raise MismatchError("the promise is for a different setting: " + "; ".join(differ), path=recorded.path)
 
 
 def read_back(wanted: Mapping[str, str], before: Run, after: Run) -> tuple[KnobValue, ...]:
-    """The knobs as they stood in a run of the job as it is, and in one in which they were to have the values `wanted`.
+    """The knobs as read back from a run of the unchanged job, and from a run in which they were set to `wanted`.
 
-    Raises KnobNotSet where one of them did not change, or does not have its value; MismatchError where the steps are told
-    by other things on the two sides, so that they are not the same steps.
+    Raises KnobNotSet if a knob did not change or does not have its value; MismatchError if different calls end the steps on
+    the two sides, so that their steps are not comparable.
     """
     pace = [{rank.paced_by for rank in run.meta.ranks} for run in (before, after)]
     if pace[0] != pace[1]:
         reported = [", ".join(sorted(map(str, by))) for by in pace]
-        raise MismatchError(f"steps end with {reported[0]} in the job as it is, and with {reported[1]} with the change")
+        raise MismatchError(
+            f"steps end with {reported[0]} in the unchanged job, and with {reported[1]} with the change"
+        )
     return tuple(_read_back(name, value, before, after) for name, value in wanted.items())
 
 
@@ -83,14 +85,14 @@ def _read_back(name: str, wanted: str, before: Run, after: Run) -> KnobValue:
     reasons = {one.reason: None for one in now.values() if one.reason}
     reason = "".join(f": {text}" for text in reasons)
     if not now:
-        raise KnobNotSet(f"{name} was not read back: the job ended before its steps counted{reason}")
+        raise KnobNotSet(f"{name} was not read back: the job ended before the measured steps{reason}")
     if not concerned:
         raise KnobNotSet(f"{name} did not change: the job has nothing to set it on{reason}")
     before_text, after_text = (_shown(readings, concerned) for readings in (was, now))
     if any(_value(was, rank) == _value(now, rank) for rank in concerned):
-        raise KnobNotSet(f"{name} did not change: it was read back as {after_text} with and without{reason}")
+        raise KnobNotSet(f"{name} did not change: it is {after_text} with and without the change{reason}")
     if any(_value(now, rank) != wanted for rank in concerned):
-        raise KnobNotSet(f"{name} was to be {wanted}, and was read back as {after_text}{reason}")
+        raise KnobNotSet(f"{name} was set to {wanted}, but is {after_text}{reason}")
     return KnobValue(name=name, before=before_text, after=after_text)
 
 

@@ -51,13 +51,13 @@ def test_ranks_that_have_nothing_to_set_do_not_count():
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (("4", "4"), ("4", "4"), "did not change: it was read back as 4 with and without"),
+        (("4", "4"), ("4", "4"), "did not change: it is 4 with and without the change"),
         (("25", "25"), ("4", "25"), "did not change"),
-        (("25", "25"), ("5", "5"), "was to be 4, and was read back as 5"),
-        (("25", "25"), (None, None), "was to be 4, and was read back as nothing"),
+        (("25", "25"), ("5", "5"), "was set to 4, but is 5"),
+        (("25", "25"), (None, None), "was set to 4, but is nothing"),
         ((None, None), (None, None), "nothing to set it on"),
         (("25", "25"), ("unread", "unread"), "not read back"),
-        (("25", "25"), ("1, 4", "1, 4"), "was to be 4"),
+        (("25", "25"), ("1, 4", "1, 4"), "was set to 4"),
     ],
 )
 def test_a_knob_that_did_not_take_is_no_answer(before, after, said):
