@@ -46,7 +46,7 @@ class Page:
     title: str
     meaning: str
     evidence: str
-    price: str
+    saving: str
     remedy: str
 
     @property

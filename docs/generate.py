@@ -73,7 +73,8 @@ def _helps(command: click.Command | None, parent: click.Context, name: str) -> d
 def findings() -> dict[str, str]:
     """The catalogue, on a page for each family, and an index."""
     intro = (
-        "Ids are stable. `esprof explain ID` shows the same text in the terminal. Savings come from replay. Savings of "
+        "Ids are stable. `esprof explain ID` shows the same text in the terminal. JSON joins the words of evidence names by "
+        "underscores: `input stall` is `input_stall` there. Savings come from replay. Savings of "
         "recurring slow steps (ESP601, ESP806) are measured on all steps of the run instead."
     )
     index = [NOTE, "# Findings\n", _wrapped(intro), "", "| id | finding | family |", "|---|---|---|"]
@@ -113,7 +114,7 @@ ranks = [3]  # optional
         f"last day:\n\n```toml\n{example}```\n\n"
         + _wrapped(
             "`esprof diagnose`, `esprof report` and the verdict of `esprof record` then leave such findings out of the list "
-            "and the verdict, and list them separately with id, price, reason and last day (`ignored` in JSON). "
+            "and the verdict, and list them separately with id, saving, reason and last day (`ignored` in JSON). "
             f"{entry.id} is ignored here up to and including the day of `until`; afterwards it counts again, with a "
             "warning. With `ranks`, only findings that name no other ranks are ignored. The file is the nearest from the "
             "current directory upwards that has a table `[tool.esprof]`; `--no-ignore` skips it. Findings that stop the "
@@ -123,7 +124,7 @@ ranks = [3]  # optional
 
 
 def _page(page: Page) -> str:
-    points = {"Evidence": page.evidence, "Price": page.price, "Remedy": page.remedy}
+    points = {"Evidence": page.evidence, "Saving": page.saving, "Remedy": page.remedy}
     listed = "\n".join(_point(f"**{label}.** {text}") for label, text in points.items())
     return f"\n## {_heading(page)}\n\n{_wrapped(page.meaning)}\n\n{listed}"
 

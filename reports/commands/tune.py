@@ -138,17 +138,20 @@ def command(
         max_vnmse=max_vnmse if "compression" in allowed else 0.0,
     )
     tuner = Tuner(run, settings, stop, report)
-    if attach is not None:
-        try:
-            tuner.tune()
-        except KeyboardInterrupt:  # The rounds so far are printed below.
-            request.withdraw(run)
-        code = EXIT_OK
-    else:
-        code = _run_tuned(job, run, tuner, stop, stdout=2 if as_json else 1)
+    stdout = 2 if as_json else 1
+    code = _tune_running(run, tuner) if attach else _run_tuned(job, run, tuner, stop, stdout=stdout)
     if not quiet or as_json:
         answer(Tuned(run=str(run), rounds=tuple(found)), draw_tuned, as_json=as_json)
     return code
+
+
+def _tune_running(run: Path, tuner: Tuner) -> int:
+    """Tune until the job ends or Ctrl-C; in both cases the rounds are printed."""
+    try:
+        tuner.tune()
+    except KeyboardInterrupt:
+        request.withdraw(run)
+    return EXIT_OK
 
 
 def _run_of(job: tuple[str, ...], output: Path, attach: Path | None, *, force: bool) -> Path:

@@ -98,7 +98,7 @@ def draw_pages(found: Sequence[Page], screen: Screen = PLAIN) -> str:
     blocks: list[RenderableType] = []
     for page in found:
         blocks.append(Text.assemble((page.id, "bold"), " ", (page.title, "bold"), (f"  ({page.family})", "dim")))
-        for part in ("meaning", "evidence", "price", "remedy"):
+        for part in ("meaning", "evidence", "saving", "remedy"):
             blocks += ["", heading(part.capitalize()), Padding(getattr(page, part), (0, 0, 0, 2))]
     return drawn(screen, *blocks)
 

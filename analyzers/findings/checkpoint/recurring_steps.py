@@ -113,12 +113,12 @@ _ADVICE_FOR = {
 }
 """Cause of slow steps -> advice."""
 _EVIDENCE = (
-    "Based on all steps without profiler: `slow_steps` of `steps` took more than 1.3 times the median. `when` is their "
+    "Based on all steps without profiler: `slow steps` of `steps` took more than 1.3 times the median. `when` is their "
     "pattern: every N steps (at least four slow steps of sixteen, nearly all that are due, and hardly any others), "
     "consecutive, at the start of an epoch, or at random. Steps with at least twice the excess of others form a "
     "group of their own. The extra time is searched for in stages that the job or the recorder marked, in waits for "
-    "the data loader and for a CPU (`lost_there`), and in the stacks of the training thread, sampled fifty times a "
-    "second. `source_line` is the outermost line where slow steps spend most of their extra time and usual steps "
+    "the data loader and for a CPU (`lost there`), and in the stacks of the training thread, sampled fifty times a "
+    "second. `source line` is the outermost line where slow steps spend most of their extra time and usual steps "
     "hardly any, with its callee; `innermost` is the innermost line of the job's own code below it. Saves are "
     "recognised by torch.save, torch.distributed.checkpoint and safetensors.torch, also if imported by name, or by "
     "the function's name."

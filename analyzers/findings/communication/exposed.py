@@ -108,9 +108,9 @@ _PAGES = (
     Page(
         "ESP301",
         "Exposed communication",
-        "Collectives run while no rank computes, so the step waits for them.",
+        "Collectives run while their rank computes nothing, so the step waits for them.",
         "`exposed` is the time per step in which only communication runs, by rank, without waiting for peers. "
-        "`source_line` is the line of the job's own code that calls the collectives, if samples show it there for "
+        "`source line` is the line of the job's own code that calls the collectives, if samples show it there for "
         "long.",
         "`communication=0`: in replay all communication takes no time: the upper bound for any faster link or "
         "compression. If ESP302 or ESP303 explain most of it, they replace this finding.",

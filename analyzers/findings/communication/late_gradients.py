@@ -115,9 +115,9 @@ _PAGES = (
         "Gradients sent after the backward pass",
         "A backward pass can overlap the communication of the gradients that it has already computed. If one bucket "
         "holds most of the model, or the job sends its gradients itself at the end, no compute is left to overlap.",
-        "`sent_after_last_gradient` is the share of bytes launched with or after the last gradient, of all bytes in "
-        "all-reduce and reduce-scatter from the first gradient on; `largest_share` is the share of the largest "
-        "collective. `exposed` is the time per step in which only these collectives run; `overlapped_communication` "
+        "`sent after last gradient` is the share of bytes launched with or after the last gradient, of all bytes in "
+        "all-reduce and reduce-scatter from the first gradient on; `largest share` is the share of the largest "
+        "collective. `exposed` is the time per step in which only these collectives run; `overlapped communication` "
         "is the share of all communication time in which the device computes.",
         "`bucket_mb=`: replay puts the gradients into 2, 4 or 8 equal buckets and takes the best. If DDP's buckets are "
         "unknown, `overlap=perfect`: an upper bound, with all communication overlapped.",

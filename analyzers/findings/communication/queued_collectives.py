@@ -69,7 +69,7 @@ _PAGES = (
         "The collectives of a process group run one after the other on its GPU stream. A collective whose data is "
         "ready waits there for one of another kind whose result is needed later: for example an all-gather of the "
         "next layer's parameters behind a reduce-scatter of gradients.",
-        "`queued_per_step` is how long collectives wait in a mean step of each rank for a collective of another "
+        "`queued per step` is how long collectives wait in a mean step of each rank for a collective of another "
         "kind, while their data is ready; `waiting` and `behind` are the kinds with the longest wait.",
         "`streams=apart`: replay gives each kind of collective its own stream. An upper bound: concurrent "
         "collectives share the link.",

@@ -135,8 +135,8 @@ _PAGES = (
         "Collectives of one process group and kind have very different bandwidths: many take at least one and a "
         "half times as long as the fastest tenth of them would.",
         "Only between GPUs, where communication starts when the last rank arrives, and only kinds with at least twenty "
-        "collectives. `bandwidth_of_slow` is compared with `bandwidth_of_fastest`, that of the fastest tenth, "
-        "without the fixed cost of a collective. `overlap_compute` says whether slow collectives overlap compute "
+        "collectives. `bandwidth of slow` is compared with `bandwidth of fastest`, that of the fastest tenth, "
+        "without the fixed cost of a collective. `overlap compute` says whether slow collectives overlap compute "
         "for a clearly larger share of their time than the others. A link that is always slow is not detected.",
         "`collective[…]=`: replay speeds the collectives of that name up by the total excess time of the slow ones.",
         "Find other traffic on the link, or give NCCL fewer, or more, of the GPU's cores.",

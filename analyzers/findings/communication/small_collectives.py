@@ -148,8 +148,8 @@ _PAGES = (
         "Each collective has a fixed cost: it is launched, all ranks synchronise, and data passes through every "
         "rank. If gradients or shards of a model are sent in many collectives of less than 1 MiB, the fixed cost "
         "dominates.",
-        "`fixed_cost_per_collective` is the intercept of a linear fit of time over size, and `fixed_share` its "
-        "share of the time of small collectives. `bandwidth_of_small` can be compared with `bandwidth_of_large`, if "
+        "`fixed cost per collective` is the intercept of a linear fit of time over size, and `fixed share` its "
+        "share of the time of small collectives. `bandwidth of small` can be compared with `bandwidth of large`, if "
         "the run has large collectives of the same kind. `exposed` is the time per step in which only small "
         "collectives run. Collectives of activations, which cannot be combined, are not counted.",
         "`bucket_mb=` on GPUs with known DDP buckets: 25 MiB or the larger size that saves most. Otherwise "

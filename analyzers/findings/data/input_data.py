@@ -172,7 +172,10 @@ def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> 
             "prepare the data before training, or give the host more CPUs."
         )
     if making.workers == 0:
-        return f"{takes}, in the training process, while its device waits. Set num_workers of the DataLoader."
+        return (
+            f"The training process makes each batch itself, in {readable.duration(making.make_ns)}; its device waits "
+            "meanwhile. Set num_workers of the DataLoader."
+        )
     if making.workers is not None and needed > making.workers:
         return (
             f"{takes}, and a step without stall takes {readable.duration(without)}. With num_workers={needed} (now "
@@ -196,15 +199,15 @@ _PAGES = (
         "Ranks wait for input data",
         "The training loop asked its DataLoader for a batch and had to wait. In a job on several ranks one slow loader "
         "stops all of them: the others wait at the next collective, which is not counted as input stall.",
-        "`input_stall` is the time per step inside the loader's next(), waiting for a batch or making it. `batch` "
-        "is the time to make a batch, and `batch_cpu` its CPU time (`esprof record` records loader workers; Kineto "
-        "traces do not show them, and a stall is not the time of a batch). `max_cpus_per_rank` is the number of "
-        "CPUs for each rank. `source_line` is the line with most samples of the training thread, if that thread "
-        "makes the batches itself.",
-        "`data=0` of these ranks: replay makes their batches take no time and replays the whole job. The CPU time "
-        "of the ranks and their batches, where recorded, is a lower bound of the step. If this bound leaves less than "
-        "80 % of the saving, the CPUs are the bottleneck. The price then is `data[ready]=0`: batches that need no work "
-        "at all. `saving_with_more_workers` is an upper bound of what more workers would save.",
+        "`input stall` is the time per step inside the loader's next(), waiting for a batch or making it. `batch` is "
+        "the time to make a batch, and `batch cpu` its CPU time (`esprof record` records loader workers; Kineto "
+        "traces do not show them). `stalls` is the number of waits in the window, of all listed ranks. `max cpus per "
+        "rank` is the number of CPUs for each rank. `source line` is the line with most samples of the training "
+        "thread, if that thread makes the batches itself.",
+        "`data=0` of these ranks: replay makes their batches take no time and replays the whole job. But a step cannot "
+        "be shorter than the CPU time that its ranks and batches need. If this limit cuts the saving by more than 20 %, "
+        "the CPUs are the bottleneck. The saving is then that of `data[ready]=0`, batches that need no work at all, and "
+        "`saving with more workers` is an upper bound of what more workers would save.",
         "Use more workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, or a cache. "
         "If only some ranks stall, compare their hosts and storage with those of the others.",
     ),

@@ -33,7 +33,7 @@ _PAGES = (
         "ESP903",
         "Ranks are missing",
         "The job had more ranks than this run.",
-        "`missing` lists them; `matched_without` is the number of collective calls that were matched although a "
+        "`missing` lists them; `matched without` is the number of collective calls that were matched although a "
         "member is missing.",
         "None: waiting for a missing rank cannot be distinguished from communication. Device-hours, samples and tokens "
         "cover only the ranks of the run.",

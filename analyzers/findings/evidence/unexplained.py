@@ -27,8 +27,10 @@ _PAGES = (
         "ESP901",
         "Much of the step is unexplained",
         "A large share of the critical path is contention, or waiting for which the trace shows no cause.",
-        "`explained` = 1 − (residual + contention + operations that did not run) / length of the critical path.",
-        "None: the prices of the other findings are less reliable.",
+        "`explained` is the share of the critical path with a known cause. Not explained are residuals (waiting without a "
+        "recorded cause), contention (operations slowed down by others that run at the same time) and time in which a "
+        "recorded operation did not progress.",
+        "No saving of its own. The savings of the other findings are less reliable.",
         "Record with synchronisation events, and record more steps.",
     ),
 )

@@ -92,7 +92,7 @@ _PAGES = (
         "The run has measured curves of its collectives (`esprof probe`), and the recorded collectives take clearly "
         "more or less time than the curves predict for their sizes. Collectives that overlap another one on the "
         "same rank are excluded.",
-        "`recorded_over_measured` is the median ratio over `collectives`, with its `quartiles` and their `sizes`.",
+        "`recorded over measured` is the median ratio over `collectives`, with its `quartiles` and their `sizes`.",
         "None: it shows how reliable predictions from the curves are.",
         "Probe the job again on its machines and links while they are otherwise idle. Collectives that overlap "
         "compute are slower than the curve of an idle link: `esprof probe --show` shows by how much.",

@@ -261,7 +261,7 @@ _PAGES = (
         "`collective`, its `number` in the process group `group`, and its `size`; which ranks entered it, which are "
         "missing, how long the first one had waited at the time of the snapshot, and in `stacks` the line of the "
         "job's own code where each rank was. For dumps of PyTorch's Flight Recorder, which only have stacks of "
-        "entered collectives, `last_entered` is the last collective of the missing rank, with the line of the call.",
+        "entered collectives, `last entered` is the last collective of the missing rank, with the line of the call.",
         _NO_PRICE,
         "Examine the line of the missing rank. Usual causes: code under `if rank == 0`, loops of different length, an "
         "exception that one rank swallows, a read or a lock that does not return. A long save or validation looks the "
@@ -273,8 +273,8 @@ _PAGES = (
         "Under the same number in a process group, ranks entered different collectives, or one collective with "
         "different sizes; or ranks entered the collectives of two groups in different orders and wait for each "
         "other (deadlock).",
-        "`mismatch_number` is the first number at which ranks differ, with the collectives that the odd ranks and "
-        "the others entered. `skipped_one` says that the odd ranks skipped one collective and match the others from "
+        "`mismatch number` is the first number at which ranks differ, with the collectives that the odd ranks and "
+        "the others entered. `skipped one` says that the odd ranks skipped one collective and match the others from "
         "the next one on.",
         _NO_PRICE,
         "Enter the same collectives in the same order on all ranks: no branch around them may depend on the rank or on "
@@ -286,7 +286,7 @@ _PAGES = (
         "The process of a rank ended by a signal, by an exception, or without a record, and the others could not "
         "continue. Ranks that the launcher ended afterwards are not listed.",
         "`causes` by rank; `stacks`: where the rank was, if a signal handler or an exception recorded it; "
-        "`last_complete_step` of every rank, as far as it was written.",
+        "`last complete step` of every rank, as far as it was written.",
         _NO_PRICE,
         "If there is no record, the usual reason is the kernel's out-of-memory killer, or a limit of the scheduler.",
     ),

@@ -124,7 +124,7 @@ _PAGES = (
         "continued. The stacks were taken during these steps, at most every 30 seconds.",
         "`took` by step compared with `usual`; `stacks` are the source locations of the ranks at that moment. If "
         "all others waited for one rank, the finding names that rank and the collective that it entered late.",
-        "None: it does not affect usual steps. `lost_in_total` is the extra time of all these steps.",
+        "None: it does not affect usual steps. `lost in total` is the extra time of all these steps.",
         "Save and validate less often, on all ranks at once, or in the background; otherwise examine the given line.",
     ),
 )

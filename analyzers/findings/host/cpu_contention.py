@@ -121,13 +121,13 @@ _PAGES = (
         "Training threads wait for a CPU",
         "The training thread is ready to run, but the kernel runs something else on its CPU (another job, threads "
         "of other ranks, loader workers), or a quota throttles it. Everything that the thread does then takes longer.",
-        "`waiting_for_cpu` is how long the training thread was ready but did not run in a mean step, by rank, as "
-        "counted by the kernel (/proc/…/schedstat). `throttled_by_quota` is how long its control groups were "
-        "throttled, summed over CPUs. `operator_threads_on_host` is the maximum number of compute threads of the host's "
-        "ranks. Waits of other compute threads are not counted, so the values are lower bounds. For traces "
-        "without these counters, stalls are the evidence: at least three ranks stall repeatedly, each at different "
-        "operations, for at least a millisecond and ten times as long as the same work takes on the other ranks "
-        "(`stalled`, `late_per_step`).",
+        "`waiting for cpu` is the time per step, by rank, in which the training thread was ready to run but had no CPU, "
+        "as counted by the kernel (/proc/…/schedstat). `throttled by quota` is how long its control groups were "
+        "throttled, summed over CPUs. `operator threads on host` is the maximum number of compute threads of the host's "
+        "ranks. Waits of other compute threads are not counted, so the values are lower bounds. Traces "
+        "without these counters show stalls instead (`stalled`, `late per step`): at least three ranks stall repeatedly, "
+        "each at different operations. A stall lasts at least a millisecond, and ten times as long as the same work on "
+        "the other ranks.",
         "`runqueue=0` of these ranks: replay removes that time from the work of their training threads and replays the "
         "whole job.",
         "Use fewer threads, workers or jobs on the host; raise the quota; bind each rank to its own CPUs.",

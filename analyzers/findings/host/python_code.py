@@ -247,9 +247,10 @@ def _advice(ran: float) -> str:
 
 _SAMPLING = (
     "The stack of the training thread is sampled a thousand times a second in windows with stacks (`--stack-steps`). "
-    "`source_line` is the line of the job's own code that ran while no operation did, or that a backward pass called; "
-    "`calls` is the innermost line that it called. `per_step` is its time in a mean step of each rank, and "
-    "`cpu_share` the share of it on a CPU. `per_step_of_the_run` is its time in all steps without profiler."
+    "`source line` is the line of the job's own code that ran while no operation did, or that a backward pass called; "
+    "`calls` is the line that ran innermost, in a function that it called. `per step` is its time in a mean "
+    "step of each rank, and `cpu share` the share of it on a CPU. `per step of the run` is its time in all steps "
+    "without profiler."
 )
 
 _PAGES = (
@@ -257,16 +258,15 @@ _PAGES = (
         "ESP402",
         "Python code takes long",
         "Between two operations, or in a callback of a backward pass, Python code runs or waits for so long that "
-        "the step becomes longer: hooks, logging, metrics, tokenising, reading files, sleeping. This happens on all "
-        "ranks.",
+        "the step becomes longer: hooks, logging, metrics, tokenising, reading files, sleeping. If it happens on one "
+        "rank only, ESP201 reports it.",
         f"{_SAMPLING} Code that a GPU's backward pass calls in a thread of its own is not sampled.",
-        "`python[…]=0`: replay removes the time of that code and replays the whole job. If the job computes on CPUs "
-        "and the samples of all steps without profiler show clearly more time for the function, the price is that "
-        "measured time; it includes operations too short to leave gaps. If the code sleeps and the samples show "
-        "clearly less time, the price is measured as well: a pause occurred in the recorded steps by chance. "
-        "Functions that leave no gaps are reported from these samples alone if they take at least 3 % of a step. "
-        "Functions of the model, the input pipeline or the optimizer, and functions mostly in long operations, are "
-        "not.",
+        "`python[…]=0`: replay removes the time of that code and replays the whole job. The samples of all steps without "
+        "profiler replace this prediction by a measured time in two cases. On CPUs, if they show clearly more time for "
+        "the function: it also runs operations too short to leave gaps. And if the code sleeps and they show clearly "
+        "less time: the profiled steps had a pause by chance. A function that leaves no gaps at all is reported if the "
+        "samples show it for at least 3 % of a step, unless it belongs to the model, the input pipeline or the "
+        "optimizer, or runs mostly long operations.",
         "Do this work less often, in another thread or process, ahead of time, or on whole tensors.",
     ),
     Page(
@@ -275,10 +275,10 @@ _PAGES = (
         "Python's garbage collector runs while the training thread waits. Ranks collect in different steps, so that on "
         "several ranks all wait for one after the other.",
         "Python itself reports collections of half a millisecond or more in the whole run, with the line at which they "
-        "occurred: `source_line`. `per_step` is their time in a mean step of each rank.",
+        "occurred: `source line`. `per step` is their time in a mean step of each rank.",
         "On GPUs `python[garbage collection]=0`: replay removes their time. On CPUs no device work hides them, and "
-        "the price is measured: their time in all steps without profiler. If they make single steps slow, those "
-        "steps are reported instead, with a price as of ESP807.",
+        "the saving is measured: their time in all steps without profiler. If they make single steps slow, those "
+        "steps are reported instead, with a saving as in ESP807.",
         "Call gc.freeze() after start-up, raise the thresholds, or collect manually on all ranks in the same step.",
     ),
 )

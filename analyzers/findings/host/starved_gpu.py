@@ -96,8 +96,8 @@ _PAGES = (
         "ESP401",
         "The CPU limits the step",
         "The GPU finishes its work and waits for the CPU to launch more.",
-        "`host_share` is the share of the step in which the CPU works while its GPU idles. "
-        "`kernels_shorter_than_a_launch` shows whether launches themselves are the bottleneck: if half of all "
+        "`host share` is the share of the step in which the CPU works while its GPU idles. "
+        "`kernels shorter than a launch` shows whether launches themselves are the bottleneck: if half of all "
         "kernels or more are that short, no CPU that launches them one by one gets ahead.",
         "`host=2x`: replay makes CPU work, launches and gaps of up to 1 ms twice as fast; longer gaps are sleeps or "
         "I/O. Where ESP405 saves at least half as much, it replaces this finding.",

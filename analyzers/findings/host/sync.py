@@ -146,8 +146,8 @@ _PAGES = (
         "The CPU waits for its GPU within the step",
         "`.item()`, `.cpu()`, `nonzero`, a blocking copy or a synchronisation makes the CPU wait until the GPU has "
         "finished all submitted work. When the CPU goes on, the GPU idles until the next kernel is launched.",
-        "`calls_per_step_and_rank` counts the calls by operation. `idle_after` is the length of the GPU's idle "
-        "intervals in which these calls return. `python_line` is the line of the job, if stacks were recorded, and "
+        "`calls per step and rank` counts the calls by operation. `idle after` is the length of the GPU's idle "
+        "intervals in which these calls return. `python line` is the line of the job, if stacks were recorded, and "
         "`module` the modules that enclose the call, if the trace has them.",
         "`sync=0`: in replay no call waits for its device, so kernels are launched while others run. Values that "
         "the CPU reads are assumed to be available at once.",

@@ -105,7 +105,7 @@ _PAGES = (
         "float32 multiplication without tensor cores",
         "Matrix multiplications and convolutions ran in single precision on general-purpose cores, although the "
         "device has tensor cores that compute TF32, bfloat16 or float16 several times as fast.",
-        "`share_of_gpu_work` is the share of GPU time in kernels whose names indicate single precision without "
+        "`share of gpu work` is the share of GPU time in kernels whose names indicate single precision without "
         "tensor cores (`sgemm`, `simt`, `scudnn`, `ffma`); `longest` is the kernel with the largest total time. "
         "Only devices known to have tensor cores are examined.",
         "None: the run does not show how fast other kernels would be. The finding is reported if making these "

@@ -100,7 +100,7 @@ _PAGES = (
         "The sequences of a batch are padded to the length of the longest one, or to a fixed length. Compute spent on "
         "padding is wasted.",
         "`padding` is the share of tokens that the batches' attention masks exclude, over all steps with these counts; "
-        "`one_length_for_all` says whether all batches have the same sequence length. Only recorded runs have these "
+        "`one length for all` says whether all batches have the same sequence length. Only recorded runs have these "
         "counts, and only if batches have an `attention_mask` in CPU memory when the DataLoader returns them.",
         "An upper bound. On GPUs `gpu=`: all GPU work is sped up by the ratio of all tokens to tokens without "
         "padding. On CPUs `kernel[…]=`: the same for all operations of the forward and backward pass, if speeding "

@@ -225,8 +225,8 @@ _PAGES = (
         "Matrix multiplications far below the device's peak",
         "Matrix multiplication kernels reach less than a quarter of the device's peak: the matrices are too narrow "
         "to fill it, their sizes do not suit its tensor cores, or the device runs below its usual speed.",
-        "`share_of_peak` compares the operations per second with the data sheet, at the precision that the kernel "
-        "names indicate. `share_of_gpu_work` is the share of each GPU's time in these kernels; `longest_multiplies` "
+        "`share of peak` compares the operations per second with the data sheet, at the precision that the kernel "
+        "names indicate. `share of gpu work` is the share of each GPU's time in these kernels; `longest multiplies` "
         "has the sizes of the longest one. `aten::mm`, `addmm`, `bmm` and `baddbmm` are counted. This needs shapes "
         "(`--shapes`, or `record_shapes=True` of torch.profiler) and a known device.",
         "`kernel[…]=`: replay speeds these kernels up to half of the peak, which large multiplications reach. An upper "

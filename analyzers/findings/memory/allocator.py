@@ -66,8 +66,8 @@ _PAGES = (
         "Memory allocation stops the step",
         "cudaMalloc and cudaFree stop the device. PyTorch's caching allocator calls them when it has no free block "
         "that fits: at the start, when tensor shapes change, and near the memory limit.",
-        "`allocator_per_step` is the time in these calls, by rank. `outliers` are the steps that spend more than a "
-        "quarter of their time in them; `outliers_without_allocator` is the replayed duration of those steps "
+        "`allocator per step` is the time in these calls, by rank. `outliers` are the steps that spend more than a "
+        "quarter of their time in them; `outliers without allocator` is the replayed duration of those steps "
         "without the calls.",
         "`allocator=0`: replay removes these calls. The saving is for a steady-state step and does not include "
         "outliers.",

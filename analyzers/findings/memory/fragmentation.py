@@ -85,7 +85,7 @@ _PAGES = (
         "PyTorch's allocator caches the blocks that a job has freed. When later tensors fit into none of them, for "
         "example because shapes change, it asks the driver for more memory. That stops the device, and the job can "
         "run out of memory while much of it is free.",
-        "`reserved` is the most memory that the allocator had reserved, `allocated_at_most` the most that had been "
+        "`reserved` is the most memory that the allocator had reserved, `allocated at most` the most that had been "
         "in use up to then, and `unused` the difference, all from memory samples. A rank is listed if its allocator "
         "called the driver within the recorded steps, and at least a quarter of its reserved memory, and at least "
         "512 MiB, was never in use.",

@@ -66,7 +66,7 @@ _PAGES = (
         "A rank's memory peak is close to its limit: the memory of its GPU or, for jobs on CPUs, the memory of the "
         "machine or control group that its ranks share. A little more ends the job: CUDA reports out of memory, or "
         "the kernel kills a process.",
-        "`peak` by rank against `limit`; reported from 92 % on. `reached_in` is the phase and step of the peak. "
+        "`peak` by rank against `limit`; reported from 92 % on. `reached in` is the phase and step of the peak. "
         "CUDA: bytes allocated by PyTorch's allocator, whose peak is exact; the CUDA context and libraries use more "
         "memory in addition. CPU: the resident set size, sampled up to four times a second, without loader workers.",
         "None: memory costs no time until the job runs out of it.",

@@ -101,11 +101,11 @@ _PAGES = (
         "Different ranks are late in different steps",
         "In most steps one rank has more work than the others, which wait for it, but it is not always the same "
         "rank. No rank is a straggler, yet each step takes as long as its slowest rank.",
-        "`latest_in_steps` counts the steps that each rank delayed most, if its extra work over its counterparts was "
+        "`latest in steps` counts the steps that each rank delayed most, if its extra work over its counterparts was "
         "statistically significant. At least two ranks must do so, each more than a quarter as often as any other. "
         "If the extra work is not significant, the finding has low confidence: the others then wait at least a "
-        "twentieth of the median step (`lateness_in_median_step`), and balancing saves as much. `lost_in` and "
-        "`python_line` are where each rank loses most time in the steps that it delays.",
+        "twentieth of the median step (`lateness in median step`), and balancing saves as much. `lost in` and "
+        "`python line` are where each rank loses most time in the steps that it delays.",
         "`balance=fix`: replay gives all work the mean duration that the same work takes on all ranks in that step, "
         "and replays the whole job. An upper bound: work can seldom be balanced perfectly.",
         "Balance the work of ranks within a step: sequence lengths, tokens of each expert, data-dependent branches, "

@@ -58,7 +58,7 @@ _PAGES = (
         "Uneven pipeline stages",
         "In a pipeline every micro-batch passes all stages, so the slowest stage limits the throughput and the "
         "others wait for it.",
-        "`compute_per_step` is, for each rank, the median compute time of the ranks of its stage in a mean step.",
+        "`compute per step` is, for each rank, the median compute time of the ranks of its stage in a mean step.",
         "`balance[stages]=fix`: replay scales the compute time of each stage to the mean of all stages and replays "
         "the whole job. An upper bound: layers cannot be divided.",
         "Distribute layers by their compute time, not by their number: the embedding and the last layer with its "

@@ -223,28 +223,26 @@ def _location_evidence(locations: dict[Rank, SlowLocation]) -> dict[str, Evidenc
 _PRICE = (
     "`straggler[work]=fix`: replay gives this rank's work the median duration that the same work takes on the other "
     "ranks (gaps included, input data excluded) and replays the whole job. If the rank is slow for less than six "
-    "tenths of the run, the price is that saving times the share of the run. The waiting time of the other ranks is "
-    "not the price: queued work can hide it, and fixing the rank then saves less than the others wait."
+    "tenths of the run, that saving is multiplied by the share of the run. The other ranks may wait longer than the "
+    "saving: queued work can hide it, and fixing the rank then saves less than the others wait."
 )
 _EVIDENCE = (
-    "`late_per_step` is how long the others waited for this rank alone, from the second-last arrival at a collective "
+    "`late per step` is how long the others waited for this rank alone, from the second-last arrival at a collective "
     "to its own arrival; a delay that holds up several collectives counts once. Ranks that share other groups with "
     "a slow rank come late, too: the finding lists the rank whose own work takes longer than that of its counterparts. "
-    "`lost_in` is the operation or gap where it loses most time compared with its peers, `python_line` the line of "
+    "`lost in` is the operation or gap where it loses most time compared with its peers, `python line` the line of "
     "Python that accounts for most of it, if stacks were sampled, and `module` the enclosing modules, if the trace "
-    "has them (torch.profiler with stacks). `saving` has the price of each kind of work alone. `share_of_run` is "
+    "has them (torch.profiler with stacks). `saving` is what each kind of work would save alone. `share of run` is "
     "the share of the run in which the rank is this slow. It is estimated from the duration of the steps without "
     "profiler, if the rank costs at least a quarter of a step, and from the extra CPU time of ranks that compute on "
     "CPUs."
 )
-_AS_ESP201 = "As in ESP201."
-_PRICE_AS_ESP201 = f"`{SCENARIO}`, as in ESP201."
 _MORE = (
-    f"{_AS_ESP201} In addition, `compute_time_ratio` compares the rank's compute time with that of the others, and "
-    "`work_ratio` its amount of work, counted in tokens, samples, elements of the operations' tensors, or "
+    f"{_EVIDENCE} `compute time ratio` is the rank's compute time divided by that of the others, and "
+    "`work ratio` its amount of work divided by theirs, counted in tokens, samples, elements of the operations' tensors, or "
     "operations: the first of these that is known of all ranks. The optimizer's work does not depend on the batch: "
-    "if everything but the optimizer takes longer (`optimizer_time_ratio` near 1), the rank has more work; if the "
-    "optimizer takes longer, too, the rank is slower."
+    "if it takes as long as on the other ranks (`optimizer time ratio` near 1) and only the rest takes longer, the rank has "
+    "more work; if the optimizer takes longer as well, the rank is slower."
 )
 
 _PAGES = (
@@ -256,8 +254,8 @@ _PAGES = (
         "a sleep, I/O, garbage collection, or a CPU used by other processes. Or samples of all steps show a line of "
         "the job's own code that no other rank runs.",
         f"{_EVIDENCE} For jobs on CPUs, a function that only one rank runs for at least 3 % of a step is reported "
-        "from the samples of all steps without profiler (`per_step`), unless the rank is reported for another reason.",
-        f"{_PRICE} Work that only samples show is priced by its time.",
+        "from the samples of all steps without profiler (`per step`), unless the rank is reported for another reason.",
+        f"{_PRICE} Work that only samples show would save its time.",
         "Examine the given location. If it changes from step to step, check the host (other processes, CPU limits).",
     ),
     Page(
@@ -266,7 +264,7 @@ _PAGES = (
         "One rank reaches collectives last because the same operations take longer there, or because it has more of "
         "them. The title says which, if the run shows it.",
         _MORE,
-        _PRICE_AS_ESP201,
+        _PRICE,
         "Check clocks, temperature, other tenants and thread counts; or whether it has more work than the others "
         "(longer sequences).",
     ),
@@ -275,16 +273,16 @@ _PAGES = (
         "A rank is late because its CPU launches work more slowly",
         "One rank reaches collectives last because its CPU takes longer for the same calls and launches, or has "
         "more of them.",
-        "As in ESP202.",
-        _PRICE_AS_ESP201,
+        _MORE,
+        _PRICE,
         "Check for other processes on its host, CPU limits, NUMA binding, and a power-saving governor.",
     ),
     Page(
         "ESP204",
         "A rank is late because of memory allocation",
         "One rank reaches collectives last because its allocator calls the driver for memory.",
-        _AS_ESP201,
-        _PRICE_AS_ESP201,
+        _EVIDENCE,
+        _PRICE,
         "Lower its memory peak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
     ),
     Page(
@@ -292,7 +290,7 @@ _PAGES = (
         "A rank is late because of its input data",
         "One rank's batches take longer to make than those of the others, which wait for it. If only its loader "
         "makes the job wait, ESP101 reports it; here the loaders of the others also stall, for a shorter time.",
-        _AS_ESP201,
+        _EVIDENCE,
         "`straggler[data]=fix`: replay gives this rank's batches the median duration of those of the others and "
         "replays the whole job.",
         "Compare the storage, the free cores and the sample sizes of that rank's host with those of the others.",

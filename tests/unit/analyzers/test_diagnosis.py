@@ -96,7 +96,7 @@ def test_a_stall_is_not_taken_for_the_time_of_a_batch_that_nobody_saw(workers):
     stall = found(run_of({0: rows, 1: rows}), "ESP101")
     assert ("batch" in stall.evidence) == (not workers)
     assert ("loader_workers" in stall.evidence) == (not workers)
-    assert ("in the training process" in stall.advice) == (not workers)
+    assert ("training process makes each batch" in stall.advice) == (not workers)
     (faster,) = answer(run_of({0: rows, 1: rows}), ["cpu=2x"]).what_if
     assert ("assumes that they keep up" in (faster.note or "")) == workers
 

@@ -83,5 +83,5 @@ def test_codecs_that_take_longer_are_left_alone():
 
 
 def test_a_job_that_was_not_asked_to_measure():
-    with pytest.raises(EsprofError, match="no exchange by a codec"):
+    with pytest.raises(EsprofError, match="no exchange with a codec"):
         recommend_compression(replayed().run)

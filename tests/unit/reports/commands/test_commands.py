@@ -213,7 +213,7 @@ def test_explain_knows_every_finding_by_either_case():
     for page in explain.PAGES.values():
         said = invoke(explain, page.id.lower()).stdout
         assert said.startswith(f"{page.id} {page.title}")
-        for paragraph in (page.meaning, page.evidence, page.price, page.remedy):
+        for paragraph in (page.meaning, page.evidence, page.saving, page.remedy):
             assert " ".join(paragraph.split()) in " ".join(said.split())
 
 
