@@ -1,4 +1,4 @@
-"""What collectives moved and between whom: from their own arguments, or from the CPU call around their launch."""
+"""Sizes, groups and peers of collectives, from their own arguments or from the CPU call that encloses their launch."""
 
 import math
 import re
@@ -19,7 +19,7 @@ _REDUCTION = re.compile(r"ncclDevKernel_(?:AllReduce|ReduceScatter|Reduce)_[A-Za
 they move."""
 
 _SIBLINGS = 4
-"""How many calls before a launch are checked for the one around it."""
+"""Number of calls before a launch that are checked for enclosing it."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ def _described_by(
     source, naming = at.copy(), np.full(len(at), -1)
     open_ones = np.flatnonzero(~is_described[at] & (launches.row[at] >= 0))
     launch = launches.row[at[open_ones]]
-    for around in _enclosing(calls, launch, launches):
+    for enclosing in _enclosing(calls, launch, launches):
         # From the latest call to the earliest: of two that describe, or of two that do not, the outer one stays.
-        found = around >= 0
-        better = found & (is_described[around] | ~is_described[source[open_ones]])
-        source[open_ones[better]] = around[better]
-        names = found & is_naming[around]
-        naming[open_ones[names]] = around[names]
+        found = enclosing >= 0
+        better = found & (is_described[enclosing] | ~is_described[source[open_ones]])
+        source[open_ones[better]] = enclosing[better]
+        names = found & is_naming[enclosing]
+        naming[open_ones[names]] = enclosing[names]
     return source, naming
 
 
@@ -101,7 +101,7 @@ def _enclosing(calls: np.ndarray, launch: np.ndarray, launches: Launches) -> Ite
     before = np.full((_SIBLINGS, len(launch)), -1)
     for tid in np.unique(launches.tid[launch]).tolist():
         here, mine = launches.tid[launch] == tid, calls[launches.tid[calls] == tid]
-        # Place in `mine` of the last call that began before each launch; -1, where there is none, finds the appended -1.
+        # Index in `mine` of the last call that started before each launch; -1 selects the appended -1.
         last = np.searchsorted(launches.start_ns[mine], launches.start_ns[launch[here]], side="right") - 1
         for back in range(_SIBLINGS):
             before[back, here] = np.append(mine, -1)[np.maximum(last - back, -1)]

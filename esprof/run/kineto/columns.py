@@ -1,4 +1,4 @@
-"""From the rows of a trace to the columns of the event table: kinds, thread roles, steps and collectives."""
+"""Convert the rows of a trace to the columns of the event table: kinds, thread roles, steps and collectives."""
 
 import re
 from typing import Any
@@ -43,25 +43,25 @@ _MAIN, _AUTOGRAD, _COMM, _OTHER = range(len(_ROLES))
 def event_table(
     rows: TraceRows, times: tuple[np.ndarray, np.ndarray], groups: dict[str, Group], steps: TraceSteps | None = None
 ) -> tuple[Table, Table | None, tuple[RunWarning, ...]]:
-    """Build the event table of one rank, sorted by start, and the table of its steps where no event tells of them.
+    """Build the event table of one rank, sorted by start, and the table of its steps if no event marks them.
 
-    `times` is (start ns, duration ns) per row; `groups` maps this process's group names to groups; `told` are the steps,
-    where they are known otherwise.
+    `times` is (start ns, duration ns) per row; `groups` maps this process's group names to groups; `steps` are the steps
+    if known from another source.
     """
     kinds, on_gpu = _kinds(rows)
     if steps is not None:
         kinds[_are(kinds, "step")] = _CODE["annotation"]
     keep = np.flatnonzero(kinds != _NONE)
     starts, durations = times
-    # Ties: the longer first, so that a parent always stands before its children.
+    # Ties: the longer first, so that a parent precedes its children.
     order = keep[np.lexsort((-durations[keep], starts[keep]))]
     return _sorted_table(rows.pick(order), kinds[order], on_gpu[order], starts[order], durations[order], groups, steps)
 
 
 def _kinds(rows: TraceRows) -> tuple[np.ndarray, np.ndarray]:
-    """For each row the place of its kind in KINDS, or -1; and whether it ran on a stream.
+    """Return the index of each row's kind in KINDS, or -1; and whether it ran on a stream.
 
-    The row's category tells whether it ran on a stream, not its arguments: ROCm's launch calls name a stream, too.
+    The category determines whether a row ran on a stream, not the arguments: ROCm's launch calls also name a stream.
     """
     kinds = rows.texts("cat").map(_kind_of_category, np.int64, _NONE)
     on_gpu = _are(kinds, "kernel", "memcpy", "memset", "sync")
@@ -144,8 +144,8 @@ def _sorted_table(
         "est": _int_column(_ests(names, kinds, roles, stream, launches), np.int32),
     }
     events = table(columns | _moved(rows, names, kinds, launches, groups), EVENTS)
-    is_told = _are(kinds, "step").any()
-    return events, None if steps is None or is_told else _step_table(steps), warnings
+    has_step_events = _are(kinds, "step").any()
+    return events, None if steps is None or has_step_events else _step_table(steps), warnings
 
 
 def _launched_by(kinds: np.ndarray, correlation: np.ndarray) -> np.ndarray:
@@ -193,7 +193,7 @@ def _busiest(threads: np.ndarray) -> int:
 
 
 def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[TraceSteps | None, tuple[RunWarning, ...]]:
-    """The steps of the trace; None where nothing tells them. Where the profiler was not told of any, optimizers end them."""
+    """Return the steps of the trace: marked by the profiler, or else ended by optimizers; None if unknown."""
     rows = np.flatnonzero(_are(kinds, "step"))
     if len(rows):
         return marked(Texts(names.codes[rows], names.values), launches.start_ns[rows], launches.end_ns[rows]), ()
@@ -221,24 +221,25 @@ def _step_table(steps: TraceSteps) -> Table:
 def _launched(stream: np.ndarray, launches: Launches) -> np.ndarray:
     """When each row was launched (ns): a row on a stream when it was launched, any other when it began.
 
-    A row on a stream whose launch was not recorded was launched before the window: 0, so it belongs to no step or turn.
+    A row on a stream whose launch was not recorded was launched before the window: 0, so it belongs to no step or EST step.
     """
     launched = np.where(launches.row >= 0, launches.start_ns[launches.row], 0)
     return np.where(stream >= 0, launched, launches.start_ns)
 
 
 def _ests(names: Texts, kinds: np.ndarray, roles: Texts, stream: np.ndarray, launches: Launches) -> np.ndarray:
-    """The logical worker (EST) in whose turn each row was launched by the threads that train; MISSING for other rows."""
+    """Return the logical worker (EST) in whose step training threads launched each row; MISSING for other rows."""
     number = names.map(_est_number, np.int64, MISSING)
-    turns = np.flatnonzero(_are(kinds, "annotation") & (number != MISSING))
-    if not len(turns):
+    est_steps = np.flatnonzero(_are(kinds, "annotation") & (number != MISSING))
+    if not len(est_steps):
         return np.full(len(kinds), MISSING)
     launched = _launched(stream, launches)
-    # The last turn that began before each row was launched, or the first turn of all: `inside` tells whether it fits.
-    turn = turns[np.maximum(np.searchsorted(launches.start_ns[turns], launched, side="right") - 1, 0)]
-    inside = (launches.start_ns[turn] <= launched) & (launched < launches.end_ns[turn])
+    # The last EST step that started before each launch, or the first of all: `inside` excludes it if it does not fit.
+    at = np.searchsorted(launches.start_ns[est_steps], launched, side="right") - 1
+    own = est_steps[np.maximum(at, 0)]
+    inside = (launches.start_ns[own] <= launched) & (launched < launches.end_ns[own])
     trains = (stream >= 0) | roles.map(lambda role: role in ("main", "autograd"), bool)
-    return np.where(inside & trains, number[turn], MISSING)
+    return np.where(inside & trains, number[own], MISSING)
 
 
 def _est_number(name: str) -> int:
@@ -249,7 +250,7 @@ def _est_number(name: str) -> int:
 def _moved(
     rows: TraceRows, names: Texts, kinds: np.ndarray, launches: Launches, groups: dict[str, Group]
 ) -> dict[str, pa.Array]:
-    """The columns that tell of collectives; `in_bytes` tells of copies too."""
+    """Return the columns for collectives; `in_bytes` includes copies."""
     at = np.flatnonzero(_are(kinds, "collective"))
     calls = names.map(lambda name: name == "record_param_comms", bool) & ~_are(kinds, "runtime")
     calls |= names.map(names_a_collective, bool) & _are(kinds, "annotation")
@@ -262,8 +263,8 @@ def _moved(
 
     def spread_texts(values: list[str | None]) -> pa.Array:
         encoded = pa.array(values, pa.string()).dictionary_encode()
-        place = spread(np.arange(len(at)))
-        return encoded.take(pa.array(place, mask=place == MISSING))
+        position = spread(np.arange(len(at)))
+        return encoded.take(pa.array(position, mask=position == MISSING))
 
     return {
         "group": spread_texts(moved.group),
@@ -278,13 +279,13 @@ def _moved(
 
 
 def _int_column(numbers: np.ndarray, dtype: Any = np.int64) -> pa.Array:
-    """An integer column; what is missing or does not fit `dtype` is null."""
-    kept = numbers.astype(dtype)
-    return pa.array(kept, mask=(numbers == MISSING) | (kept != numbers))
+    """Return an integer column; values that are missing or do not fit `dtype` are null."""
+    converted = numbers.astype(dtype)
+    return pa.array(converted, mask=(numbers == MISSING) | (converted != numbers))
 
 
 def _text_column(texts: Texts) -> pa.DictionaryArray:
-    """A text column; its dictionary holds what is used, in order of appearance."""
+    """Return a text column; its dictionary has the used values, in order of appearance."""
     used = pa.array(texts.codes, mask=texts.codes < 0).dictionary_encode()
     values = [texts.values[code] for code in used.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(used.indices, pa.array(values, pa.string()))

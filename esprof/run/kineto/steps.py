@@ -1,4 +1,4 @@
-"""Where the steps of a trace begin and end: as the profiler was told, or else as its optimizers tell."""
+"""Steps of a trace: those that the profiler marked, or else those that optimizers end."""
 
 import re
 from collections.abc import Sequence
@@ -11,74 +11,74 @@ from esprof.run.kineto.rows import Texts
 from esprof.run.kineto.scan import MISSING
 
 RECORDERS_STEP = "esprof.step#"
-"""What the names of the steps begin with that the recorder marks."""
+"""Prefix of the names of steps that the recorder marks."""
 
 STEP_NAMES = ("ProfilerStep", RECORDERS_STEP)
-"""What the names of steps begin with."""
+"""Prefixes of the names of steps."""
 
 OPTIMIZER = "Optimizer.step#"
-"""What the name of an optimizer's step begins with; torch records each, whether the profiler is told of steps or not."""
+"""Prefix of the names of optimizer steps, which torch always records."""
 
 _STEP = re.compile(r"(?:ProfilerStep|esprof\.step)#\s*(\d{1,9})$")
 
 
 @dataclass(frozen=True)
 class TraceSteps:
-    """The steps of one rank in order of start, an entry for each; times in ns on the rank's clock."""
+    """The steps of one rank, by start; times are ns on the rank's clock."""
 
     number: np.ndarray
-    """Number of each step; MISSING where its name tells none."""
+    """Number of each step; MISSING if its name has none."""
     start_ns: np.ndarray
     end_ns: np.ndarray
 
     def of(self, launched_ns: np.ndarray) -> np.ndarray:
-        """The number of the step that began last before each of these moments; MISSING before the first, and from the end of
-        the last one on."""
+        """Return the number of the latest step that started before each time; MISSING before the first step and from the end
+        of the last one on."""
         slot = np.searchsorted(self.start_ns, launched_ns, side="right") - 1
         inside = (slot >= 0) & (launched_ns < self.end_ns[-1])
         return np.where(inside, self.number[slot], MISSING)
 
 
 def marked(names: Texts, start_ns: np.ndarray, end_ns: np.ndarray) -> TraceSteps:
-    """The steps that the profiler was told of, by rows with their names, in order of start."""
+    """Return the marked steps, from their names and times in order of start."""
     return TraceSteps(names.map(_step_number, np.int64, MISSING), start_ns, end_ns)
 
 
 def by_optimizers(
     names: Texts, tid: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray
 ) -> tuple[TraceSteps, int] | None:
-    """(the steps that end with optimizers' steps, how many of these end one step); None where they do not repeat.
+    """Return (steps that end with optimizer steps, number of optimizer steps per step); None if they do not repeat.
 
-    The arguments tell of all rows on threads, in order of start; the first step begins with the first of them. Optimizers
-    that take turns, as a GAN's do, are one step together. They may bear one name, and are told apart by the rows that each
-    holds; where the numbers of these do not repeat, by their names alone.
+    The arguments describe all rows on threads, in order of start; the first step starts with the first row. Alternating
+    optimizers, as in a GAN, form one step together. They may have the same name and are distinguished by the number of rows
+    within each; if these numbers do not repeat, by their names alone.
     """
     steps = np.flatnonzero(names.map(lambda name: name.startswith(OPTIMIZER), bool, False))
-    # The step of an optimizer that wraps another one holds the other's.
+    # The step of an optimizer that wraps another one contains the step of the other.
     reached = np.maximum.accumulate(np.append(0, end_ns[steps]))[:-1]
     steps = steps[end_ns[steps] > reached]
     behind = np.searchsorted(start_ns, end_ns[steps])
     sizes = [int((tid[first:end] == tid[first]).sum()) for first, end in zip(steps, behind, strict=True)]
     named = names.codes[steps].tolist()
-    for turns in (list(zip(named, sizes, strict=True)), named):
-        together = _period(turns)
-        if turns and 2 * together <= len(turns):
+    for sequence in (list(zip(named, sizes, strict=True)), named):
+        together = _period(sequence)
+        if sequence and 2 * together <= len(sequence):
             ends = end_ns[steps[together - 1 :: together]]
             return TraceSteps(np.arange(len(ends)), np.append(start_ns[0], ends[:-1]), ends), together
     return None
 
 
-def _period(turns: Sequence[Any]) -> int:
-    """The least distance at which all of `turns` are alike; their number where there is none."""
-    # For each place, the length of the longest beginning that `turns` up to there also end with (Knuth, Morris and Pratt):
-    # comparing each distance by itself would take the square of their number.
+def _period(sequence: Sequence[Any]) -> int:
+    """Return the smallest period of `sequence`; its length if it does not repeat."""
+    # The failure function of Knuth, Morris and Pratt, in linear time: for each prefix, the length of its longest proper
+    # prefix that is also its suffix.
     borders = [0]
-    for turn in turns[1:]:
+    for item in sequence[1:]:
         length = borders[-1]
-        while length and turn != turns[length]:
+        while length and item != sequence[length]:
             length = borders[length - 1]
-        borders.append(length + (turn == turns[length]))
-    return len(turns) - borders[-1]
+        borders.append(length + (item == sequence[length]))
+    return len(sequence) - borders[-1]
 
 
 def _step_number(name: str) -> int:
