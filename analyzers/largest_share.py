@@ -39,11 +39,11 @@ def largest_share(replayed: Replayed, parts: Sequence[RankBreakdown]) -> str | N
     mean_us = {name: sum(getattr(part, name) for part in parts) / len(parts) for name in _MEANING}
     name = max(mean_us, key=lambda one: mean_us[one])
     worst = max(parts, key=lambda part: getattr(part, name))
-    place, took_ns = _location(replayed, worst.rank) if name == "host" else (None, 0.0)
+    location, took_ns = _location(replayed, worst.rank) if name == "host" else (None, 0.0)
     where = ""
-    if place:
+    if location:
         share = "most of it" if took_ns >= ns(worst.host) / 2 else f"{readable.duration(took_ns)} of it"
-        where = f", {share} in {printable(place, LONGEST_NAME)}"
+        where = f", {share} in {printable(location, LONGEST_NAME)}"
     return f"The largest part of the rest is {_MEANING[name]}: {readable.duration(ns(mean_us[name]))}{where}."
 
 
@@ -52,8 +52,8 @@ def _location(replayed: Replayed, rank: Rank) -> tuple[str | None, float]:
     its time in a mean step, ns)."""
     dfg, steps = replayed.built.dfg, replayed.steps.steady
     took: dict[str, float] = defaultdict(float)
-    for place, (took_ns, _) in PythonTime(replayed.run, dfg, rank).places(steps).items():
-        took[text_of(place)] += took_ns
+    for location, (took_ns, _) in PythonTime(replayed.run, dfg, rank).by_location(steps).items():
+        took[text_of(location)] += took_ns
     if not took:
         mine = (dfg.rank == rank) & dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.HOST_GAP) & np.isin(dfg.step, steps)
         by_name = np.bincount(dfg.name[mine], dfg.dur_ns[mine], len(dfg.names))

@@ -20,21 +20,21 @@ from esprof.run.stacks import MIN_SILENCE_NS, MIN_SILENCE_SAMPLED_NS, SourceLoca
 _OPERATIONS = (Cls.CPU, Cls.COMPUTE)
 
 SAMPLED: Ns = 40 * NS_PER_MS
-"""Shortest gap, ns, of which it is told by the samples in it: outside of windows with stacks they come every 20 ms."""
+"""Shortest gap, ns, that is attributed by its own samples: outside of windows with stacks they are 20 ms apart."""
 
 MIN_GAP_RATIO = 2.0
-"""A gap that is so many times as long as others of its name is told by the samples in it, and not by those others."""
+"""A gap longer than this many times the usual gap of its name is attributed by its own samples."""
 
 
 class _Silence(NamedTuple):
-    """A time of a step with stacks in which the thread was in Python, between two operations or within one."""
+    """Time in Python, without recorded operations, in a step with stacks: between two operations or within one."""
 
     kind: int
-    """Number of the kind of nodes that it belongs to (`PythonTime._kinds`)."""
+    """Kind of the nodes that it belongs to (`PythonTime._kinds`)."""
     is_gap: bool
     """Whether it lay between two operations."""
     location: SourceLocation | None
-    """Where the thread was; None where it was too short to be seen."""
+    """Sampled source location; None if the silence was too short to be sampled."""
     dur_ns: int
     cpu_ns: int
 
@@ -53,7 +53,7 @@ class PythonTime:
     rank: Rank
 
     def share(self, wanted: Callable[[SourceLocation], bool]) -> np.ndarray:
-        """The share of each node's time that lies in places that are `wanted`, float64[N], from 0 to 1."""
+        """Share of each node's time that is spent at `wanted` source locations, float64[N], from 0 to 1."""
         of_kind = np.zeros(2 * len(self.dfg.names))
         for kind, rows in self._rows.items():
             of_kind[kind] = min(1.0, sum(row.share for row in rows if wanted(row.location)))
@@ -62,13 +62,16 @@ class PythonTime:
             share[node] = min(1.0, sum(row.share for row in rows if wanted(row.location)))
         return share
 
-    def places(self, steps: tuple[int, ...]) -> dict[SourceLocation, tuple[float, float]]:
-        """(ns in a mean one of `steps`, share of it that the thread ran) of each place."""
+    def by_location(self, steps: tuple[int, ...]) -> dict[SourceLocation, tuple[float, float]]:
+        """(mean time in a step of `steps`, ns; share of it that the thread ran on a CPU) of each source location."""
         took = self.took(np.where(np.isin(self.dfg.step, steps), self.dfg.dur_ns, 0))
         return {location: (ns / max(1, len(steps)), ran) for location, (ns, ran) in took.items()}
 
     def took(self, time_ns: np.ndarray) -> dict[SourceLocation, tuple[float, float]]:
-        """(ns in all, share of it that the thread ran) of each place, where `time_ns`, [N], is spent in the nodes."""
+        """(total time, ns; share of it that the thread ran on a CPU) of each source location.
+
+        `time_ns` is the time spent in each node, ns, shape (N,).
+        """
         alike = self._nodes.copy()
         alike[list(self._seen)] = False
         of_kind = np.bincount(self._kinds[alike], time_ns[alike], 2 * len(self.dfg.names)).tolist()
@@ -101,14 +104,14 @@ class PythonTime:
         begin, end = self._recorded_at
         within = np.zeros(self.dfg.nodes)
         spans = self._sampled.collections
-        # A window is a small part of a run.
+        # The samples cover the whole run, the graph only a window of it.
         for first, last in spans[(spans[:, 1] > begin.min()) & (spans[:, 0] < end.max())].tolist():
             within += np.maximum(np.minimum(end, last) - np.maximum(begin, first), 0)
         return np.where(self._nodes, np.minimum(within / np.maximum(self.dfg.dur_ns, 1), 1), 0.0)
 
     @cached_property
     def _seen(self) -> dict[int, list[LocationShare]]:
-        """What is told of single nodes: those in which garbage was collected, and long gaps that are like no other."""
+        """Locations of single nodes: those with garbage collections, and gaps much longer than usual for their name."""
         dfg, begin, end = self.dfg, *self._recorded_at
         usual_ns = self._usual_gap[dfg.name]
         is_long = self._nodes & dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > np.maximum(SAMPLED, MIN_GAP_RATIO * usual_ns))
@@ -118,7 +121,7 @@ class PythonTime:
             collecting = float(self._collecting[node])
             sampled = self._sampled.within(int(begin[node]), int(end[node])) if is_long[node] else None
             rows = self._rows.get(int(self._kinds[node]), []) if sampled is None else sampled
-            # Samples that were due during a collection came right behind it, and say nothing of the rest.
+            # Samples that were due during a collection are taken right after it, and say nothing about the rest.
             found[node] = [LocationShare(row.location, row.share * (1 - collecting), row.ran) for row in rows]
             if collecting:
                 (frame, _), *_ = self._sampled.frames_behind(end[[node]])
@@ -127,7 +130,7 @@ class PythonTime:
 
     @cached_property
     def _nodes(self) -> np.ndarray:
-        """Mask of the nodes that places can be told of: long gaps and operations on the main thread."""
+        """Mask of the nodes whose time has source locations: long gaps and operations on the main thread."""
         dfg = self.dfg
         long_gap = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > MIN_SILENCE_NS)
         mask: np.ndarray = (dfg.lane == dfg.main_lane(self.rank)) & (long_gap | dfg.of(*_OPERATIONS))
@@ -135,14 +138,14 @@ class PythonTime:
 
     @cached_property
     def _kinds(self) -> np.ndarray:
-        """A number for each node by its name and by whether it is a gap, int64[N]: an operation may bear a gap's name."""
+        """Number of each node's kind, int64[N]: its name, and whether it is a gap, since an operation may share the name."""
         is_gap = self.dfg.of(Cls.HOST_GAP)
         kinds: np.ndarray = self.dfg.name + len(self.dfg.names) * ~is_gap
         return kinds
 
     @cached_property
     def _silences(self) -> list[_Silence]:
-        """What the rank was seen to do between operations that the graph knows, or within them."""
+        """Silences between or within operations whose names occur in the graph."""
         stacks = self.run.stacks(self.rank)
         number = {name: at for at, name in enumerate(self.dfg.names)}
         texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
@@ -159,14 +162,14 @@ class PythonTime:
 
     @cached_property
     def _rows(self) -> dict[int, list[LocationShare]]:
-        """Number of a kind of nodes (`_kinds`) -> what places take of such nodes."""
+        """Kind of nodes (`_kinds`) -> shares of its source locations."""
         gaps: dict[int, int] = defaultdict(int)
-        """How long all silences of a kind lasted, those that were too short to be seen aside, ns."""
+        """Total length of the silences of each kind, ns, without those too short to be sampled."""
         took: dict[int, dict[SourceLocation, tuple[int, int]]] = defaultdict(lambda: defaultdict(lambda: (0, 0)))
         for silence in self._silences:
             location = silence.location
             if location is not None and location.call == GARBAGE_COLLECTION:
-                continue  # Collections are told by their own times: steps without stacks need not have as many.
+                continue  # collections are placed by their own times: steps without stacks may have fewer or more
             if silence.is_gap and (location is not None or silence.dur_ns >= MIN_SILENCE_SAMPLED_NS):
                 gaps[silence.kind] += silence.dur_ns
             if location is not None:
@@ -183,7 +186,7 @@ class PythonTime:
 
     @cached_property
     def _usual_gap(self) -> np.ndarray:
-        """How long the gaps of a kind are in a step with stacks, all together, ns, float64[names]."""
+        """Mean total time of the gaps of each name in a step with stacks, ns, float64[names]."""
         found = np.zeros(len(self.dfg.names))
         for silence in self._silences:
             if silence.is_gap:
@@ -192,24 +195,26 @@ class PythonTime:
 
     @cached_property
     def _steps_with_stacks(self) -> int:
-        """How many there are; 1 for none."""
+        """Number of steps with stacks; 1 if there are none."""
         windows = [window for window in self.run.rank(self.rank).windows if window.stacks]
         return max(1, sum(window.last - window.first + 1 for window in windows))
 
     def _of_operations(self, kind: int) -> float:
-        """How long the operations of this kind would take in as many steps as the windows with stacks hold, ns."""
+        """Time of the operations of this kind, scaled to the number of steps with stacks, ns."""
         mine = self._nodes & (self._kinds == kind) & np.isin(self.dfg.step, self.dfg.marks.steps)
         return float(max(self.dfg.dur_ns[mine].sum() * self._steps_with_stacks / len(self.dfg.marks.steps), 1.0))
 
 
 def matches(pattern: re.Pattern[str]) -> Callable[[SourceLocation], bool]:
-    """Whether a pattern finds something in a place: in the line of the job's code, or in what that called."""
+    """Predicate: whether the pattern matches the text of a source location (`text_of`)."""
     return lambda location: bool(pattern.search(text_of(location)))
 
 
 def text_of(location: SourceLocation) -> str:
-    """A place as text: `file(line): function`, and what it called behind an arrow. Garbage is collected wherever it is time
-    to, so that a collection has no line."""
+    """A source location as text: `file(line): function`, followed by an arrow and the called function, if any.
+
+    Garbage may be collected at any line, so a collection is shown without one.
+    """
     if location.call == GARBAGE_COLLECTION:
         return GARBAGE_COLLECTION
     return location.frame if location.call is None else f"{location.frame} → {location.call}"

@@ -144,7 +144,7 @@ def _spots(case: Case) -> list[_Spot]:
     for rank in ranks:
         if not (len(case.run.stacks(rank)) or len(case.job.samples.of(rank)) or len(case.run.stages(rank))):
             continue  # No record of Python code: skip the rank's nodes, which are many in a large job.
-        places = PythonTime(case.run, case.replayed.built.dfg, rank).places(case.replayed.steps.steady)
+        places = PythonTime(case.run, case.replayed.built.dfg, rank).by_location(case.replayed.steps.steady)
         for place, (took_ns, ran) in places.items():
             pattern = _pattern(place, leading)
             spot = found.setdefault(pattern, _Spot(pattern))

@@ -1,2 +1,2 @@
-"""GPU streams: their work and its launches (`kernels`), what streams wait for (`streams`, `pending_events`), and what the
-runtime's calls wait for (`runtime_waits`)."""
+"""GPU streams: their work and its launches (`kernels`), waits between streams (`streams`, `pending_events`), and waits of
+runtime calls for GPU work (`runtime_waits`)."""

@@ -1,4 +1,4 @@
-"""The GPU part of a rank: its work in stream order, the launches behind it, and the orders in which it is looked up."""
+"""GPU work of a rank: kernels and copies in stream order, their launches, and lookups by stream, thread and time."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,28 +20,31 @@ from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
 @dataclass(frozen=True)
 class GpuWork:
-    """All work on the GPU streams of one rank, by start. Other arrays hold an entry for each piece of work; -1 is none."""
+    """Kernels, copies and collectives on the GPU streams of one rank, sorted by start.
+
+    Each is a piece of work; arrays without a shape have one entry per piece. -1 stands for none.
+    """
 
     events: RankEvents
     lanes: tuple[Lane, ...]
     streams: np.ndarray
     """Number of the stream of each lane, shape (lanes,)."""
     nodes: np.ndarray
-    """The nodes of all pieces (`node_records.NODE`), lane by lane."""
+    """Nodes of all pieces (`node_records.NODE`), sorted by lane."""
     row: np.ndarray
     """Row of each piece in the event table."""
     lane: np.ndarray
     """Lane of each piece, an index into `lanes`."""
     before: np.ndarray
-    """The piece before each on its stream."""
+    """Previous piece on the same stream."""
     first: np.ndarray
-    """Node of each piece; of a matched collective its arrival."""
+    """First node of each piece: for a matched collective its arrival, otherwise the only node."""
     last: np.ndarray
-    """Node of each piece; of a matched collective its transfer."""
+    """Last node of each piece: for a matched collective its communication, otherwise the only node."""
     launch: np.ndarray
     """Row of the runtime call that launched each piece."""
     has_queue: bool
-    """Whether launches wait for room in the queue of their stream."""
+    """Whether a launch blocks while the queue of its stream is full."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -55,15 +58,15 @@ class GpuWork:
         return entries(self.events.end, self.row, 0)
 
     def end_of(self, work: np.ndarray) -> np.ndarray:
-        """When pieces of work ended, ns; 0 for -1."""
+        """Recorded end of each of the pieces `work`, ns; 0 for -1."""
         return entries(self.end, work, 0)
 
     @cached_property
     def launched(self) -> np.ndarray:
-        """When each piece was launched, ns.
+        """Time at which each piece was launched, ns.
 
-        A stream runs in order of launch. So a launch that was not recorded came before that of the next piece on the stream,
-        and before the window where no launch to the stream had been recorded by then.
+        A stream runs in launch order. An unrecorded launch therefore precedes the launch of the next piece on the stream.
+        It precedes the recorded window if no earlier piece of the stream has a recorded launch.
         """
         known = self.launch >= 0
         launched = np.where(known, self.events.start[self.launch], np.iinfo(np.int64).max)
@@ -82,12 +85,12 @@ class GpuWork:
 
     @property
     def origin(self) -> Ns:
-        """A moment before all work and all calls."""
+        """A time, ns, at or before the start of all GPU work and of the window."""
         return int(self.start.min(initial=self.events.begin))
 
     @cached_property
     def to_stream(self) -> Sequences:
-        """The work of each lane in order of launch, which is not always the order of recorded times."""
+        """Work of each lane in launch order, which may differ from the order of recorded start times."""
         return Sequences(self.lane, self.launched, self.origin)
 
     @cached_property
@@ -97,14 +100,15 @@ class GpuWork:
 
     @cached_property
     def by_thread(self) -> Sequences:
-        """The work that each thread launched, in order of launch."""
+        """Work that each thread launched, in launch order."""
         return Sequences(self.thread, self.launched, self.origin)
 
     @cached_property
     def event_records(self) -> np.ndarray:
-        """Rows of the calls by which the script recorded events.
+        """Rows of the calls by which the script recorded CUDA events.
 
-        What a collective records is not the script's: its end is known to be an event, and its begin is waited for at once.
+        Events recorded inside a collective's call are excluded: the one at its end is known to exist, and the one at its
+        begin is waited for at once.
         """
         rows = self.events.runtime
         rows = rows[self.events.by_name(rows, call_traits, CALL_TRAITS)["records_event"]]
@@ -113,42 +117,41 @@ class GpuWork:
 
     @cached_property
     def in_order(self) -> np.ndarray:
-        """All work in order of launch."""
+        """All pieces in launch order."""
         return np.argsort(self.launched, kind="stable")
 
     @cached_property
     def in_graph(self) -> np.ndarray:
-        """bool: one call launched the piece together with others (CUDA graphs)."""
+        """bool: the call that launched the piece launched others as well (CUDA graphs)."""
         known = self.launch >= 0
-        # How many pieces each row launched.
         mates = np.bincount(self.launch[known], minlength=1)
         of_launch: np.ndarray = mates[np.where(known, self.launch, 0)]
         return known & (of_launch > 1)
 
     @cached_property
     def is_first(self) -> np.ndarray:
-        """bool: the piece is the first that its call launched, or its call is not known."""
+        """bool: the piece is the first that its call launched, or its call is unknown."""
         of_call = entries(self.launched_by, self.launch, -1)
         return np.where(self.launch >= 0, of_call == np.arange(len(self)), True)
 
     @cached_property
     def launched_by(self) -> np.ndarray:
-        """The first piece that each row of the event table launched, int32; -1 for none."""
+        """First piece that each row of the event table launched, int32; -1 for none."""
         found = np.full(len(self.events.start), -1, np.int32)
-        # Of several values for one place numpy keeps the last: backwards, the first piece.
+        # With repeated indices numpy stores the last value; in reverse launch order that is the first piece.
         latest_first = self.in_order[::-1][self.launch[self.in_order[::-1]] >= 0]
         found[self.launch[latest_first]] = latest_first
         return found
 
     def last_per_stream(self, moment: np.ndarray) -> np.ndarray:
-        """The last work launched to each stream at or before these moments (ns), shape (moments, lanes)."""
+        """Last piece launched to each stream at or before each `moment` (ns), shape (moments, lanes)."""
         lanes = np.broadcast_to(np.arange(len(self.lanes)), (len(moment), len(self.lanes)))
         return self.to_stream.last(lanes, np.broadcast_to(moment[:, None], lanes.shape))
 
     def last_on_another(self, lane: np.ndarray, moment: np.ndarray) -> np.ndarray:
-        """The last work launched at or before these moments (ns) to any other stream than that of `lane`; -1 for none."""
-        # In order of launch, `since` is where the run of launches to one stream begins that each launch is part of. Where
-        # the last launch is to `lane` itself, the one before its run is the last to another stream.
+        """Last piece launched at or before each `moment` (ns) to a stream other than that of `lane`; -1 for none."""
+        # Consecutive launches to one stream form a run; `since` is the index at which the run of each launch begins. If
+        # the last launch went to `lane` itself, the launch before its run is the last one to another stream.
         order, lanes = self.in_order, self.lane[self.in_order]
         since = np.maximum.accumulate(np.where(np.diff(lanes, prepend=-1) != 0, np.arange(len(lanes)), 0))
         at = np.searchsorted(self.launched[order], moment, side="right") - 1
@@ -157,11 +160,10 @@ class GpuWork:
 
     @cached_property
     def makes_room(self) -> np.ndarray:
-        """For each row of the event table, the work whose end lets its launch into its stream's finite queue; -1: none.
+        """For each launch, by row of the event table, the work whose end frees a slot in the stream's queue; -1 for none.
 
         Launch n to a stream returns only after kernel n - Q has started, where Q is the depth of the queue
-        (docs/explanation/replay.md §1.6). A kernel starts when the one before it ends. What one call launches takes one
-        place.
+        (docs/explanation/replay.md §1.6). A kernel starts when the previous one ends. All work of one call takes one slot.
         """
         room = np.full(len(self.events.start), -1, np.int32)
         first = self.in_order[self.is_first[self.in_order]]
@@ -175,10 +177,10 @@ class GpuWork:
         return room
 
     def _seen_ahead(self, order: np.ndarray, depth: int) -> np.ndarray:
-        """How many of the pieces `order` stand in a full queue of that depth before each of them, int64[pieces].
+        """How many recorded pieces a full queue of that depth holds ahead of each of the pieces `order`, int64[pieces].
 
-        All, but behind a lost step, of whose launches nothing was recorded: how many those are is told by the launches
-        behind it that wait for room. Where those do not agree, so many are said to stand there that there are none.
+        The result is `depth`, except after a step whose launches were lost. There the number follows from the launches
+        after that step which wait for room. If these disagree, it is set so high that no piece counts as ahead.
         """
         ahead = np.full(len(order), depth)
         step = self.events.step_at(self.launched[order])
@@ -188,21 +190,21 @@ class GpuWork:
             straddling = np.arange(begin, min(begin + depth, len(order)))
             call = self.launch[order[straddling]]
             waits = (call >= 0) & (self.events.end[call] - self.events.start[call] > rules.MIN_WAITING_CALL)
-            # The last piece that had started when such a launch returned is what made room for it.
+            # The last piece that had started when a waiting launch returned made room for it.
             started = np.searchsorted(self.start[order], self.events.end[call[waits]], side="right") - 1
             apart, count = np.unique(straddling[waits] - started, return_counts=True)
-            # Launches take long for other reasons as well: those that wait for room have as many pieces before them.
+            # A launch may be long for other reasons; those that wait for room all have the same number of pieces ahead.
             agree = len(apart) > 0 and 0 < apart[count.argmax()] <= depth and 2 * count.max() > count.sum()
             ahead[straddling] = apart[count.argmax()] if agree else len(order)
         return ahead
 
     def _queue_depth(self, order: np.ndarray) -> int:
-        """How many launches to a stream may be outstanding, if its queue was ever full; `order` are its pieces.
+        """Depth of a stream's launch queue, in launches, provided that it was ever full; `order` are the stream's pieces.
 
-        It is the most that were seen outstanding, or one or two less: a piece that has to start yet counts too, although it
-        has left the queue. Of these, it is the depth by which most launches waited for room until they returned.
+        Candidates are the largest number of outstanding launches, and one or two less, because a piece that has left the
+        queue may not have started yet. The candidate that explains most waiting launches is chosen.
         """
-        # How many kernels had started when each was launched: of those launched before it, the others were outstanding.
+        # Launches that had been made but not started when each piece was launched.
         started = np.searchsorted(np.sort(self.start[order]), self.launched[order], side="right")
         most = int((np.arange(len(order)) - started).max(initial=0))
         if most < rules.MIN_FULL_QUEUE:
@@ -211,19 +213,18 @@ class GpuWork:
         return max(depths, key=lambda depth: self._waited_for_room(order, depth))
 
     def _waited_for_room(self, order: np.ndarray, depth: int) -> int:
-        """How many launches of the pieces `order` would have waited until they returned, were `depth` that of the queue."""
+        """How many launches of the pieces `order` returned as a slot became free, assuming a queue of that `depth`."""
         call, ended = self.launch[order[depth:]], self.end_of(self.before[order[:-depth]])
         return int(((self.events.start[call] < ended) & (ended <= self.events.end[call]) & (call >= 0)).sum())
 
 
 def gpu_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds, *, has_queue: bool = True) -> GpuWork:
-    """The GPU work of a rank, its lanes and nodes numbered from `next_ids` on. For `has_queue` see GpuWork."""
+    """GPU work of a rank; lanes and nodes are numbered from `next_ids`. For `has_queue` see `GpuWork`."""
     rows = events.gpu
     lane, streams = numbered(events.ints("stream", rows))
     by_lane = np.argsort(lane, kind="stable")
     work = work_nodes(events, rendezvous, rows[by_lane], lane[by_lane], next_ids)
     before, first, last = (np.full(len(rows), -1) for _ in range(3))
-    # Where two neighbours in order of lanes are on one lane, the one is the piece before the other.
     same = np.flatnonzero(lane[by_lane[1:]] == lane[by_lane[:-1]])
     before[by_lane[same + 1]] = by_lane[same]
     first[by_lane], last[by_lane] = work.first, work.last
@@ -232,9 +233,9 @@ def gpu_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds, 
 
 
 def stream_order(gpu: GpuWork) -> np.ndarray:
-    """Edges from each piece to the next on its stream, and from the arrival of a matched collective to its transfer.
+    """Edges from each piece to the next on its stream, and from a matched collective's arrival to its communication.
 
-    The pause between two pieces is the median of this rank's busy streams, and never more than was recorded between them.
+    The lag between two pieces is the median pause of this rank's busy streams, capped at the recorded pause.
     """
     after = np.flatnonzero(gpu.before >= 0)
     own = gpu.start[after] - gpu.end[gpu.before[after]]
@@ -247,12 +248,12 @@ def stream_order(gpu: GpuWork) -> np.ndarray:
 
 
 def launches(gpu: GpuWork, chains: Chains, held: np.ndarray, *, is_short: bool = True) -> np.ndarray:
-    """Edges from each launch to its kernels, all of them if it launched a CUDA graph.
+    """Edges from each launch to its kernels; a CUDA graph has many.
 
-    The latency counts from the start of the call, since a kernel may run before the call returns: the edge comes from the
-    node before the call. A kernel that found its stream idle and had nothing else to wait for shows its latency; all others
-    have that of the quickest of those. `held` (bool) are the pieces that an event of another stream may have held back.
-    Unless the latency `is_short`, each kernel keeps what was recorded between its launch and its start.
+    The launch latency counts from the start of the call, since a kernel may run before the call returns; the source is the
+    node before the call. A kernel that found its stream idle and waited for nothing else shows its latency; all others get
+    a low quantile of those latencies. `held` (bool) marks pieces that an event of another stream may have held back.
+    Without `is_short`, the lag of each kernel is its recorded time from launch to start.
     """
     mine = np.flatnonzero(gpu.launch >= 0)
     own = gpu.start[mine] - gpu.launched[mine]
@@ -266,9 +267,9 @@ def launches(gpu: GpuWork, chains: Chains, held: np.ndarray, *, is_short: bool =
 
 
 def _latency(shown: np.ndarray) -> Ns:
-    """The time from a launch to its kernel, of the latencies that were `shown`, ns.
+    """Launch latency of a kernel on an idle stream, ns, from the observed latencies `shown`, ns.
 
-    It is a low quantile: some of these kernels waited for what nothing tells, the device's memory or its other streams.
+    A low quantile, because some of these kernels waited for causes that were not recorded, for example other streams.
     """
     if len(shown) < rules.MIN_LATENCIES:
         return rules.DEFAULT_LAUNCH_LATENCY
@@ -276,9 +277,9 @@ def _latency(shown: np.ndarray) -> Ns:
 
 
 def coverage(gpu: GpuWork) -> BuildCounts:
-    """How much GPU work there is, how much of it no recorded call launched, and how many launches have no work.
+    """Count pieces of GPU work, pieces without a recorded launch, and launches without recorded work.
 
-    Work at the head of a stream was launched before the window opened, and does not count as lost.
+    Work at the head of a stream was launched before the window began and does not count as missing a launch.
     """
     first_launched = np.full(len(gpu.lanes), len(gpu))
     known = np.flatnonzero(gpu.launch >= 0)
@@ -293,5 +294,5 @@ def coverage(gpu: GpuWork) -> BuildCounts:
 
 
 def _median(times: np.ndarray) -> Ns:
-    """The median, 0 of nothing."""
+    """The median, ns; 0 for an empty array."""
     return int(np.median(times)) if len(times) else 0

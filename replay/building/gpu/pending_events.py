@@ -1,4 +1,4 @@
-"""Which work a stream waits for, where of the wait only the call was recorded, and not the event or the streams."""
+"""Infer the work that a stream waits for where only the call was recorded, without its event or streams."""
 
 from typing import NamedTuple
 
@@ -10,24 +10,24 @@ from esprof.replay.building.gpu.kernels import GpuWork
 from esprof.replay.building.lookup import Sequences, entries
 
 _MAX_PENDING = 256
-"""How many of the latest events that nothing has waited for yet are looked at: one that is never waited for stays."""
+"""Number of latest pending events that are searched; an event that nothing ever waits for would stay pending forever."""
 
 _MAX_FOLLOWING_PAUSE, _MAX_WAIT_OVERLAP = rules.MAX_FOLLOWING_PAUSE, rules.MAX_WAIT_OVERLAP
 _LAUNCH, _RECORD, _WAIT = 1, 2, 3
 
 
 def likely_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(source, target) of the waits that the calls `rows` set up, pieces of GPU work; -1 where there is none.
+    """(source, target) pieces of GPU work of the waits that the calls `rows` set up; -1 where there is none.
 
-    A wait inside the call of a collective, before its launch, is the collective's: for what the thread had launched. Any
-    other holds back what the thread launches next that is no collective, until an event is done. If the call follows that
-    which recorded an event, it is for that one. Else it is for one of the events that nothing has waited for yet: every
-    collective ends with one. The first recorded is the first waited for, unless another was done just when the held piece
-    began.
+    A wait inside a collective's call and before its launch makes the collective wait for the thread's last launched work.
+    Any other wait holds back the next non-collective work of the thread until an event completes. If the thread recorded an
+    event just before the call, that is the event. Otherwise it is a pending event, one that nothing has waited for yet;
+    every collective ends with an event. The oldest pending event is taken, unless another completed just when the held
+    piece began.
     """
     events = gpu.events
     thread, moment = events.thread[rows], events.start[rows]
-    # Collectives are in no sequence here: what threads compute with.
+    # Collectives belong to no sequence here: only compute and copies can be held back.
     computing = Sequences(np.where(gpu.is_collective, -1, gpu.thread), gpu.launched, gpu.origin)
     is_collectives = events.inside_comms(rows) >= 0
     target = np.where(is_collectives, gpu.by_thread.next(thread, moment), computing.next(thread, moment))
@@ -39,19 +39,19 @@ def likely_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 class _Calls(NamedTuple):
-    """Launches, records of events and waits of a rank, in order of time."""
+    """Launches, event records and waits of a rank, in order of time."""
 
     what: np.ndarray
     """_LAUNCH, _RECORD or _WAIT."""
     thread: np.ndarray
     piece: np.ndarray
-    """The piece that was launched, or that is held back until the event is done."""
+    """The piece that was launched, or that is held back until the event completes."""
     other: np.ndarray
-    """What a wait is for if nothing pending can be it: a piece, or -1."""
+    """The piece that a wait is for if no pending event fits; -1 for none."""
 
 
 def _pending(gpu: GpuWork, waits: np.ndarray, target: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """The piece that each of the calls `waits` is for; -1 where nothing can be it."""
+    """The piece that each of the calls `waits` waits for; -1 where none fits."""
     events, records = gpu.events, gpu.event_records
     launches = events.runtime[gpu.launched_by[events.runtime] >= 0]
     row = np.concatenate([launches, records, waits])
@@ -75,9 +75,9 @@ def _pending(gpu: GpuWork, waits: np.ndarray, target: np.ndarray, other: np.ndar
 def _follow(
     calls: _Calls, lane: np.ndarray, start: np.ndarray, end: np.ndarray, is_collective: np.ndarray, threads: int
 ) -> np.ndarray:
-    """What each call waits for, a piece of work; -1 for calls that are no waits, and where nothing can be it."""
+    """The piece of work that each call waits for; -1 for calls other than waits, and where no piece fits."""
     found = np.full(len(calls.what), -1)
-    # Of each thread, what it launched last, and what it recorded last if that was its last call (-1: it was not).
+    # Per thread: the last launched piece, and the piece of the last event if recording it was the thread's last call.
     launched, recorded = np.full(threads, -1), np.full(threads, -1)
     pending, count, first = np.full(len(calls.what), -1), 0, 0
     for n in range(len(calls.what)):
@@ -101,7 +101,7 @@ def _follow(
                 source = calls.other[n]
             if source < 0:
                 source = _chosen(pending, first, count, piece, lane, start, end)
-            # On one stream, what was recorded before is done, too.
+            # Earlier events of the same stream have completed as well.
             for at in range(first, count):
                 if source >= 0 and pending[at] >= 0 and lane[pending[at]] == lane[source]:
                     done = pending[at] == source
@@ -119,7 +119,7 @@ def _follow(
 def _chosen(
     pending: np.ndarray, begin: int, until: int, held: int, lane: np.ndarray, start: np.ndarray, end: np.ndarray
 ) -> int:
-    """Of the pending pieces on other streams than that of the piece `held` the one that held it; -1 for none."""
+    """The pending piece, on a stream other than that of the piece `held`, that held it back; -1 for none."""
     oldest = latest = -1
     for at in range(begin, until):
         piece = pending[at]

@@ -1,4 +1,4 @@
-"""What calls of the GPU's runtime waited for: by the profiler's records, by the launch queue, and by time."""
+"""Find the GPU work that runtime calls waited for: from the profiler's records, the launch queue, or matching times."""
 
 from dataclasses import dataclass
 
@@ -15,18 +15,18 @@ from esprof.replay.dfg import Edge
 from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
 _MAX_STEPS_IN_FLIGHT = 4
-"""How many events back a script may wait for one that it recorded."""
+"""Largest number of events between recording an event and waiting for it in a script that keeps steps in flight."""
 
 _MAX_SEARCHED = 16
-"""How many of the pieces that ended last by a moment are looked at for the one that a call waited for."""
+"""How many of the pieces that ended last before a call returned are searched for its cause."""
 
 _NO_CAUSE_NS = np.iinfo(np.int64).max
-"""Measure of a piece of work that cannot be the cause (`_least`)."""
+"""Distance of a piece of work that cannot be the cause (`_least`)."""
 
 
 @dataclass(frozen=True)
 class Causes:
-    """What calls waited for: row of the call, piece of GPU work, kind of evidence (`Edge`), an entry for each such pair.
+    """Pairs of a call and the GPU work that it waited for: row of the call, piece of work, kind of evidence (`Edge`).
 
     A call may have several causes, all of one kind.
     """
@@ -50,13 +50,13 @@ def _causes(row: np.ndarray, work: np.ndarray, kind: Edge) -> Causes:
 
 @dataclass(frozen=True)
 class RuntimeCalls:
-    """The calls of the GPU's runtime on threads that are lanes, an entry for each."""
+    """Calls of the GPU runtime on the threads that are lanes; one entry per call."""
 
     row: np.ndarray
     start: np.ndarray
     end: np.ndarray
     launched: np.ndarray
-    """The first piece of GPU work that each call launched; -1 for none."""
+    """First piece of GPU work that each call launched; -1 for none."""
     traits: np.ndarray
     """Traits of each call (`CALL_TRAITS`)."""
 
@@ -66,7 +66,7 @@ class RuntimeCalls:
         return long
 
     def waits(self, causes: Causes) -> np.ndarray:
-        """Mask of the calls that waited: those that have one of `causes`, and long ones of which nothing tells the cause."""
+        """Mask of the calls that waited: those with one of `causes`, and long synchronizing ones of unknown cause."""
         known = np.isin(self.row, causes.row)
         waits: np.ndarray = known | (self.traits["synchronizes"] & self.is_long & ~self.traits["allocates"])
         return waits
@@ -86,7 +86,7 @@ def runtime_calls(gpu: GpuWork) -> RuntimeCalls:
 
 
 def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
-    """The GPU work that calls waited for, or would have waited for; none of calls of which nothing tells the cause."""
+    """GPU work that calls waited for, or would have waited for had it ended later; none where the cause is unknown."""
     traits, long = calls.traits, calls.is_long
     is_recorded = traits["synchronizes"] & _has_recorded_event(gpu, calls)
     room = gpu.makes_room[calls.row]
@@ -110,7 +110,7 @@ def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
 
 
 def _has_recorded_event(gpu: GpuWork, calls: RuntimeCalls) -> np.ndarray:
-    """Mask of the calls whose record tells what they wait for. That of an event recorded before the window does not."""
+    """Mask of the calls whose record identifies the awaited work; an event recorded before the window does not."""
     events, record = gpu.events, gpu.events.record_of[calls.row]
     event = np.where(record >= 0, events.ints("sync_correlation", record), -1)
     is_recorded: np.ndarray = (record >= 0) & ((event < 0) | (events.runtime_of(event) >= 0))
@@ -118,7 +118,7 @@ def _has_recorded_event(gpu: GpuWork, calls: RuntimeCalls) -> np.ndarray:
 
 
 def _recorded(gpu: GpuWork, row: np.ndarray) -> Causes:
-    """What recorded synchronisations wait for: an event's kernel, a stream's last, or the last of every stream."""
+    """Causes of recorded synchronizations: an event's last kernel, a stream's last one, or the last of every stream."""
     if not len(row):
         return _NO_CAUSES
     events, record = gpu.events, gpu.events.record_of[row]
@@ -134,9 +134,9 @@ def _recorded(gpu: GpuWork, row: np.ndarray) -> Causes:
 
 
 def _of_device(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
-    """What the calls at these places wait for, which by their definition wait for all streams: the last of each.
+    """Causes of the calls at positions `at`, which by definition wait for all streams: the last piece on each.
 
-    Nothing for a call that returned before one of these ended: then something is amiss.
+    A call that returned before one of these pieces ended gets no cause, because the records contradict each other.
     """
     every = gpu.last_per_stream(calls.start[at])
     ended = _in_time(gpu.end_of(every), calls.end[at][:, None]).all(axis=1)
@@ -149,9 +149,9 @@ def _all_of(gpu: GpuWork, row: np.ndarray, every: np.ndarray) -> Causes:
 
 
 def _own_stream(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
-    """What the calls at these places, which wait for a stream and found it idle, would have waited for.
+    """Causes of the calls at positions `at`, which wait for a stream and found it idle.
 
-    The stream is likely to be that to which the thread launched last.
+    The stream is assumed to be the one to which the thread launched last.
     """
     last = gpu.by_thread.last(gpu.events.thread[calls.row[at]], calls.start[at])
     last = np.where(_in_time(gpu.end_of(last), calls.end[at]), last, -1)
@@ -159,11 +159,10 @@ def _own_stream(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
 
 
 def _of_events(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
-    """What the calls at these places, which wait for an event, waited for, where that is the same event each time.
+    """Causes of the calls at positions `at`, each of which waits for an event recorded a fixed number of events earlier.
 
-    A script that keeps n steps in flight waits in each for the event that it recorded n before the latest. n is the number
-    for which most of the calls that took long returned as what was launched before that event ended, if those are more than
-    half.
+    A script that keeps n steps in flight waits in each step for the event recorded n before the latest. n is the number for
+    which most long calls returned just as the work launched before that event ended; it must explain more than half of them.
     """
     events, records = gpu.events, gpu.event_records
     thread, start, end = events.thread[calls.row[at]], calls.start[at], calls.end[at]
@@ -182,16 +181,16 @@ def _of_events(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
 
 
 def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
-    """What the long calls at these places, which have no record, waited for.
+    """Causes of the long calls at positions `at`, which have no record.
 
-    Of the last work on each stream that was launched before a call, the cause is the piece that ended as the call returned;
-    else any piece that did, since what is waited for may have work queued behind it. Where there is none, it is the only
-    piece of the former that ended inside the call.
+    Candidates are the last pieces launched to each stream before the call. The cause is the candidate that ended as the
+    call returned; failing that, any piece that did, since later work may be queued after the awaited piece; failing that,
+    the only candidate that ended during the call.
     """
     if not len(at):
         return _NO_CAUSES
     start, end = calls.start[at], calls.end[at]
-    # A line for each call, a column for each stream.
+    # Rows are calls, columns are streams.
     last = gpu.last_per_stream(start)
     ends = gpu.end_of(last)
     ended = (ends > start[:, None]) & _in_time(ends, end[:, None])
@@ -202,7 +201,7 @@ def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
 
 
 def hidden_causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
-    """The GPU work whose end may have ended a silence before calls that hide a wait (docs/explanation/replay.md §1.5)."""
+    """GPU work whose end may have ended the silence before calls that hide a wait (docs/explanation/replay.md §1.5)."""
     at = np.flatnonzero(calls.traits["hides_wait"])
     start = calls.start[at]
     last = gpu.last_per_stream(start)
@@ -212,12 +211,12 @@ def hidden_causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
 
 
 def _ending_at(gpu: GpuWork, since: np.ndarray, moment: np.ndarray) -> np.ndarray:
-    """Of all pieces launched by `since`, the one that ended nearest to each `moment` and just before it; -1 for none. ns."""
+    """The piece launched by `since` (ns) that ended closest to `moment` (ns), and just before it; -1 for none."""
     if not len(gpu):
         return np.full(len(moment), -1)
     by_end = np.argsort(gpu.end, kind="stable")
     ended = np.searchsorted(gpu.end[by_end], moment + rules.MAX_SYNC_EARLY, side="right")
-    # A line for each moment, a column for each piece that ended up to then, from the last one backwards.
+    # Rows are moments, columns the pieces that ended by then, latest first.
     back = ended[:, None] - 1 - np.arange(_MAX_SEARCHED)
     piece = by_end[np.maximum(back, 0)]
     usable = (back >= 0) & (gpu.launched[piece] <= since[:, None])
@@ -225,7 +224,7 @@ def _ending_at(gpu: GpuWork, since: np.ndarray, moment: np.ndarray) -> np.ndarra
 
 
 def _distance(ends: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """From each of the `ends` in a line to the moment `until` of that line, ns; _NO_CAUSE_NS for an end too far from it.
+    """Distance in time from each of the `ends` to `until` of its row, ns; `_NO_CAUSE_NS` if too far apart.
 
     Shapes: `ends` (calls, streams), `until` (calls,).
     """
@@ -233,7 +232,7 @@ def _distance(ends: np.ndarray, until: np.ndarray) -> np.ndarray:
 
 
 def _least(work: np.ndarray, measure: np.ndarray) -> np.ndarray:
-    """Of the `work` in each line the piece with the least `measure`; -1 where all measure `_NO_CAUSE_NS`.
+    """The piece of `work` with the least `measure` in each row; -1 where all are `_NO_CAUSE_NS`.
 
     Both have the shape (calls, streams).
     """
@@ -244,22 +243,22 @@ def _least(work: np.ndarray, measure: np.ndarray) -> np.ndarray:
 
 
 def _in_time(moment: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """Whether something that ended at `moment` can have been over when a call returned at `until`."""
+    """Whether work that ended at `moment` may have been complete when a call returned at `until`; both ns."""
     over: np.ndarray = moment <= until + rules.MAX_SYNC_EARLY
     return over
 
 
 def _just_before(moment: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """Whether something that ended at `moment` can be what a call that returned at `until` waited for."""
+    """Whether a call that returned at `until` may have waited for work that ended at `moment`; both ns."""
     near: np.ndarray = _in_time(moment, until) & (until - moment <= rules.MAX_SYNC_LATE)
     return near
 
 
 def own_ns(gpu: GpuWork, calls: RuntimeCalls, causes: Causes) -> np.ndarray:
-    """How much of each call is its own work, ns: of one that waited, what lies behind the end of what it waited for.
+    """Own work of each call, ns. For a call that waited, this is the time after the awaited work ended.
 
-    That is no more than BLOCKING_OWN, but for `cudaFree`, which takes long by itself. A call that waited for something
-    unknown keeps BLOCKING_OWN.
+    Own work of a long call is capped at `MAX_BLOCKING_OWN`, except for `cudaFree`, which is slow by itself. A long call of
+    unknown cause gets `MAX_BLOCKING_OWN`.
     """
     ended = _ended(gpu, calls, causes)
     took = calls.end - calls.start
@@ -270,7 +269,7 @@ def own_ns(gpu: GpuWork, calls: RuntimeCalls, causes: Causes) -> np.ndarray:
 
 
 def _ended(gpu: GpuWork, calls: RuntimeCalls, causes: Causes) -> np.ndarray:
-    """When the last of the causes of each call ended, ns; 0 for a call without."""
+    """End of the last cause of each call, ns; 0 for a call without causes."""
     of_row = np.zeros(len(gpu.events.start), np.int64)
     np.maximum.at(of_row, causes.row, gpu.end_of(causes.work))
     ended: np.ndarray = of_row[calls.row]
@@ -278,10 +277,10 @@ def _ended(gpu: GpuWork, calls: RuntimeCalls, causes: Causes) -> np.ndarray:
 
 
 def sync_edges(gpu: GpuWork, calls: RuntimeCalls, causes: Causes, chains: Chains) -> np.ndarray:
-    """Edges from what calls waited for to the return of the calls.
+    """Edges from the awaited GPU work to the return of the calls.
 
-    By the recorded clocks a call may return a little before or after what it waited for: the lag keeps that. Whatever else
-    the call would have waited for lets it go on as soon.
+    By the recorded clocks a call may return slightly before or after the awaited work ends; the lag preserves that. Edges
+    from work that the call did not have to wait for have no lag.
     """
     ended, node = _ended(gpu, calls, causes), chains.node_of[calls.row]
     waited = np.clip(chains.start_of(node) - ended, -rules.MAX_SYNC_EARLY, rules.MAX_SYNC_LATE)
@@ -291,16 +290,16 @@ def sync_edges(gpu: GpuWork, calls: RuntimeCalls, causes: Causes, chains: Chains
 
 
 def hidden_edges(gpu: GpuWork, causes: Causes, chains: Chains) -> np.ndarray:
-    """Edges from GPU work to the hidden waits that it ended. A hidden wait, where there is one, stands before its call."""
+    """Edges from GPU work to the hidden waits that it ended; a hidden wait is the node before its call."""
     wait = chains.before(chains.node_of[causes.row])
     wait = np.where(chains.is_named(wait, Text.HIDDEN_WAIT), wait, -1)
     return edges_of(gpu.last[causes.work], wait, Edge.BY_TIME, chains.start_of(wait) - gpu.end_of(causes.work))
 
 
 def queue_edges(gpu: GpuWork, row: np.ndarray, chains: Chains) -> np.ndarray:
-    """Edges from the work that makes room in the launch queue to the launches in `row`, which found room without waiting.
+    """Edges from the work that frees a slot in the launch queue to the launches `row`, which found room without waiting.
 
-    Without these edges a slower GPU would not make them wait.
+    Without these edges, a slower GPU would not make the launches wait.
     """
     row = row[gpu.makes_room[row] >= 0]
     room, node = gpu.makes_room[row], chains.node_of[row]
@@ -308,7 +307,7 @@ def queue_edges(gpu: GpuWork, row: np.ndarray, chains: Chains) -> np.ndarray:
 
 
 def coverage(calls: RuntimeCalls, causes: Causes, chains: Chains) -> BuildCounts:
-    """How many long calls waited, and for how many of them the cause was recorded, or found by time."""
+    """Count the long calls that waited, those whose cause was recorded, and those whose cause was inferred from times."""
     waits = calls.row[calls.waits(causes) & calls.is_long & (chains.node_of[calls.row] >= 0)]
     by_time = causes.kind == Edge.BY_TIME
     return BuildCounts(

@@ -1,4 +1,4 @@
-"""Why work on one GPU stream waits for another: events waited for, recorded or by launch order, and late kernels."""
+"""Waits between GPU streams: events, recorded or inferred from launch order, and kernels that start late."""
 
 from dataclasses import dataclass
 
@@ -14,25 +14,25 @@ from esprof.replay.dfg import Edge
 from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
 _MAX_SEARCHED = 4
-"""How many of the pieces that ended last before a late kernel began are searched for one of another stream."""
+"""How many of the pieces that ended last before a late kernel are searched for one on another stream."""
 
 
 @dataclass(frozen=True)
 class StreamWaits:
-    """Waits of one rank's streams for each other, set up by `cudaStreamWaitEvent`."""
+    """Waits between the streams of one rank, set up by `cudaStreamWaitEvent`."""
 
     edges: np.ndarray
     held: np.ndarray
-    """bool, an entry for each piece of GPU work: an event may have held it back."""
+    """bool, one entry per piece of GPU work: an event may have held it back."""
     rejected: int
-    """How many waits cannot be true, and got no edge."""
+    """Number of inferred waits that contradict the recorded times and got no edge."""
 
 
 def waits(gpu: GpuWork) -> StreamWaits:
-    """Which work on one stream waited for which on another by an event.
+    """Find the event waits between streams.
 
-    A wait that the profiler recorded tells its streams; what one of which there is only the call is for, is guessed. Waits
-    that NCCL sets up behind its own launch are left out.
+    A wait recorded by the profiler names its streams. If only the call was recorded, the awaited work is inferred
+    (`likely_waits`). Waits that NCCL sets up after its own launch are left out.
     """
     events = gpu.events
     rows = events.runtime[events.by_name(events.runtime, call_traits, CALL_TRAITS)["makes_stream_wait"]]
@@ -49,9 +49,9 @@ def waits(gpu: GpuWork) -> StreamWaits:
 
 
 def _across_streams(gpu: GpuWork, source: np.ndarray, target: np.ndarray, kind: Edge) -> tuple[np.ndarray, int]:
-    """Edges between pieces of work (-1 is none) that run on two streams, the source before the target; others are left out.
+    """Edges between pairs of pieces (-1 is none) on different streams; other pairs are left out.
 
-    Returns the edges, and how many pairs got none because the source ends too late: those were paired wrongly.
+    Returns the edges, and the number of pairs rejected because the source ends after the target began.
     """
     known = (source >= 0) & (target >= 0)
     source, target = source[known], target[known]
@@ -59,15 +59,15 @@ def _across_streams(gpu: GpuWork, source: np.ndarray, target: np.ndarray, kind: 
     source, target = source[across], target[across]
     wrong = gpu.end[source] > gpu.start[target] + rules.MAX_WAIT_OVERLAP
     source, target = source[~wrong], target[~wrong]
-    lag = np.minimum(gpu.start[target] - gpu.end[source], 0)  # They may overlap by as much as is not rejected.
+    lag = np.minimum(gpu.start[target] - gpu.end[source], 0)  # accepted pairs may overlap by up to MAX_WAIT_OVERLAP
     return edges_of(gpu.last[source], gpu.first[target], kind, lag), int(wrong.sum())
 
 
 def _recorded_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(source, target) of each wait by the profiler's own record, pieces of GPU work; -1 where there is none.
+    """(source, target) pieces of GPU work of each wait that the profiler recorded; -1 where there is none.
 
-    The source is the last that was launched to the awaited stream before the event was recorded, the target the first that
-    was launched to the waiting stream afterwards, in order of launch, not of GPU time (HTA #73, #117).
+    The source is the last piece launched to the awaited stream before the event was recorded. The target is the first piece
+    launched to the waiting stream after the call. Both follow launch order, not GPU time (HTA #73, #117).
     """
     events, record = gpu.events, gpu.events.record_of[rows]
     recorded = events.runtime_of(events.ints("sync_correlation", record))
@@ -77,7 +77,7 @@ def _recorded_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _behind_own_launch(gpu: GpuWork, rows: np.ndarray) -> np.ndarray:
-    """Mask of the calls that stand inside a collective's CPU call, behind the launch of that collective."""
+    """Mask of the calls inside a collective's CPU call and after the launch of that collective."""
     events = gpu.events
     enclosing = events.inside_comms(rows)
     launched = gpu.by_thread.last(events.thread[rows], events.start[rows])
@@ -87,10 +87,10 @@ def _behind_own_launch(gpu: GpuWork, rows: np.ndarray) -> np.ndarray:
 
 
 def late_kernels(gpu: GpuWork, nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Find a reason for kernels that start late: another stream's kernel that just ended, or a GPU that others filled.
+    """Explain kernels that start late by a kernel of another stream that just ended, or by contention for the GPU.
 
-    All kernels of a CUDA graph are launched at once: one that does not run as soon as its stream is free has a reason.
-    Returns edges from kernels that just ended; marks kernels held up by contention in `nodes`. `edges` are those known so
+    All kernels of a CUDA graph are launched at once, so each that does not start as soon as its stream is free is late.
+    Returns edges from the kernels that just ended, and marks contended kernels in `nodes`. `edges` are the edges known so
     far.
     """
     since = _ready(nodes, edges)[gpu.first]
@@ -108,7 +108,7 @@ def late_kernels(gpu: GpuWork, nodes: np.ndarray, edges: np.ndarray) -> np.ndarr
 
 
 def _ready(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """When `edges` allow each node to start, by recorded times, ns; its own start where no edge enters it."""
+    """Earliest start of each node that `edges` permit, by recorded times, ns; its own start if no edge enters it."""
     never = np.iinfo(np.int64).min
     ready = np.full(len(nodes), never)
     ends = (nodes["start_ns"] + nodes["dur_ns"])[edges["source"]]
@@ -117,8 +117,8 @@ def _ready(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def _just_ended(gpu: GpuWork, late: np.ndarray) -> np.ndarray:
-    """For each late piece, the last on another stream of the `_MAX_SEARCHED` pieces that ended before it; -1 for none."""
-    # How many had ended by then: the last of them stands one place before that. The latest is tried last, and so stays.
+    """For each late piece, the last of the `_MAX_SEARCHED` pieces ended before it that is on another stream; -1 for none."""
+    # `ended` counts the pieces that had ended; candidates run from the earliest to the latest, and the latest fit remains.
     by_end = np.argsort(gpu.end, kind="stable")
     ended = np.searchsorted(gpu.end[by_end], gpu.start[late] + rules.MAX_WAIT_OVERLAP, side="right")
     cause = np.full(len(late), -1)
@@ -139,12 +139,11 @@ def _covered(
     computes: np.ndarray,
     reach: np.ndarray,
 ) -> np.ndarray:
-    """For each late piece, the time from `since` to its start in which another stream computes, ns.
+    """For each late piece, the time between `since` and its start during which another stream computes, ns.
 
-    `reach` is the latest end of computing work up to each piece, and ascends: all pieces before the first that reaches
-    beyond `since` had ended by then.
+    `reach` is the running maximum of the ends of computing work, so a binary search skips the pieces that ended by `since`.
     """
-    # Pieces stand by start: what overlaps is counted once, since `reached` is how far the pieces before have covered.
+    # Pieces are sorted by start; `reached` is the end of the time covered so far, so that overlaps count once.
     covered = np.zeros(len(late), np.int64)
     for n in range(len(late)):
         own, reached = late[n], since[n]

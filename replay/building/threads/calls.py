@@ -1,4 +1,4 @@
-"""What each row of a CPU thread is: an operation or a call, of which class, and how much of its time is its own work."""
+"""Classify the rows of CPU threads: operation or call, node class, and how much of the time is the row's own work."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from esprof.replay.dfg import Cls
 
 
 def operations(gpu: GpuWork) -> ThreadRows:
-    """All rows as operations: compute where the CPU is the job's device."""
+    """All rows as operations; their class is compute if the job trains on the CPU."""
     events = gpu.events
     count = len(events.start)
     return ThreadRows(
@@ -29,13 +29,13 @@ def operations(gpu: GpuWork) -> ThreadRows:
 
 
 def mark_collective_calls(rows: ThreadRows, gloo: GlooWork) -> None:
-    """Mark the calls that issue a collective; one that waited for its collective keeps `MAX_BLOCKING_OWN` as its own."""
+    """Mark the calls that launch a collective; one that waited for its collective has `MAX_BLOCKING_OWN` of own work."""
     rows.is_call[gloo.call] = True
     rows.own[gloo.call[gloo.blocks]] = rules.MAX_BLOCKING_OWN
 
 
 def mark_loads(rows: ThreadRows, loader: LoaderWork) -> None:
-    """Mark the loader's `next`: all of it is the thread's own work, or, where it waits for a worker, only receiving."""
+    """Mark the loader's `next` calls: own work is the whole call, or only receiving the batch if a worker made it."""
     rows.is_call[loader.row] = True
     rows.cls[loader.row] = Cls.DATA
     rows.own[loader.row[loader.by_worker]] = loader.own_ns[loader.by_worker]
@@ -46,8 +46,8 @@ def mark_runtime_calls(
 ) -> np.ndarray:
     """Mark the runtime calls, and return the rows of those that launched work and did not wait.
 
-    Of a call that waited, only a part is its own work (`runtime_waits.own_ns`). If nothing tells what it waited for, the
-    rest of its time stays where it was recorded, as residual.
+    Own work of a call that waited is given by `runtime_waits.own_ns`. If the cause is unknown, the rest of its recorded
+    time remains as a residual.
     """
     rows.is_call[calls.row] = True
     rows.hides_wait[hidden.row] = True
