@@ -1,4 +1,4 @@
-"""What a replayed step costs: its time on the CPUs, and what the GPUs fall behind meanwhile."""
+"""Cost of a replayed step: its time on the CPUs, plus the growth of the GPUs' backlog."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +9,7 @@ from esprof.replay.engine.timeline import StepEnds, Timeline
 from esprof.replay.whatif.graph.selections import waits_for_device
 
 MAX_BACKLOG_SHARE = 0.01
-"""Share of a step that a GPU may lie further behind its CPU than as recorded, and count as no further behind."""
+"""Growth of a GPU's backlog beyond the recorded one, as a share of a step, that counts as no growth."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class StepCosts:
     """Mean measured duration of the steady-state steps, ns."""
 
     def changed_by(self, ends: StepEnds, least_ns: np.ndarray | None = None) -> np.ndarray:
-        """How many times as long each steady-state step is in the replay `ends` as in the recorded one, float64[steps].
+        """Ratio of each steady-state step in the replay `ends` to the same step in the recorded replay, float64[steps].
 
-        No step is shorter than `least_ns`, which holds an entry for each step of `dfg.marks`.
+        No step is shorter than `least_ns`, ns, one entry per step of `dfg.marks`.
         """
         changed: np.ndarray = self._ns(ends, least_ns) / self._recorded_ns
         return changed
@@ -38,9 +38,8 @@ class StepCosts:
     def _ns(self, ends: StepEnds, least_ns: np.ndarray | None = None) -> np.ndarray:
         """Replayed duration (ns) of each steady-state step, no shorter than `least_ns`.
 
-        On average the steps are not shorter than what the GPUs need either, but for the backlog that they build up as
-        recorded: a job that never waits for its GPU leaves its steps before the GPU is done with them
-        (docs/explanation/replay.md §3).
+        The mean also includes the time by which the GPUs fall further behind than recorded. A job that never waits for its
+        GPU ends its steps before the GPU has completed them (docs/explanation/replay.md §3).
         """
         steps = ends.step_ns()[self.steady_at]
         behind = self._behind_ns(ends)
@@ -50,11 +49,10 @@ class StepCosts:
         return lengths
 
     def _behind_ns(self, ends: StepEnds) -> float:
-        """How much further the GPUs fall behind the CPUs over the steady steps than they would with the backlog that they
-        build up as recorded, ns.
+        """Growth of the GPUs' backlog over the steady-state steps beyond its recorded growth, ns.
 
-        That backlog is work, and takes longer where the work does. 0 where the GPUs catch up in between, since a CPU waits
-        for them: then they fall behind no further. Where an edit lets no CPU wait for its GPU any more, none catches up.
+        The recorded growth scales with the GPUs' work. The result is 0 if the backlog returns to the recorded one in any
+        step, because a CPU waits for its GPU there. If an edit removes all waits of CPUs for GPUs, only the end counts.
         """
         progress, backlog = self._progress_ns(ends)
         usual_progress, usual_backlog = self._usual_progress_ns
@@ -70,8 +68,10 @@ class StepCosts:
         return self._progress_ns(self.recorded)
 
     def _progress_ns(self, ends: StepEnds) -> tuple[np.ndarray, np.ndarray]:
-        """(how far the GPUs get on, how far they fall behind the CPUs) from the first steady step to the end of each, ns,
-        float64[steps]. 0 without a GPU."""
+        """(progress of the GPUs, their backlog) from the first steady-state step to the end of each, ns, float64[steps].
+
+        0 without a GPU.
+        """
         progress = ends.gpu_progress_ns()[self.steady_at].astype(np.float64)
         steps = ends.step_ns()[self.steady_at] if progress.any() else 0
         return np.cumsum(progress), np.cumsum(progress - steps)

@@ -1,4 +1,4 @@
-"""The CPU part of a rank: its threads as chains of nodes, and what ties them to one another."""
+"""CPU threads of a rank as chains of nodes, and the edges between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,15 +28,15 @@ from esprof.replay.building.threads.pauses import pauses
 from esprof.replay.dfg import Edge, Lane, LaneKind
 
 _ENGINE = "autograd::engine"
-"""What the names of the nodes that a backward pass runs through begin with."""
+"""Prefix of the names of autograd nodes."""
 
 _BACKWARD = ("Backward", "AccumulateGrad", "c10d::", "copy_bucket_to_grad")
-"""Parts of the names of what a backward pass does."""
+"""Each occurs in names of operations of a backward pass."""
 
 
 @dataclass(frozen=True)
 class Chains:
-    """The threads of a rank as chains of nodes, thread by thread, numbered from `base`."""
+    """The threads of a rank as chains of nodes, sorted by thread and numbered from `base`."""
 
     lanes: tuple[Lane, ...]
     nodes: np.ndarray
@@ -44,11 +44,11 @@ class Chains:
     thread: np.ndarray
     """Number of the thread of each node, ascending."""
     node_of: np.ndarray
-    """Node of each row of the event table that is a call that stands by itself; -1 for all other rows."""
+    """Node of each row of the event table that is a call with a node of its own; -1 for all other rows."""
     boundaries: np.ndarray
     """Moments at which steps begin or end, ns, ascending."""
     boundary_node: np.ndarray
-    """Node of each of `boundaries` on the main thread; -1 where the border fell inside a call."""
+    """Node of each of `boundaries` on the main thread; -1 if the boundary lies inside a call."""
 
     @cached_property
     def _by_end(self) -> Sequences:
@@ -61,12 +61,12 @@ class Chains:
         return np.where(at >= 0, self.base + at, -1)
 
     def start_of(self, nodes: np.ndarray) -> np.ndarray:
-        """Recorded start of each node's own work, ns; for -1 some other node's."""
+        """Recorded start of each node's own work, ns; arbitrary for -1."""
         starts: np.ndarray = self.nodes["start_ns"][np.maximum(nodes - self.base, 0)]
         return starts
 
     def is_named(self, nodes: np.ndarray, text: Text) -> np.ndarray:
-        """Mask of those of `nodes` whose name is `text` alone; False for -1."""
+        """Mask of the nodes whose name is exactly `text`; False for -1."""
         mask: np.ndarray = (nodes >= 0) & (self.nodes["name"][np.maximum(nodes - self.base, 0)] == plain(text))
         return mask
 
@@ -77,15 +77,15 @@ class Chains:
 
 
 def chains(events: RankEvents, rows: ThreadRows, works: Sequence[Works], next_ids: NextIds) -> Chains:
-    """The threads of a rank, their lanes and nodes numbered from `next_ids` on.
+    """The threads of a rank; lanes and nodes are numbered from `next_ids`.
 
-    `rows` tells what each row of the event table is; `works` are the collectives that each thread launched to gloo's
-    threads, of which `waiter` is filled here.
+    `rows` classifies each row of the event table. `works` are the collectives that each thread launched to gloo's threads;
+    their `waiter` is filled here.
     """
     roles = events.threads.roles
     backward = BackwardNames(
         belongs=events.by_text(events.threads.row, _is_backward),
-        goes_on=events.by_text(events.threads.row, lambda name: name.startswith(_ENGINE)),
+        continues=events.by_text(events.threads.row, lambda name: name.startswith(_ENGINE)),
     )
     boundaries = np.unique([events.step_start, events.step_end])
     node_of, node_at = np.full(len(events.start), -1), np.full(len(boundaries), -1)
@@ -97,7 +97,6 @@ def chains(events: RankEvents, rows: ThreadRows, works: Sequence[Works], next_id
         base = next_ids.node + sum(map(len, chunks))
         count = lay_out(items, thread, rows, works[number], backward, base, nodes, node_of, node_at)
         chunks.append(nodes[:count])
-    # The number of each thread, once for each of its nodes.
     nodes, thread_of = joined(chunks), np.repeat(np.arange(len(chunks)), [len(chunk) for chunk in chunks])
     nodes["lane"], nodes["collective"], nodes["bytes"] = next_ids.lane + thread_of, -1, -1
     nodes["step"] = events.step_at(nodes["start_ns"])
@@ -110,7 +109,7 @@ def _is_backward(name: str) -> bool:
 
 
 def _threads(events: RankEvents, boundaries: np.ndarray, works: Sequence[Works]) -> list[ChainThread]:
-    """The rank's threads, as `layout` lays them out."""
+    """The rank's threads as input to `layout`."""
     threads = events.threads
     rows = [threads.row[begin:end] for begin, end in pairwise(threads.ptr.tolist())]
     partner = {threads.main: threads.autograd, threads.autograd: threads.main}
@@ -122,12 +121,12 @@ def _threads(events: RankEvents, boundaries: np.ndarray, works: Sequence[Works])
         found.append(
             ChainThread(
                 row=row,
-                # A thread that nothing is known to wake starts where its first item does; before that it was not there.
+                # The start of other threads is unknown, so each begins with its first item.
                 begin=events.begin if is_main or other >= 0 else int(events.start[row[0]]),
                 finish=events.finish,
                 is_main=is_main,
                 boundaries=boundaries if is_main else nothing,
-                # Operations nest, so that their ends do not ascend by themselves.
+                # Operations nest, so their ends do not ascend.
                 partner=np.maximum.accumulate(events.end[rows[other]]) if other >= 0 else nothing,
                 pause_begin=pause_begin,
                 pause_end=pause_end,
@@ -146,7 +145,7 @@ def _outline(thread: ChainThread, rows: ThreadRows) -> Outline:
 
 
 def hand_overs(events: RankEvents, chains: Chains) -> np.ndarray:
-    """Edges between main and autograd thread: from the end of the work on one of them to the other's wait for that work."""
+    """Edges between main and autograd thread: from the end of work on one to the wait for that work on the other."""
     threads = events.threads
     waiting = np.flatnonzero(chains.nodes["name"] == plain(Text.HAND_OVER))
     other = np.where(chains.thread[waiting] == threads.main, threads.autograd, threads.main)
@@ -155,9 +154,9 @@ def hand_overs(events: RankEvents, chains: Chains) -> np.ndarray:
 
 
 def step_marks(events: RankEvents, chains: Chains) -> tuple[np.ndarray, np.ndarray]:
-    """(node at which each step begins, node at which it ends), shape (steps,).
+    """(node at which each step begins, node at which it ends), each of shape (steps,).
 
-    Where a border fell inside a call, it is the last node before the border, or the first of the main thread.
+    If a boundary lies inside a call, it is the last node before the boundary, or else the first of the main thread.
     """
     main = events.threads.main
     known = chains.boundary_node
@@ -172,8 +171,8 @@ def step_marks(events: RankEvents, chains: Chains) -> tuple[np.ndarray, np.ndarr
 
 
 def coverage(chains: Chains) -> BuildCounts:
-    """How many gaps turned out to be waits: those for collectives, if long, and those before calls that hide waits."""
-    # A wait has no duration of its own: it lasted from the end of the node before it to its own end.
+    """Count the gaps that are waits: long waits for collectives, and waits hidden before calls."""
+    # A wait node has no duration; the wait lasted from the end of the previous node to the node's own end.
     nodes = chains.base + np.arange(len(chains.nodes))
     ends = chains.nodes["start_ns"] + chains.nodes["dur_ns"]
     long = np.diff(ends, prepend=ends[:1]) > rules.MIN_WAITING_CALL

@@ -1,4 +1,4 @@
-"""One CPU thread laid out as a gapless chain of nodes: operations split at the calls inside them, calls, gaps and waits."""
+"""Lay out one CPU thread as a gapless chain of nodes: operations split at calls inside them, calls, gaps and waits."""
 
 from typing import NamedTuple
 
@@ -10,14 +10,14 @@ from esprof.replay.building.node_names import CODE_BITS, NameForm, Text, packed,
 from esprof.replay.dfg import Cls
 
 ALL = -1
-"""As an entry of `ThreadRows.own`: all of the call's time is its own work."""
+"""Entry of `ThreadRows.own` for a call whose time is all own work."""
 
 MAX_NODES_PER_ITEM = 5
-"""Most nodes that a row or a border adds: the rest of the operation before it, a wait and the rest of a gap, a hidden
-wait, and the row or border itself."""
+"""Most nodes that a row or a step boundary adds: the rest of the previous operation, a wait, the rest of a gap, a hidden
+wait, and the row or boundary itself."""
 
 MAX_NODES_PER_PAUSE = 2
-"""Most nodes that a pause adds: what came before it of the operation, and the wait."""
+"""Most nodes that a pause adds: the section of the operation before it, and the wait."""
 
 _NEVER_NS = np.iinfo(np.int64).max
 _STEP, _HAND_OVER, _WAIT, _HIDDEN = map(plain, (Text.STEP, Text.HAND_OVER, Text.WAIT_FOR_COLLECTIVES, Text.HIDDEN_WAIT))
@@ -32,18 +32,18 @@ _MIN_HAND_OVER, _MAX_WAKE_UP, _MAX_SYNC_EARLY = rules.MIN_HAND_OVER, rules.MAX_W
 
 
 class ThreadRows(NamedTuple):
-    """What each row of the event table is on its thread. Times in ns on the rank's clock."""
+    """Classification of each row of the event table. Times in ns on the rank's clock."""
 
     start: np.ndarray
     end: np.ndarray
     text: np.ndarray
-    """Name of the event of each row, int32, the number of a text."""
+    """Name of the event of each row, int32, an index of a text."""
     name: np.ndarray
     """Name of the node of each row, int64, packed."""
     cls: np.ndarray
     """Class of the node of each row, int8, a `Cls`."""
     is_call: np.ndarray
-    """bool: the row stands by itself, even inside an operation."""
+    """bool: the row gets a node of its own, even inside an operation."""
     own: np.ndarray
     """How much of a call is its own work, int64, ns, or ALL; the rest of its time must come from an edge."""
     hides_wait: np.ndarray
@@ -51,7 +51,7 @@ class ThreadRows(NamedTuple):
 
 
 class ChainThread(NamedTuple):
-    """One thread to lay out, from `begin` on, and the main thread up to `finish`; ns."""
+    """One thread to lay out, from `begin` (ns) on; the main thread is laid out up to `finish` (ns)."""
 
     row: np.ndarray
     """Rows of the thread in the event table, by start."""
@@ -59,66 +59,65 @@ class ChainThread(NamedTuple):
     finish: int
     is_main: bool
     boundaries: np.ndarray
-    """Moments at which steps begin or end, ns, ascending; empty but for the main thread."""
+    """Moments at which steps begin or end, ns, ascending; empty for all threads except the main thread."""
     partner: np.ndarray
-    """Latest end of work up to each row of the thread that hands over to this one, ns; empty where there is no such
-    thread."""
+    """Thread that hands work over to this one: the latest end of work up to each of its rows, ns; empty without one."""
     pause_begin: np.ndarray
-    """When each silence inside an operation begins that may be a wait for a collective, ns, ascending."""
+    """Begin of each pause inside an operation that may be a wait for a collective, ns, ascending."""
     pause_end: np.ndarray
-    """When each of these ends, ns."""
+    """End of each pause, ns."""
 
 
 class Works(NamedTuple):
-    """Collectives that one thread launched to gloo's threads, by end.
+    """Collectives that one thread launched to gloo's threads, sorted by end.
 
-    `over` and `settled` are single numbers, in arrays so that compiled code can change them.
+    `over` and `settled` are scalars, held in arrays so that compiled code can change them.
     """
 
     number: np.ndarray
-    """Place of each collective in `GlooWork`."""
+    """Index of each collective in `GlooWork`."""
     launched: np.ndarray
-    """When the collective was launched, ns."""
+    """Launch time of each collective, ns."""
     end: np.ndarray
-    """When the collective ended, ns, ascending."""
+    """End of each collective, ns, ascending."""
     waiter: np.ndarray
     """Node that waits for the collective, to be filled; -1 where none does."""
     over: np.ndarray
     """How many of the collectives had ended when the last gap began, shape (1,)."""
     settled: np.ndarray
-    """How many of the collectives, from the first on, need not be looked at again, shape (1,)."""
+    """How many of the collectives, from the first on, need not be examined again, shape (1,)."""
 
 
 class BackwardNames(NamedTuple):
-    """What each text has to do with backward passes; an entry for each text."""
+    """Names that occur in backward passes; one entry per text."""
 
     belongs: np.ndarray
-    """bool: the text names what a backward pass does."""
-    goes_on: np.ndarray
-    """bool: the text names a node of the autograd graph, with which a backward pass goes on."""
+    """bool: the text names an operation of a backward pass."""
+    continues: np.ndarray
+    """bool: the text names a node of the autograd graph, so the backward pass has not ended before it."""
 
 
 class Outline(NamedTuple):
-    """The items of a thread that stand by themselves, in order: top-level operations, calls, and step boundaries."""
+    """The items of a thread in order of time: top-level operations, calls, and step boundaries."""
 
     row: np.ndarray
-    """Row of each item in the event table; -1 - n for border n."""
+    """Row of each item in the event table; -1 - n for step boundary n."""
     start: np.ndarray
     end: np.ndarray
     inside: np.ndarray
-    """bool: the item is a call or border inside the last top-level operation before it."""
+    """bool: the item is a call or step boundary inside the previous top-level operation."""
 
 
 @compiled_in_place
 def outline(thread: ChainThread, rows: ThreadRows, out: Outline) -> int:
-    """Fill `out` and return how many items there are.
+    """Fill `out` and return the number of items.
 
-    An operation inside another is no item. One that ends behind the operation in which it starts, as rounded times make
-    it, counts from the end of that operation. An item that crosses the end of the one around it begins at that end. What
-    is inside a call is part of the call.
+    An operation inside another, or anything inside a call, is no item. Rounded times may let an operation end after the
+    operation in which it starts; it then counts from the end of the enclosing one. An item that crosses the end of the
+    enclosing item begins at that end.
     """
-    # `covered` is the latest end of an operation so far, `top_end` that of the last item that is not inside another, and
-    # `inner_end` that of the last item within it.
+    # `covered` is the latest end of an operation so far, `top_end` the end of the last item that is not inside another,
+    # `inner_end` the end of the last item inside that one.
     op = call = boundary = count = 0
     covered = top_end = inner_end = 0
     in_operation = False
@@ -131,7 +130,7 @@ def outline(thread: ChainThread, rows: ThreadRows, out: Outline) -> int:
         start = min(op_start, call_start, boundary_start)
         if start == _NEVER_NS:
             return count
-        if boundary_start == start:  # before what begins with it
+        if boundary_start == start:  # a boundary precedes items that start at the same time
             row, end, is_operation = -1 - boundary, start, False
             boundary += 1
         elif op_start == start and (call_start > start or _encloses_call(rows, thread.row[op], thread.row[call])):
@@ -157,7 +156,7 @@ def outline(thread: ChainThread, rows: ThreadRows, out: Outline) -> int:
 
 @compiled_in_place
 def _next_operation(thread: ChainThread, rows: ThreadRows, at: int, covered: int) -> int:
-    """Place of the first operation from `at` on that is not inside those before it, which reach up to `covered`."""
+    """Position of the first operation from `at` on that is not inside earlier ones, which cover the time up to `covered`."""
     while at < len(thread.row):
         row = thread.row[at]
         if not rows.is_call[row] and (rows.start[row] >= covered or rows.end[row] > covered):
@@ -168,7 +167,7 @@ def _next_operation(thread: ChainThread, rows: ThreadRows, at: int, covered: int
 
 @compiled_in_place
 def _next_call(thread: ChainThread, rows: ThreadRows, at: int) -> int:
-    """Place of the first call from `at` on."""
+    """Position of the first call from `at` on."""
     while at < len(thread.row) and not rows.is_call[thread.row[at]]:
         at += 1
     return at
@@ -176,7 +175,7 @@ def _next_call(thread: ChainThread, rows: ThreadRows, at: int) -> int:
 
 @compiled_in_place
 def _encloses_call(rows: ThreadRows, operation: int, call: int) -> bool:
-    """Whether, of an operation and a call that start together, the operation is around the call."""
+    """Whether the operation encloses the call; both start at the same time."""
     return rows.end[operation] > rows.end[call] or (rows.end[operation] == rows.end[call] and operation < call)
 
 
@@ -192,12 +191,12 @@ def lay_out(
     node_of: np.ndarray,
     node_at: np.ndarray,
 ) -> int:
-    """Fill `nodes`, numbered from `base`, with the chain of `thread`, and return how many there are.
+    """Fill `nodes`, numbered from `base`, with the chain of `thread`, and return the number of nodes.
 
-    Fills `node_of` for the rows of calls, and `node_at` for borders.
+    Fills `node_of` for the rows of calls, and `node_at` for step boundaries.
     """
-    # The chain reaches up to `now`, and ends with what the text `before` names; `operation` is the top-level operation of
-    # which something may be left. The gaps among the nodes from `unnamed` on are not told yet what follows them.
+    # The chain reaches up to `now`, and `before` is the text of its last item; `operation` is the open top-level operation.
+    # Gaps among the nodes from `unnamed` on have no name yet for the item that follows them.
     count = unnamed = 0
     operation, operation_end = -1, 0
     now, before = thread.begin, _START
@@ -210,7 +209,7 @@ def lay_out(
         if not items.inside[n]:
             operation = -1
             if now < start:
-                is_over = backward.belongs[before] and not (row >= 0 and backward.goes_on[rows.text[row]])
+                is_over = backward.belongs[before] and not (row >= 0 and backward.continues[rows.text[row]])
                 count = _gap(thread, works, is_over, base, nodes, count, now, start, before)
                 now = start
             if row >= 0:
@@ -256,7 +255,7 @@ def _operate(
     until: int,
     operation: int,
 ) -> int:
-    """Add what an operation does from `begin` to `until`: its work, cut where it pauses until a collective ends.
+    """Add the work of an operation from `begin` to `until`, split at pauses in which it waits for a collective.
 
     Returns the new count of nodes.
     """
@@ -287,9 +286,9 @@ def _gap(
     until: int,
     before: int,
 ) -> int:
-    """Add the time up to the next item, in which no operation was recorded: a wait, where a cause ends in it, then a gap.
+    """Add the time up to the next item, in which no operation was recorded: a wait if its cause ends there, then a gap.
 
-    `before` is the text of what came last. Returns the new count of nodes.
+    `before` is the text of the previous item. Returns the new count of nodes.
     """
     now = _awaited(works, begin, until, after_backward, base + count)
     if now >= 0:
@@ -313,9 +312,9 @@ def _last_in(moments: np.ndarray, begin: int, until: int) -> int:
 
 @compiled_in_place
 def _name_gaps(nodes: np.ndarray, begin: int, end: int, after: int) -> int:
-    """Name the gaps among these nodes after what follows them, too, the text `after`; returns `end`.
+    """Add `after`, the text of the item that follows, to the names of the gaps among these nodes; returns `end`.
 
-    Borders of steps do not count as what follows: the gaps on both sides of one get the same name.
+    Step boundaries are no such items: the gaps on both sides of a boundary get the same name.
     """
     for at in range(begin, end):
         if nodes[at].cls == Cls.HOST_GAP:
@@ -325,7 +324,7 @@ def _name_gaps(nodes: np.ndarray, begin: int, end: int, after: int) -> int:
 
 @compiled_in_place
 def _reveal_hidden_wait(nodes: np.ndarray, count: int, until: int) -> int:
-    """Turn a long silence before a call that hides a wait into that wait: the node before it keeps `_MAX_BLOCKING_OWN`."""
+    """Add the wait hidden before a call, if the previous node is long; that node then takes only `_MAX_BLOCKING_OWN`."""
     if count == 0:
         return count
     last = nodes[count - 1]
@@ -339,23 +338,23 @@ def _reveal_hidden_wait(nodes: np.ndarray, count: int, until: int) -> int:
 
 @compiled_in_place
 def _awaited(works: Works, begin: int, until: int, after_backward: bool, node: int) -> int:
-    """Until when the thread waits for collectives in its gap [begin, until], ns; -1 where it does not. `node` is that wait.
+    """End of the thread's wait for collectives in its gap [begin, until], ns; -1 if it does not wait there.
 
-    The profiler does not record `Work.wait`. A gap in which an outstanding collective ends is such a wait if it comes right
-    after the backward pass (DDP waits for all buckets there), or if the thread goes on soon after that end. The waiting
-    thread may go on before the transfer's own thread, which has to be scheduled again, has noted the end.
+    `node` is the node of the wait. The profiler does not record `Work.wait`. A gap in which an outstanding collective ends
+    is a wait if it directly follows the backward pass (DDP waits for all buckets there), or if the thread continues soon
+    after that end. The waiting thread may continue before gloo's thread, which must be scheduled, has recorded the end.
     """
     early = _MAX_WAKE_UP if after_backward or until - begin > 2 * _MAX_WAKE_UP else _MAX_SYNC_EARLY
     settled, over = works.settled[0], works.over[0]
     while over < len(works.end) and works.end[over] <= begin:
         over += 1
     works.over[0] = over
-    last, at = -1, over  # `last` is the last outstanding collective that ends in the gap, or early enough behind it.
+    last, at = -1, over  # `last` is the last outstanding collective that ends in the gap, or at most `early` after it
     while at < len(works.end) and works.end[at] <= until + early:
         last = at if _is_outstanding(works, at, begin) else last
         at += 1
     if after_backward and last < 0:
-        # Its own thread may be stopped (by a CPU quota) before it has noted the end that the waiter saw.
+        # Gloo's thread may be throttled by a CPU quota before it has recorded the end that the waiting thread saw.
         latest = until + (until - begin) // 4
         while at < len(works.end) and works.end[at] <= latest and last < 0:
             last = at if _is_outstanding(works, at, begin) else last
@@ -373,7 +372,7 @@ def _awaited(works: Works, begin: int, until: int, after_backward: bool, node: i
 
 @compiled_in_place
 def _is_outstanding(works: Works, work: int, moment: int) -> bool:
-    """Whether a collective was launched by `moment`, and nothing has waited for it yet."""
+    """Whether a collective was launched by `moment` (ns) and nothing has waited for it yet."""
     outstanding: bool = works.waiter[work] < 0 and works.launched[work] <= moment
     return outstanding
 

@@ -1,4 +1,4 @@
-"""The DataLoader in the graph: a lane a worker, and the batch that each `next` of the rank waited for."""
+"""The DataLoader in the graph: one lane per worker, and the batch that each `next` of the rank waited for."""
 
 from dataclasses import dataclass
 
@@ -17,9 +17,9 @@ from esprof.run.schema import StageKind, Table
 
 @dataclass(frozen=True)
 class LoaderWork:
-    """The loader of one rank: the batches that its workers made, and for each of its `next` rows where the batch came from.
+    """The loader of one rank: the batches that its workers made, and the source of the batch of each `next`.
 
-    Without a `stages` table, what a `next` waited for stays a guess.
+    Without a `stages` table, the batch that a `next` waited for is inferred.
     """
 
     lanes: tuple[Lane, ...]
@@ -29,16 +29,16 @@ class LoaderWork:
     source: np.ndarray
     """Node that made the batch of each `next`; -1 where that was not recorded."""
     by_worker: np.ndarray
-    """bool: a worker made the batch of each `next`, and not the rank itself."""
+    """bool: a worker, not the rank itself, made the batch of each `next`."""
     own_ns: np.ndarray
-    """What receiving the batch of each `next` costs the rank, ns."""
+    """Time that the rank takes to receive the batch of each `next`, ns."""
     asks_for: np.ndarray
-    """Node of the batch that the loader asks for once that of a `next` is taken over; -1 where there is none."""
+    """Node of the batch that the loader requests after receiving the batch of each `next`; -1 where there is none."""
 
 
 @dataclass(frozen=True)
 class _Stages:
-    """Rows of one kind of the `stages` table, by start."""
+    """Rows of one kind of the `stages` table, sorted by start."""
 
     start: np.ndarray
     end: np.ndarray
@@ -47,10 +47,10 @@ class _Stages:
     worker: np.ndarray
     pid: np.ndarray
     ahead: np.ndarray
-    """Batches that the loader keeps in flight: workers x prefetch factor."""
+    """Number of batches that the loader keeps in flight: workers x prefetch factor."""
 
     def key(self, ahead: np.ndarray | int = 0) -> np.ndarray:
-        """One number for the loader and the batch that is `ahead` behind each; negative where the batch has no number."""
+        """Key of the batch `ahead` batches later of the same loader; negative where the batch has no number."""
         return np.where(self.batch >= 0, pairs(self.loader, self.batch + ahead), -1)
 
     def where(self, rows: np.ndarray) -> "_Stages":
@@ -58,11 +58,11 @@ class _Stages:
 
 
 def loader_work(events: RankEvents, next_ids: NextIds) -> LoaderWork:
-    """The loader of a rank, its lanes and nodes numbered from `next_ids` on."""
+    """The loader of a rank; lanes and nodes are numbered from `next_ids`."""
     nexts, fetches = _stages(events.stages, "next"), _stages(events.stages, "fetch")
     made, step = _in_window(events, nexts, fetches)
     lane, pids = numbered(made.pid)
-    # Batches stand worker by worker, and workers are numbered as they come: the first batch of each.
+    # Batches are sorted by worker, and workers numbered in the same order, so this finds the first batch of each.
     first = np.searchsorted(lane, np.arange(len(pids)))
     row = events.threads.row[events.of_kind(events.threads.row, "loader")]
     dur = np.minimum(events.end[row], events.finish) - events.start[row]
@@ -100,12 +100,12 @@ def _stages(stages: Table, kind: StageKind) -> _Stages:
 
 
 def _in_window(events: RankEvents, nexts: _Stages, fetches: _Stages) -> tuple[_Stages, np.ndarray]:
-    """(batches that matter for the chosen steps, worker by worker; step in which each was taken over).
+    """(batches made or received in the window, sorted by worker; step in which each was received).
 
-    Of several tries at a batch the last counts.
+    If a batch was fetched repeatedly, the last attempt counts.
     """
     key = fetches.key()
-    # `position` finds the last place of a number: where that is a batch's own place, it is the last try.
+    # `position` finds the last occurrence of a key; an entry that is its own last occurrence is the last attempt.
     asked = position(nexts.key(), key)
     taken = np.where(asked >= 0, entries(nexts.end, asked, 0), fetches.end)
     last_try = (key >= 0) & (position(key, key) == np.arange(len(key)))
@@ -117,21 +117,21 @@ def _in_window(events: RankEvents, nexts: _Stages, fetches: _Stages) -> tuple[_S
 
 
 def _calls(nexts: _Stages, start: np.ndarray, dur: np.ndarray) -> np.ndarray:
-    """The recorded `next` behind each row, an index into `nexts`; -1 where there is none. `start` and `dur` are in ns."""
-    # The first that starts no more than WAKE_UP before the row, if it starts before the row ends.
+    """The recorded `next` of each row, an index into `nexts`; -1 where there is none. `start` and `dur` are in ns."""
+    # The first `next` that starts at most MAX_WAKE_UP before the row, provided that it starts before the row ends.
     at = np.searchsorted(nexts.start, start - rules.MAX_WAKE_UP)
     at = np.where(at < len(nexts.start), at, -1)
     return np.where((at >= 0) & (entries(nexts.start, at, 0) < start + dur), at, -1)
 
 
 def _nodes(made: _Stages, wanted: np.ndarray, base: int) -> np.ndarray:
-    """The nodes of the batches with the keys `wanted`; those of `made` are numbered from `base`. -1 where there is none."""
+    """Nodes of the batches with the keys `wanted`, -1 where there is none; nodes of `made` are numbered from `base`."""
     at = position(made.key(), wanted)
     return np.where(at >= 0, base + at, -1)
 
 
 def _own(nexts: _Stages, fetches: _Stages) -> Ns:
-    """What taking over a batch costs the rank, once it is there: median over the run."""
+    """Time to receive a batch that is ready, ns: median over the run."""
     at = position(fetches.key(), nexts.key())
     ready = entries(fetches.end, at, 0)
     known = (at >= 0) & (ready <= nexts.end)
@@ -145,9 +145,9 @@ def arrivals(loader: LoaderWork, chains: Chains) -> np.ndarray:
 
 
 def requests(loader: LoaderWork, chains: Chains, nodes: np.ndarray) -> np.ndarray:
-    """Edges from taking over a batch to the making of the one that the loader then asks for."""
+    """Edges from receiving a batch to the making of the batch that the loader then requests."""
     source, target = chains.node_of[loader.row], loader.asks_for
-    # Of a node that is -1 some other times are read: `edges_of` drops that edge.
+    # Index -1 reads arbitrary times here; `edges_of` drops those edges.
     taken = nodes["start_ns"][source] + nodes["dur_ns"][source]
     later = taken <= nodes["start_ns"][target] + rules.MAX_WAKE_UP
     lag = np.minimum(nodes["start_ns"][target] - taken, 0)
@@ -156,7 +156,7 @@ def requests(loader: LoaderWork, chains: Chains, nodes: np.ndarray) -> np.ndarra
 
 @dataclass(frozen=True)
 class UnknownBatches:
-    """Batches of which only the waiting for them was recorded, on one lane of their own."""
+    """Batches for which only the wait was recorded, on a separate lane."""
 
     lanes: tuple[Lane, ...]
     nodes: np.ndarray
@@ -164,7 +164,7 @@ class UnknownBatches:
 
 
 def unknown_batches(events: RankEvents, loader: LoaderWork, chains: Chains, next_ids: NextIds) -> UnknownBatches:
-    """The batches that workers made at an unknown time: each lasts from the call of `next` until `next` can receive it."""
+    """Batches that workers made at an unknown time; each is assumed to last from the call of `next` until it is received."""
     mine = (loader.source < 0) & loader.by_worker & (chains.node_of[loader.row] >= 0)
     start, receiving = events.start[loader.row[mine]], chains.node_of[loader.row[mine]]
     dur = np.minimum(events.end[loader.row[mine]], events.finish) - start - loader.own_ns[mine]

@@ -1,2 +1,2 @@
-"""What-ifs on gradients: other buckets (`buckets`, by `gloo_buckets` or `nccl_buckets` and `nccl_passes`), shards (`shards`)
-and compressed exchanges (`compressed`), all found in the backward pass (`backward`)."""
+"""What-ifs on gradients: bucket sizes (`buckets`, with `gloo_buckets`, `nccl_buckets` and `nccl_passes`), shards (`shards`)
+and compressed exchanges (`compressed`); `backward` describes the backward pass."""

@@ -22,7 +22,7 @@ class NotBuckets(Exception):
 
 
 class Tie(NamedTuple):
-    """A node at one end of an edge to come, and what the edge is to be."""
+    """An edge to be added: the node at one end, its kind, and its lag."""
 
     node: int
     kind: Edge
@@ -31,8 +31,10 @@ class Tie(NamedTuple):
 
 @dataclass(frozen=True)
 class BackwardPass:
-    """One rank's backward pass in one step, as pieces that stay together in whatever bucket: its gradients, in the order in
-    which they came, or the buckets that were recorded, where gradients have no sizes."""
+    """One rank's backward pass in one step, as indivisible pieces of buckets.
+
+    Pieces are the gradients in the order in which they become ready, or the recorded buckets if gradient sizes are unknown.
+    """
 
     rank: Rank
     step: int
@@ -41,24 +43,24 @@ class BackwardPass:
     sizes: tuple[Bytes, ...]
     """Size of each piece, bytes."""
     ready: tuple[tuple[Tie, ...], ...]
-    """What an all-reduce that a piece completes waits for, on this rank."""
+    """Per piece: predecessors, on this rank, of an all-reduce whose bucket the piece completes."""
     readers: tuple[tuple[Tie, ...], ...]
-    """What waits until each piece is reduced."""
+    """Per piece: nodes that wait until it is reduced."""
     moved_ns: tuple[float, ...]
-    """What each piece adds to the time of the all-reduce that it is part of, ns."""
+    """Per piece: its contribution to the duration of its all-reduce, ns."""
     latency_ns: float
     """Fixed cost of an all-reduce, ns."""
     arrivals: tuple[int, ...]
-    """Nodes at which the rank comes to the all-reduce of each bucket, in the order in which the buckets are filled."""
+    """Node of the rank's arrival at the all-reduce of each bucket, in the order in which the buckets are filled."""
     all_reduces: tuple[int, ...]
-    """Nodes of the transfer of each bucket, in the order in which the buckets are filled."""
+    """Communication node of each bucket, in the order in which the buckets are filled."""
     curve: Curve | None = None
-    """What an all-reduce takes by size, where that was measured; then `moved_ns` and `latency_ns` do not count."""
+    """Measured duration of an all-reduce by size; if present, it replaces `moved_ns` and `latency_ns`."""
     launch_costs: tuple["LaunchCost", ...] = ()
     """CPU time of launching all-reduces at each piece; empty where it stays as recorded."""
 
     def communication_ns(self, first: int, behind: int) -> Ns:
-        """What an all-reduce of the pieces `first` to `behind - 1` takes, ns. Raises NotBuckets where that is not known."""
+        """Duration of an all-reduce of the pieces `first` to `behind - 1`, ns. Raises NotBuckets if it is unknown."""
         if self.curve is None:
             return round(self.latency_ns + sum(self.moved_ns[first:behind]))
         try:
@@ -73,14 +75,15 @@ class LaunchCost(NamedTuple):
     nodes: tuple[int, ...]
     """Nodes of the thread while it handles the piece, ascending."""
     recorded: bool
-    """Whether it launched one there."""
+    """Whether the recorded pass launched an all-reduce there."""
     took_ns: Ns
+    """CPU time of the launch, ns."""
 
 
 def gradient_elements(run: Run, rank: Rank) -> dict[int, list[int]]:
     """Step -> number of elements of each gradient, in the order in which gradients were accumulated.
 
-    Raises NotBuckets where they were not recorded.
+    Raises NotBuckets if they were not recorded.
     """
     events = run.events(rank)
     codes, names = events.codes("name")
@@ -96,9 +99,9 @@ def gradient_elements(run: Run, rank: Rank) -> dict[int, list[int]]:
 
 
 def _first_shape(shapes: str | None) -> list[int]:
-    """The shape of an operation's first input; `shapes` are those of all inputs, in JSON, as the trace has them.
+    """Shape of an operation's first input; `shapes` is the trace's JSON list of the shapes of all inputs.
 
-    Raises NotBuckets where that is no shape.
+    Raises NotBuckets if the first entry is not a shape.
     """
     try:
         first, *_ = msgspec.json.decode(shapes or "", type=list[msgspec.Raw])

@@ -1,8 +1,8 @@
-"""DDP's gradient buckets: which gradients shared a bucket, and the graph with other buckets.
+"""DDP's gradient buckets: which gradients shared a bucket, and the graph with other bucket sizes.
 
-DDP fills a bucket with gradients in the order in which they come, and closes it once it holds `bucket_cap_mb` (torch
-`Reducer::rebuild_buckets`; Li et al., VLDB 2020, §4.2). A trace with shapes tells each gradient's size at its
-`AccumulateGrad`, so the buckets of the run are checked against the rule before others are predicted. Without shapes, buckets
+DDP fills a bucket with gradients in the order in which they become ready, and closes it once it holds `bucket_cap_mb` (torch
+`Reducer::rebuild_buckets`; Li et al., VLDB 2020, §4.2). A trace with shapes contains each gradient's size at its
+`AccumulateGrad`, so the recorded buckets are checked against this rule before others are predicted. Without shapes, buckets
 between GPUs can still be merged.
 """
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 class Rebucketed(NamedTuple):
-    """A graph with other buckets."""
+    """A graph with other bucket sizes."""
 
     dfg: Dfg
     are_merged: bool
@@ -32,7 +32,7 @@ class Rebucketed(NamedTuple):
 
 
 def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Rebucketed:
-    """The graph as `bucket_cap_mb=bucket_mb` would make it. Raises NotBuckets where the run does not show it."""
+    """The graph predicted for `bucket_cap_mb=bucket_mb`. Raises NotBuckets if the run does not contain what that needs."""
     if run.missing_ranks:
         raise NotBuckets("ranks are missing, so their arrival at other buckets is unknown")
     find = nccl_buckets.backward_passes if dfg.has_gpu() else gloo_buckets.backward_passes
@@ -57,7 +57,7 @@ def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Rebucketed:
 
 
 def fill(sizes: tuple[Bytes, ...], cap: float) -> list[int]:
-    """How many gradients each bucket takes: a bucket is closed once it holds `cap` bytes or more."""
+    """Number of gradients in each bucket; a bucket is closed once it holds `cap` bytes or more."""
     counts, held, number = [], 0, 0
     for size in sizes:
         held, number = held + size, number + 1
@@ -68,10 +68,10 @@ def fill(sizes: tuple[Bytes, ...], cap: float) -> list[int]:
 
 
 def _filled(one: BackwardPass, cap: float) -> list[int]:
-    """How many pieces each bucket of `cap` bytes takes. Raises NotBuckets where recorded buckets would have to be cut.
+    """Number of pieces in each bucket of `cap` bytes. Raises NotBuckets if recorded buckets would have to be split.
 
-    The last bucket that was recorded was closed by the end, and the first may have been closed sooner than others (torch's
-    `_DEFAULT_FIRST_BUCKET_BYTES`): those between tell the size at which buckets were closed, if there are any.
+    The first recorded bucket may have been closed at a smaller size (torch's `_DEFAULT_FIRST_BUCKET_BYTES`), and the last
+    one was closed by the end of the pass. The buckets between them, if any, show the size at which buckets were closed.
     """
     full = min(one.sizes[1:-1], default=max(one.sizes))
     if not one.are_gradients and cap < full:
@@ -83,7 +83,7 @@ def _filled(one: BackwardPass, cap: float) -> list[int]:
 
 
 def _add_launch_costs(dur_ns: np.ndarray, one: BackwardPass, counts: list[int]) -> None:
-    """Give a pass with buckets of so many pieces the CPU's time for issuing its all-reduces, in `dur_ns` (of all nodes)."""
+    """Update `dur_ns`, ns[N], with the CPU time for launching one all-reduce per bucket; `counts` are pieces per bucket."""
     completes = set(accumulate(counts))
     for number, cost in enumerate(one.launch_costs, start=1):
         more = cost.took_ns * ((number in completes) - cost.recorded)
@@ -94,7 +94,7 @@ def _add_launch_costs(dur_ns: np.ndarray, one: BackwardPass, counts: list[int]) 
 
 
 def _collective_nodes(dfg: Dfg, old: tuple[int, ...], together: list[BackwardPass]) -> np.ndarray:
-    """Mask of the nodes of these collectives, bool[N]. Raises NotBuckets where other passes take part in them, too."""
+    """Mask of the nodes of the collectives `old`, bool[N]. Raises NotBuckets if other passes take part in them as well."""
     nodes: np.ndarray = np.isin(dfg.collective, old)
     if np.count_nonzero(nodes & dfg.of(Cls.COMMUNICATION)) != sum(len(one.all_reduces) for one in together):
         raise NotBuckets("ranks do not share the same all-reduces")
@@ -102,7 +102,7 @@ def _collective_nodes(dfg: Dfg, old: tuple[int, ...], together: list[BackwardPas
 
 
 def _exchange(overlay: Overlay, together: list[BackwardPass], counts: list[int]) -> None:
-    """Put other buckets, each of so many pieces, into one step on all ranks that share them."""
+    """Add the new buckets of one step on all ranks that share them; `counts` are pieces per bucket."""
     dfg = overlay.dfg
     last = list(accumulate(counts))
     for first, behind in zip([0, *last], last, strict=False):
@@ -127,7 +127,7 @@ def _exchange(overlay: Overlay, together: list[BackwardPass], counts: list[int])
                 nbytes=size,
             )
             for tie in ties:
-                # What belongs to other buckets is gone.
+                # Nodes of the recorded buckets are dropped.
                 if not overlay.dropped[tie.node]:
                     overlay.link(tie.node, arrive, tie.kind, tie.lag_ns)
             overlay.link(arrive, join, Edge.RENDEZVOUS)

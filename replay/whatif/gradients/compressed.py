@@ -24,19 +24,19 @@ from esprof.run.run import Run
 
 
 class Cost(NamedTuple):
-    """What the exchange of one bucket takes by some codec, ns."""
+    """Cost of exchanging one bucket with a codec. Times in ns."""
 
     begin_ns: tuple[float, ...]
-    """Of the backward pass's thread, by rank of the run."""
+    """Encoding time on the thread of the backward pass, by rank of the run."""
     link_ns: float
     """Time on the link."""
     coding_ns: float
     """Coding between and after communication, concurrent with other buckets, on the slowest rank."""
     cpu_ns: float
-    """Of the CPUs' time after the begin."""
+    """CPU time after the begin."""
     sent: Bytes | None
     vnmse: float | None
-    """What it loses of normal numbers (`Point.vnmse`)."""
+    """Error of the codec on normally distributed numbers (`Point.vnmse`)."""
 
 
 class Sized(NamedTuple):
@@ -44,12 +44,12 @@ class Sized(NamedTuple):
 
     nbytes: Bytes
     elements: tuple[int, ...]
-    """Of each gradient in it, in the order in which they come."""
+    """Number of elements of each gradient in it, in the order in which they become ready."""
 
 
 @dataclass(frozen=True)
 class Compressible:
-    """A graph in which each bucket of each rank and step has a node that encodes it, and takes no time yet."""
+    """A graph in which each bucket of each rank and step has an encode and a decode node, initially of no duration."""
 
     run: Run
     dfg: Dfg
@@ -64,7 +64,7 @@ class Compressible:
 
     @classmethod
     def of(cls, run: Run, dfg: Dfg) -> "Compressible":
-        """Raises NotBuckets where the run does not tell its buckets, or they differ from step to step."""
+        """Raises NotBuckets if the buckets of the run are unknown, or differ between steps or ranks."""
         if dfg.has_gpu():
             raise NotBuckets("the cost of compression between GPUs is not modelled yet")
         passes = list(gloo_buckets.backward_passes(run, dfg))
@@ -101,8 +101,11 @@ class Compressible:
         return ExchangeCosts(self.run, self.dfg.marks.ranks)
 
     def compressed(self, costs: Sequence[Cost | None]) -> tuple[Dfg, np.ndarray]:
-        """(the graph with these costs of the buckets, None for one that stays as it was; what its transfers take from the
-        work beside them, ns, float64[N], NaN where their bytes tell)."""
+        """(graph with these costs per bucket, None for an unchanged bucket; `taken`).
+
+        `taken` is the CPU time that communication takes from concurrent work, ns, float64[N]; NaN where it follows from the
+        communicated bytes.
+        """
         dur, taken = self.dfg.dur_ns.copy(), np.full(self.dfg.nodes, np.nan)
         nbytes = self.dfg.bytes.copy()
         for cost, encodes, all_reduces, decodes in zip(
@@ -117,7 +120,7 @@ class Compressible:
         return replace(self.dfg, dur_ns=dur, bytes=nbytes), taken
 
     def at_no_cost(self, link_ns: Iterable[float]) -> tuple[Dfg, np.ndarray]:
-        """As `compressed`, with each bucket at most `link_ns` on the link, and no other cost."""
+        """Like `compressed`, with each bucket at most `link_ns` on the link and no other cost."""
         dur = self.dfg.dur_ns.copy()
         for took, all_reduces in zip(link_ns, self.all_reduces, strict=True):
             dur[all_reduces] = np.minimum(dur[all_reduces], took)
@@ -126,7 +129,7 @@ class Compressible:
 
 @dataclass(frozen=True)
 class ExchangeCosts:
-    """What was measured of exchanges of compressed gradients."""
+    """Measured costs of exchanges of compressed gradients."""
 
     run: Run
     ranks: tuple[Rank, ...]
@@ -139,26 +142,25 @@ class ExchangeCosts:
 
     @cached_property
     def codecs(self) -> tuple[str, ...]:
-        """The codecs whose exchanges were measured with all ranks. Raises NotBuckets where there are none."""
+        """The codecs whose exchanges were measured with all ranks. Raises NotBuckets if there are none."""
         named = [one.name for one in self._probes.sweeps if one.kind == "exchange" and one.ranks == self.ranks]
         if not named:
             raise NotBuckets("no codec was measured with these ranks (probe with a larger --budget)")
         return tuple(dict.fromkeys(named))
 
     def cost(self, codec: str, nbytes: Bytes) -> Cost:
-        """What a bucket of so many bytes takes. Raises NotBuckets where that was not measured."""
+        """Cost of a bucket of `nbytes`. Raises NotBuckets if it was not measured."""
         if codec not in self.codecs:
             raise NotBuckets(f"{codec} was not measured; measured codecs: {', '.join(self.codecs)}")
         return self._cost(("exchange", "begin", "coding"), codec, nbytes)
 
     def of_shards(self, nbytes: Bytes) -> Cost:
-        """What a reduce-scatter of so many bytes takes if they travel as bf16 and are added in 32 bits. Raises NotBuckets
-        where that was not measured."""
+        """Cost of a reduce-scatter of `nbytes` sent as bf16 and added in fp32. Raises NotBuckets if it was not measured."""
         return self._cost(("shards", "narrow", "add"), "bf16", nbytes)
 
     def _cost(self, kinds: tuple[Kind, Kind, Kind], codec: str, nbytes: Bytes) -> Cost:
-        """By the kinds of measurements that hold all of it, what is before the transfers, and what is between and after
-        them."""
+        """`kinds` are the measurements of the whole exchange, of coding before communication, and of coding during and
+        after it."""
         exchange = self._sweep(kinds[0], codec, self.ranks)
         try:
             took = exchange.curve().at(nbytes)
@@ -172,7 +174,7 @@ class ExchangeCosts:
         rest = took - max(started)
         cpu = max(0.0, (nearest.cpu_ns or 0) * nbytes / nearest.size - max(started))
         sent = nearest.sent if nearest.size == nbytes else None
-        # A rank that codes faster waits longer: the link is what the slowest one leaves of the time.
+        # A rank that codes faster waits longer, so time on the link is the rest of the time on the slowest rank.
         coded = min(max(coding), rest)
         return Cost(started, rest - coded, coded, min(cpu, rest), sent, nearest.vnmse)
 
@@ -184,7 +186,7 @@ class ExchangeCosts:
 
 
 def costs_of(compressible: Compressible, codecs: Mapping[int, str] | str) -> list[Cost | None]:
-    """What each bucket takes: by one codec for all, or by that of each bucket; `none` is as recorded. Raises NotBuckets."""
+    """Cost of each bucket with one codec for all or one per bucket; None for the codec `none`. Raises NotBuckets."""
     found: list[Cost | None] = []
     for number, bucket in enumerate(compressible.buckets):
         codec = codecs if isinstance(codecs, str) else codecs.get(number, "none")
@@ -193,7 +195,7 @@ def costs_of(compressible: Compressible, codecs: Mapping[int, str] | str) -> lis
 
 
 def _filled(dfg: Dfg, one: BackwardPass) -> tuple[Sized, ...]:
-    """The buckets of a pass, by the bytes that they sent."""
+    """The buckets of a pass, derived from the bytes that their all-reduces sent."""
     sizes, found, first = one.sizes, list[Sized](), 0
     behind_of = {held: number for number, held in enumerate(accumulate(sizes), start=1)}
     held = 0
@@ -212,8 +214,8 @@ _ITEM = 4
 
 _MEASURED = {
     "exchange": "an exchange by",
-    "begin": "what is before the transfers of",
-    "coding": "what is between the transfers of",
+    "begin": "coding before communication by",
+    "coding": "coding during communication by",
     "shards": "a reduce-scatter whose gradients travel as",
     "narrow": "making gradients",
     "add": "adding gradients that came as",
@@ -231,8 +233,10 @@ def _decode_name(number: int) -> str:
 def _add_decode(
     overlay: Overlay, one: BackwardPass, number: int, all_reduce: int, lane: int, before: int | None
 ) -> int:
-    """Add the node that decodes a bucket, after its communication and after the bucket before it. Nodes off the link that
-    waited for the communication wait for the decoding."""
+    """Add the node that decodes a bucket, after its communication and after decoding the previous bucket.
+
+    Nodes outside communication threads that waited for the communication now wait for the decoding.
+    """
     dfg = overlay.dfg
     done = int(dfg.recorded_ns[all_reduce] + dfg.dur_ns[all_reduce])
     decode = overlay.add(lane, _decode_name(number), Cls.CPU, 0, done, step=one.step)
@@ -246,7 +250,7 @@ def _add_decode(
 
 
 def _add_encode(overlay: Overlay, one: BackwardPass, number: int, piece: int, arrival: int) -> None:
-    """Add the node that encodes a bucket behind that which completes it; what follows on its lane waits for it."""
+    """Add the node that encodes a bucket after the node that completes it; later nodes on its lane wait for it."""
     dfg = overlay.dfg
     (tie,) = one.ready[piece]
     done = int(dfg.recorded_ns[tie.node] + dfg.dur_ns[tie.node])

@@ -1,4 +1,4 @@
-"""DDP's gradient buckets between CPUs: all-reduces of gloo that gradients launched."""
+"""DDP's gradient buckets between CPUs: gloo all-reduces launched by gradients."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -14,11 +14,11 @@ from esprof.run.run import Run
 
 _COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 _ITEM: Bytes = 4
-"""Gradients travel in single precision; others may have been compressed by a hook, which hides how much a bucket holds."""
+"""Bytes per element: fp32. In another precision a hook may have compressed the gradients, which hides a bucket's size."""
 
 
 def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
-    """The backward pass of each rank in each step. Raises NotBuckets where its all-reduces are no buckets of it."""
+    """The backward pass of each rank in each step. Raises NotBuckets if its all-reduces are not its buckets."""
     labels = {name: number for number, name in enumerate(dfg.names)}
     evaluated = (dfg.name == labels.get(EVALUATE, -1)) & (dfg.event >= 0)
     copied = dfg.name == labels.get(_COPY, -1)
@@ -28,8 +28,8 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
         for step in dfg.marks.steps:
             mine = (dfg.rank == rank) & (dfg.step == step)
             nodes, sizes = np.flatnonzero(evaluated & mine), [_ITEM * count for count in elements[step]]
-            # An operation that issues an all-reduce goes on behind it, as a second node of the same event: the gradient was
-            # there at the end of the first.
+            # An operation that launches an all-reduce continues as a second node of the same event; the gradient was ready
+            # at the end of the first node.
             gradients = np.sort(nodes[np.unique(dfg.event[nodes], return_index=True)[1]])
             arrivals = [node for node in launched if mine[node]]
             if not arrivals or len(gradients) != len(sizes):
@@ -37,7 +37,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
             arrivals = _as_filled(dfg, arrivals, sizes)
             copies, latency = np.flatnonzero(copied & mine), _latency(dfg, arrivals)
             readers = copies.tolist() if len(copies) == len(gradients) else _after(dfg, gradients)
-            assert link is not None, "all-reduces without transfers"
+            assert link is not None, "all-reduces without communication"
             yield BackwardPass(
                 rank=rank,
                 step=step,
@@ -54,13 +54,13 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
 
 
 def launched_by_gradients(dfg: Dfg) -> list[int]:
-    """The arrivals on communication threads whose collective was launched by what a backward pass does with a gradient."""
+    """Arrivals on communication threads whose collective was launched while the backward pass handled a gradient."""
     label = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
     return _launched_by(dfg, (dfg.name == label) & (dfg.event >= 0))
 
 
 def _launched_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
-    """The arrivals on communication threads whose all-reduce was launched by one of these nodes, in order of issue."""
+    """Arrivals on communication threads whose collective was launched by one of the `callers`, in launch order."""
     arrivals = dfg.on(LaneKind.COMM) & dfg.of(Cls.WAIT) & (dfg.collective >= 0)
     target = dfg.pred_target
     edges = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & callers[dfg.pred_idx] & arrivals[target])
@@ -69,7 +69,7 @@ def _launched_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
 
 
 def _all_reduce_of(dfg: Dfg, arrival: int) -> int:
-    """The transfer, on the same rank, of the collective to which this arrival belongs."""
+    """Communication node, on the same rank, of the collective to which this arrival belongs."""
     own = (dfg.collective == dfg.collective[arrival]) & (dfg.rank == dfg.rank[arrival]) & dfg.of(Cls.COMMUNICATION)
     return int(np.flatnonzero(own)[0])
 
@@ -77,8 +77,8 @@ def _all_reduce_of(dfg: Dfg, arrival: int) -> int:
 def _as_filled(dfg: Dfg, arrivals: list[int], sizes: list[Bytes]) -> list[int]:
     """The all-reduces (`arrivals`) in the order in which gradients of these sizes (bytes) fill them.
 
-    Each holds exactly the gradients since the one before it. They are given in the order in which they seem to be launched,
-    by when they began, but threads woken at once begin in any order. Raises NotBuckets where no order fits.
+    Each all-reduce holds exactly the gradients since the previous one. `arrivals` are sorted by recorded begin, which may
+    differ from launch order if several threads were woken at once. Raises NotBuckets if no order fits.
     """
     ends, held, order = set(accumulate(sizes)), 0, list[int]()
     waiting = {node: int(dfg.bytes[_all_reduce_of(dfg, node)]) for node in arrivals}
@@ -91,9 +91,10 @@ def _as_filled(dfg: Dfg, arrivals: list[int], sizes: list[Bytes]) -> list[int]:
 
 
 def _after(dfg: Dfg, gradients: np.ndarray) -> tuple[int, ...]:
-    """The reader of each gradient, where gradients stay in their buckets: for all what follows the last on its thread.
+    """The reader of each gradient if gradients are not copied out of their buckets: the first node after the last gradient
+    on its thread.
 
-    Raises NotBuckets where nothing follows.
+    Raises NotBuckets if nothing follows.
     """
     on_lane = np.flatnonzero(dfg.lane == dfg.lane[gradients[0]])
     follower = on_lane[on_lane > gradients.max()]
@@ -103,6 +104,6 @@ def _after(dfg: Dfg, gradients: np.ndarray) -> tuple[int, ...]:
 
 
 def _latency(dfg: Dfg, arrivals: list[int]) -> Ns:
-    """Latency from the issue of an all-reduce to the arrival at it, ns: the least of these."""
+    """Least latency from the launch of an all-reduce to the arrival at it, ns."""
     edges = [edge for node in arrivals for edge in range(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])]
     return min(int(dfg.pred_lag[edge]) for edge in edges if dfg.pred_kind[edge] == Edge.LAUNCH)

@@ -1,8 +1,7 @@
 """DDP's gradient buckets between GPUs.
 
-The kernel of an all-reduce waits for what was launched to the streams that compute by then, and what follows the backward
-pass waits for all buckets. Gradients whose sizes were recorded can be put into any buckets; else recorded buckets can be put
-together.
+The kernel of an all-reduce waits for work launched earlier to the computing streams, and work after the backward pass waits
+for all buckets. Gradients of recorded size can be assigned to any buckets; otherwise recorded buckets can be merged.
 """
 
 from collections.abc import Iterator
@@ -19,14 +18,14 @@ from esprof.replay.whatif.gradients.nccl_passes import Pass, Passes
 from esprof.run.run import Run
 
 _SHARDED = ("FullyShardedDataParallel.", "FSDP::")
-"""What the names of FSDP's annotations begin with."""
+"""Prefixes of the names of FSDP's annotations."""
 
 _ITEMS = (2, 4, 8)
-"""Bytes that an element of a gradient may have."""
+"""Possible sizes of a gradient's element, bytes."""
 
 
 def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
-    """The backward pass of each rank in each step. Raises NotBuckets where its all-reduces are no buckets of it."""
+    """The backward pass of each rank in each step. Raises NotBuckets if its all-reduces are not its buckets."""
     passes, latency = Passes(dfg), latencies_ns(dfg)
     for rank in dfg.marks.ranks:
         if any(name.startswith(_SHARDED) for name in run.events(rank).codes("name")[1]):
@@ -57,7 +56,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
 
 
 def _elements(run: Run, rank: Rank) -> dict[int, list[int]] | None:
-    """`gradient_elements`; None where they were not recorded."""
+    """`gradient_elements`; None if they were not recorded."""
     try:
         return gradient_elements(run, rank)
     except NotBuckets:
@@ -65,7 +64,7 @@ def _elements(run: Run, rank: Rank) -> dict[int, list[int]] | None:
 
 
 def _tie(dfg: Dfg, nodes: np.ndarray, edge: int) -> Tie:
-    """The tie that a recorded edge is; `nodes` holds those at the end of all edges that is meant."""
+    """The recorded `edge` as a tie; `nodes` are the sources, or the targets, of all edges."""
     return Tie(int(nodes[edge]), Edge(dfg.pred_kind[edge]), int(dfg.pred_lag[edge]))
 
 
@@ -80,21 +79,23 @@ class _Pieces:
 
 @dataclass(frozen=True)
 class _SentGradients:
-    """What a backward pass sent."""
+    """Gradients that a backward pass sent, in its buckets."""
 
     dfg: Dfg
     one: Pass
     latency_ns: np.ndarray
-    """What the all-reduce of each bucket takes beside its bytes, ns."""
+    """Fixed cost of the all-reduce of each bucket, ns."""
 
     def buckets(self) -> _Pieces:
-        """The recorded buckets, each a piece."""
+        """The recorded buckets as pieces."""
         ready = tuple(self.ready[number] for number in self.one.closing.tolist())
         return _Pieces(tuple(self._sizes.tolist()), ready, tuple(self._moved_ns.tolist()))
 
     def gradients(self, elements: list[int]) -> _Pieces:
-        """The gradients, each a piece; `elements` are those of all of the step. Raises NotBuckets where the recorded buckets
-        do not hold them in the order in which they came."""
+        """The gradients as pieces; `elements` is the number of elements of each gradient of the step.
+
+        Raises NotBuckets if the recorded buckets do not hold the gradients in the order in which they became ready.
+        """
         one = self.one
         own = np.array(elements[one.skipped : one.skipped + len(one.begin)], np.int64)
         item, rest = divmod(int(self._sizes.sum()), max(int(own.sum()), 1))
@@ -112,8 +113,10 @@ class _SentGradients:
         return _Pieces(tuple(sizes.tolist()), tuple(self.ready), tuple(moved.tolist()))
 
     def launch_costs(self, handling: list[tuple[int, ...]]) -> list[LaunchCost]:
-        """What issuing an all-reduce takes at each gradient, given the nodes of its `handling`: by how much longer the
-        handling of those that launched one took than that of the others, by their medians."""
+        """CPU time of launching an all-reduce at each gradient; `handling` are the nodes that handle each gradient.
+
+        It is the difference of two medians: handling time with and without a launched all-reduce.
+        """
         took = np.array([self.dfg.dur_ns[list(nodes)].sum() for nodes in handling])
         recorded = np.isin(np.arange(len(handling)), self.one.closing)
         more = 0 if recorded.all() else max(0, round(float(np.median(took[recorded]) - np.median(took[~recorded]))))
@@ -121,7 +124,7 @@ class _SentGradients:
 
     @property
     def _sizes(self) -> np.ndarray:
-        """Bytes of each bucket. Raises NotBuckets where they were not recorded."""
+        """Size of each bucket, bytes. Raises NotBuckets if it was not recorded."""
         sizes: np.ndarray = self.dfg.bytes[self.one.all_reduces]
         if (sizes <= 0).any():
             raise NotBuckets("the sizes of its all-reduces were not recorded")
@@ -129,16 +132,15 @@ class _SentGradients:
 
     @property
     def _moved_ns(self) -> np.ndarray:
-        """What the bytes of each bucket took, ns."""
+        """Duration of the all-reduce of each bucket without its fixed cost, ns."""
         moved: np.ndarray = np.maximum(self.dfg.dur_ns[self.one.all_reduces] - self.latency_ns, 0)
         return moved
 
     @cached_property
     def ready(self) -> list[tuple[Tie, ...]]:
-        """What an all-reduce that each gradient completes waits for: its launch, and the work that was launched before it.
+        """Predecessors of an all-reduce completed by each gradient: its launch, and the work launched before it.
 
-        A gradient that launched none would launch it at its end. A launch takes no longer than the quickest of those
-        that were recorded.
+        A gradient that launched no all-reduce would launch one when its handling ends, with the least recorded lag.
         """
         dfg, one = self.dfg, self.one
         launched = {int(number): launch for number, launch in zip(one.closing, self._launched, strict=True)}
@@ -160,14 +162,14 @@ class _SentGradients:
 
     @property
     def _awaited(self) -> np.ndarray:
-        """The lanes of the streams whose work the all-reduces wait for; where no wait is known, all that compute."""
+        """Lanes of the streams whose work the all-reduces wait for; if no wait is known, all computing streams."""
         dfg, lanes = self.dfg, np.unique(self.dfg.lane[self.one.work])
         waits = self._edges_to(self.one.arrivals, Edge.WAIT, Edge.LIKELY_WAIT)
         known = np.intersect1d(lanes, dfg.lane[dfg.pred_idx[waits]])
         return known if len(known) else lanes
 
     def _edges_to(self, nodes: np.ndarray, *kinds: Edge) -> list[int]:
-        """The edges of these kinds that enter `nodes`, node by node."""
+        """Edges of these kinds into `nodes`, sorted by node."""
         dfg = self.dfg
         edges = [edge for node in nodes.tolist() for edge in range(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])]
         return [edge for edge in edges if dfg.pred_kind[edge] in kinds]

@@ -1,6 +1,6 @@
-"""Backward passes whose gradients issue NCCL's all-reduces: what came when, what was launched, and what waits for it.
+"""Backward passes whose gradients launch NCCL all-reduces: order of gradients, launched work, and work that waits for it.
 
-DDP's autograd thread issues the all-reduce of a bucket while it handles the gradient that fills it.
+DDP's autograd thread launches the all-reduce of a bucket while it handles the gradient that fills it.
 """
 
 from dataclasses import dataclass
@@ -21,31 +21,31 @@ class Pass:
     begin: np.ndarray
     """First node of the handling of each gradient, int[G], ascending."""
     end: np.ndarray
-    """Last node of it, int[G]."""
+    """Last node of the handling of each gradient, int[G]."""
     skipped: int
-    """How many gradients came before in the step, in passes without all-reduces."""
+    """Number of earlier gradients of the step, in passes without all-reduces."""
     of: int
-    """How many gradients came in the step."""
+    """Number of gradients of the step."""
     source: np.ndarray
-    """Node of the autograd thread before each launch to a stream that computes, int[K], ascending."""
+    """Node of the autograd thread before each launch to a computing stream, int[K], ascending."""
     work: np.ndarray
-    """What it launched, int[K]."""
+    """Launched node, int[K]."""
     closing: np.ndarray
     """The gradient that launched the all-reduce of each bucket, int[B]."""
     arrivals: np.ndarray
-    """Arrival at the all-reduce of each bucket, in order of issue, int[B]."""
+    """Arrival at the all-reduce of each bucket, in launch order, int[B]."""
     all_reduces: np.ndarray
-    """Transfer of each bucket, int[B]."""
+    """Communication node of each bucket, int[B]."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Finds the backward passes in a graph, of N nodes."""
+    """Finds the backward passes in a graph of N nodes."""
 
     dfg: Dfg
 
     def find(self, rank: Rank, step: int) -> Pass:
-        """The backward pass of a rank in a step that issues all-reduces. Raises NotBuckets unless there is one."""
+        """The backward pass of a rank in a step that launches all-reduces. Raises NotBuckets unless there is exactly one."""
         begin, end = self._handled(rank, step)
         thread = self.dfg.lane[begin[0]]
         source, target = self._launched(thread, step)
@@ -77,11 +77,11 @@ class Passes:
         return [tuple(on_thread[a:b].tolist()) for a, b in zip(since, until, strict=True)]
 
     def readers(self, one: Pass) -> np.ndarray:
-        """The edges by which what follows the pass waits for its all-reduces. Raises NotBuckets where there is none."""
+        """Edges from the all-reduces of a pass to the work that waits for them. Raises NotBuckets if there are none."""
         dfg, edges = self.dfg, self._reads
         edges = edges[np.isin(dfg.pred_idx[edges], one.all_reduces)]
-        # All that follows waits for the last bucket too, and so stands behind it. That may be a transfer on the same stream,
-        # for which the rest waits; those of other steps have their turn by time.
+        # Work after the pass also waits for the last bucket, so its ids are higher. It may be a collective on the same
+        # stream; an edge to a collective of another step only states stream order, and is left out.
         target, source = dfg.pred_target[edges], dfg.pred_idx[edges]
         crosses_step = (dfg.pred_kind[edges] == Edge.LANE) & (dfg.step[target] != dfg.step[source])
         found: np.ndarray = edges[(target > one.all_reduces.max()) & ~crosses_step]
@@ -90,12 +90,12 @@ class Passes:
         return found
 
     def _handled(self, rank: Rank, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """(first, last) node of the handling of each gradient. Raises NotBuckets where there is none."""
+        """(first, last) node of the handling of each gradient. Raises NotBuckets if there is no gradient."""
         dfg, mine = self.dfg, self._evaluated
         mine = mine[(dfg.rank[mine] == rank) & (dfg.step[mine] == step)]
         if not len(mine):
             raise NotBuckets("its backward pass has no recorded gradient")
-        # An operation that launches work goes on behind it, as another node of the same event.
+        # An operation that launches work continues as another node of the same event.
         _, first, number = np.unique(dfg.event[mine], return_index=True, return_inverse=True)
         last = np.zeros(len(first), np.int64)
         np.maximum.at(last, number, np.arange(len(mine)))
@@ -103,7 +103,7 @@ class Passes:
         return mine[first[order]], mine[last[order]]
 
     def _launched(self, thread: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """(node before the launch, what was launched) for each launch of a thread in a step, in order."""
+        """(node before the launch, launched node) for each launch of a thread in a step, in order."""
         dfg, edges = self.dfg, self._launches
         edges = edges[(dfg.lane[dfg.pred_idx[edges]] == thread) & (dfg.step[dfg.pred_target[edges]] == step)]
         return dfg.pred_idx[edges], dfg.pred_target[edges]
@@ -119,10 +119,10 @@ class Passes:
             raise NotBuckets("some of its all-reduces are not matched across ranks")
 
     def _between_hand_overs(self, thread: int, step: int, begin: np.ndarray, closing: np.ndarray) -> np.ndarray:
-        """Mask of the gradients that came in the pass whose gradients `closing` launched all-reduces, bool[len(begin)].
+        """Mask of the gradients of the pass whose gradients `closing` launched all-reduces, bool[len(begin)].
 
-        The thread is told to run each backward pass by the one that asks for it. Gradients of a pass without all-reduces are
-        added to those of the next one. Raises NotBuckets where several passes issue all-reduces.
+        Each backward pass begins with a hand-over to the autograd thread. Gradients of a pass without all-reduces are
+        accumulated into those of the next one. Raises NotBuckets if several passes launch all-reduces.
         """
         dfg, edges = self.dfg, self._hand_overs
         handed = dfg.pred_target[edges]
@@ -134,21 +134,21 @@ class Passes:
         return own
 
     def _all_reduces(self, arrivals: np.ndarray) -> np.ndarray:
-        """The transfer of each of these collectives, on the same lane."""
+        """Communication node of each of these collectives on the same lane."""
         dfg = self.dfg
         known = {(int(dfg.lane[node]), int(dfg.collective[node])): node for node in self._moves.tolist()}
         return np.array([known[int(dfg.lane[node]), int(dfg.collective[node])] for node in arrivals.tolist()])
 
     @cached_property
     def _evaluated(self) -> np.ndarray:
-        """Nodes of the handling of all gradients, ascending."""
+        """Nodes that handle gradients, ascending."""
         dfg = self.dfg
         number = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
         return np.flatnonzero((dfg.name == number) & (dfg.event >= 0))
 
     @cached_property
     def _is_nccl(self) -> np.ndarray:
-        """bool[N], mask of what NCCL runs on streams, matched or not."""
+        """bool[N], mask of NCCL collectives on streams, matched or not."""
         dfg = self.dfg
         is_collective = np.array(["nccl" in name and collective_word(name) is not None for name in dfg.names])
         mask: np.ndarray = is_collective[dfg.name] & dfg.on(LaneKind.STREAM)
@@ -161,7 +161,7 @@ class Passes:
 
     @cached_property
     def _launches(self) -> np.ndarray:
-        """Edges from threads to what they launched, by the node before the launch."""
+        """Edges from threads to launched work, sorted by the node before the launch."""
         dfg = self.dfg
         edges = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & dfg.on(LaneKind.STREAM)[dfg.pred_target])
         return edges[np.argsort(dfg.pred_idx[edges], kind="stable")]
