@@ -1,5 +1,4 @@
-"""ESP601, ESP806 and ESP807: slow steps that recur, such as those that save a checkpoint; ESP403 if garbage collection is
-the cause."""
+"""ESP601, ESP806 and ESP807: slow steps that recur, such as checkpoints. ESP403 if garbage collection is the cause."""
 
 from collections.abc import Iterator
 
@@ -20,19 +19,19 @@ MIN_ROW_SHARE_OF_STEPS = 0.25
 
 
 def recurring_steps(job: RecordedJob) -> Iterator[Cause]:
-    """The job's groups of slow steps that cost enough."""
+    """Groups of slow steps that cost enough to be reported."""
     for group in job.slow_groups:
         if not group.measured.is_worth_naming:
             continue
         stage, line = stage_of(job.steps, group), line_of(job.samples, group)
         if group.when == AT_EPOCHS and group.is_slow.sum() < MIN_EPOCHS and not (stage and stage.what == LOADER):
             continue  # A single slow start of an epoch may have any cause.
-        if stage or line or _is_rule(group):
+        if stage or line or _has_pattern(group):
             yield _cause(job.run, group, stage or (None if line else computing_of(job.steps, group)), line)
 
 
-def _is_rule(group: SlowGroup) -> bool:
-    """Whether a group is reported without a known cause: random or short slowdowns occur on any machine."""
+def _has_pattern(group: SlowGroup) -> bool:
+    """Whether a group is reported even without a known cause: random or short slowdowns occur on any machine."""
     return group.when != AT_RANDOM and (group.row is None or bool(group.is_slow.mean() >= MIN_ROW_SHARE_OF_STEPS))
 
 
@@ -41,7 +40,7 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
     is_save = any(one.is_save for one in (stage, line) if one)
     ranks = tuple(known.lost_ns) if known else tuple(run.ranks)
     usual, slow = (float(group.took_ns[mask].mean()) for mask in (group.is_usual, group.is_slow))
-    title = f"{_which(group)} {readable.duration(slow)} instead of {readable.duration(usual)}"
+    title = f"{_subject(group)} {readable.duration(slow)} instead of {readable.duration(usual)}"
     if known:
         doing = "" if known.what in (LOADER, NO_CPU, COMPUTING) else "in "
         title += (
@@ -83,7 +82,8 @@ def _id(group: SlowGroup, known: Excess | None, *, is_save: bool) -> str:
     return "ESP806" if group.every else "ESP807"
 
 
-def _which(group: SlowGroup) -> str:
+def _subject(group: SlowGroup) -> str:
+    """Start of the title: subject and verb."""
     if group.every:
         return f"One step in {group.every} takes"
     if group.row is not None:

@@ -1,1 +1,1 @@
-"""ESP3xx: communication. A file for each rule: exposed, small, late, slow and queued transfers."""
+"""ESP3xx: communication. A file for each rule: exposed, small, late, slow and queued collectives."""

@@ -18,35 +18,34 @@ from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import NS_PER_S, ns
 from esprof.replay.dfg import Cls
 
-_NONE = "communication=0"
+_SCENARIO = "communication=0"
 
 MIN_SHARE_OF_SAVING = 0.1
 """Least share of the saving that samples must show in calls of collectives, for their line to be reported."""
 
-_CALLED = re.compile(r"torch/distributed/distributed_c10d\.py\(\d+\): \w+(\n|$)")
-"""Matches calls of collectives on stacks, such as `all_reduce` and `all_gather_object`. DDP calls them from C++ "
-"code."""
+_COLLECTIVE_FRAME = re.compile(r"torch/distributed/distributed_c10d\.py\(\d+\): \w+(\n|$)")
+"""Matches frames of collectives, such as `all_reduce` and `all_gather_object`. Those that DDP calls from C++ have none."""
 
-_LESS = "send fewer bytes (compression, lower precision, gradient accumulation), or use a faster link"
+_SEND_LESS = "send fewer bytes (compression, lower precision, gradient accumulation), or use a faster link"
 
 
 def exposed_communication(case: Case) -> Iterator[Cause]:
-    """Saving of a step whose communication took no time; waiting for peers is not counted.
+    """Steps that would be shorter if communication took no time; waiting for peers is not counted.
 
-    A more specific rule that explains most of this saving replaces it.
+    A more specific cause that explains most of this saving replaces it.
     """
-    saving = case.pricer.saving_ns(_NONE)
+    saving = case.pricer.saving_ns(_SCENARIO)
     if saving is None or not case.worth_naming(saving):
         return
     specific = [*small_collectives(case), *late_gradients(case)]
     if any(explains(case, cause, saving) for cause in specific):
         return
-    line = _waited_for_at(case, saving)
+    line = _calling_line(case, saving)
     yield Cause(
         id="ESP301",
         title=f"Communication that does not overlap compute costs {duration(saving)} a step",
         ranks=case.replayed.built.dfg.marks.ranks,
-        scenario=_NONE,
+        scenario=_SCENARIO,
         confidence="high" if case.is_explained else "medium",
         evidence=_evidence(case) | ({"source_line": Evidence(line)} if line else {}),
         advice=(f"The job waits at {line}. " if line else "")
@@ -54,53 +53,55 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
     )
 
 
-def _waited_for_at(case: Case, saving: float) -> str | None:
+def _calling_line(case: Case, saving: float) -> str | None:
     """The line of the job's own code that calls collectives, if it spends much of `saving`, ns, in them."""
-    found = [one for rank in case.run.ranks if (one := seen_calling(case.job.samples, rank, _CALLED)) is not None]
+    found = [
+        one for rank in case.run.ranks if (one := seen_calling(case.job.samples, rank, _COLLECTIVE_FRAME)) is not None
+    ]
     seen, took_ns = max(found, key=lambda one: one[1], default=(None, 0.0))
     return printable(seen.text, LONGEST_NAME) if seen and took_ns >= MIN_SHARE_OF_SAVING * saving else None
 
 
 def _advice(case: Case, specific: list[Cause]) -> str:
-    """Advice by the sizes and the overlap of the collectives; `specific` are causes of some of their time."""
+    """Advice by size and overlap of the collectives. `specific` are causes that explain some of their time."""
     if specific:
         ids = " and ".join(cause.id for cause in specific)
-        return f"See {ids} first. For the remaining communication, {_LESS}."
+        return f"See {ids} first. For the remaining communication, {_SEND_LESS}."
     sent = steady_collectives(case.replayed)
     if sent.a_step(sent.is_small) >= MIN_PER_STEP and np.median(sent.bytes) < SMALL:
         return (
             f"Half of the {sent.a_step(sent.bytes >= 0):.0f} collectives a step are smaller than "
-            f"{readable.size(SMALL)}: combine them if possible (larger buckets, flattened tensors). Otherwise {_LESS}."
+            f"{readable.size(SMALL)}: combine them if possible (larger buckets, flattened tensors). Otherwise {_SEND_LESS}."
         )
-    less = f"{_LESS[0].upper()}{_LESS[1:]}"
-    if all(_could_hide(part) for part in case.parts):
+    less = f"{_SEND_LESS[0].upper()}{_SEND_LESS[1:]}"
+    if all(_could_hide(one) for one in case.parts):
         return f"{less}. Or start collectives earlier: the step has enough compute to hide them."
     return f"{less}."
 
 
-def _could_hide(part: RankBreakdown) -> bool:
+def _could_hide(rank: RankBreakdown) -> bool:
     """Whether a rank's compute without concurrent communication is at least as long as its exposed communication."""
-    if not part.overlap_pct:
-        return part.compute >= part.exposed_communication
-    overlap = part.overlap_pct / 100
-    hiding = part.exposed_communication * overlap / (1 - overlap) if overlap < 1 else part.compute
-    return part.compute - hiding >= part.exposed_communication
+    if not rank.overlap_pct:
+        return rank.compute >= rank.exposed_communication
+    overlap = rank.overlap_pct / 100
+    hiding = rank.exposed_communication * overlap / (1 - overlap) if overlap < 1 else rank.compute
+    return rank.compute - hiding >= rank.exposed_communication
 
 
 def _evidence(case: Case) -> dict[str, Evidence]:
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
     sent = dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, steps)
     by_name = np.bincount(dfg.name[sent], weights=dfg.dur_ns[sent], minlength=len(dfg.names))
-    moved, shares = dfg.bytes[sent & (dfg.bytes > 0)].sum(), len(steps) * len(dfg.marks.ranks)
+    sent_bytes, rank_steps = dfg.bytes[sent & (dfg.bytes > 0)].sum(), len(steps) * len(dfg.marks.ranks)
     communication_ns = float(dfg.dur_ns[sent].sum())
     evidence = {
-        "exposed": by_rank({part.rank: ns(part.exposed_communication) for part in case.parts}, "ns"),
-        "communication_per_step_and_rank": Evidence(round(communication_ns / shares), "ns"),
+        "exposed": by_rank({one.rank: ns(one.exposed_communication) for one in case.parts}, "ns"),
+        "communication_per_step_and_rank": Evidence(round(communication_ns / rank_steps), "ns"),
         "longest": Evidence(dfg.names[int(by_name.argmax())]),
     }
-    if moved:
-        evidence["sent_per_step_and_rank"] = Evidence(round(float(moved) / shares), "bytes")
-        evidence["bandwidth"] = Evidence(round(float(moved) / communication_ns * NS_PER_S), "bytes/s")
+    if sent_bytes:
+        evidence["sent_per_step_and_rank"] = Evidence(round(float(sent_bytes) / rank_steps), "bytes")
+        evidence["bandwidth"] = Evidence(round(float(sent_bytes) / communication_ns * NS_PER_S), "bytes/s")
     return evidence
 
 
@@ -119,4 +120,4 @@ _PAGES = (
     ),
 )
 
-RULE = Rule(pages=_PAGES, of_case=exposed_communication, scenarios=(_NONE,))
+RULE = Rule(pages=_PAGES, of_case=exposed_communication, scenarios=(_SCENARIO,))

@@ -11,32 +11,32 @@ from esprof.core import readable
 from esprof.core.types import NS_PER_MS, NS_PER_S, Bytes, Rank
 from esprof.replay.whatif.gradients.buckets import MIB
 
-MIN_SHARE_BEHIND_BACKWARD = 0.5
-"""Least share of gradient bytes sent with or after the last gradient: of overlapped buckets, only the last one is."""
+MIN_SHARE_AFTER_BACKWARD = 0.5
+"""Least share of gradient bytes sent with or after the last gradient. If buckets overlap compute, only the last one is."""
 
 MIN_SHARE_OF_STEP = 0.05
-"""Least share of a step in which only these collectives run. More and smaller collectives have more fixed cost, which no
-what-if counts on CPUs, so that a smaller saving is uncertain."""
+"""Least share of a step in which only these collectives run. A smaller saving is uncertain: more collectives have more fixed
+cost, which no what-if includes on CPUs."""
 
 _BUCKET_COUNTS = (2, 4, 8)
 """Numbers of equal buckets that are tried."""
 
 MIN_BUCKET_NS = 2 * NS_PER_MS
-"""A bucket that takes this long is large enough even below `SMALL`: its fixed cost is a fraction of that."""
+"""Duration from which a bucket is large enough even below `SMALL` bytes: its fixed cost is a fraction of that."""
 
-LEAST: Bytes = 64 * 1024
-"""The time of a smaller bucket is mostly fixed cost."""
+MIN_BUCKET: Bytes = 64 * 1024
+"""Smallest bucket that is tried: the time of a smaller one is mostly fixed cost."""
 
-_HIDDEN = "overlap=perfect"
+_PERFECT_OVERLAP = "overlap=perfect"
 
 
 def late_gradients(case: Case) -> Iterator[Cause]:
-    """Gradients of which most are sent only after the last one is ready."""
+    """Gradients that are mostly sent only after the last one is ready."""
     sent = steady_collectives(case.replayed)
     gradients = sent.is_kind("all_reduce", "reduce_scatter") & sent.after_first_gradient & (sent.bytes > 0)
     late = gradients & sent.after_last_gradient
     total = sent.a_step(sent.bytes[gradients])
-    if not late.any() or sent.a_step(sent.bytes[late]) < MIN_SHARE_BEHIND_BACKWARD * total:
+    if not late.any() or sent.a_step(sent.bytes[late]) < MIN_SHARE_AFTER_BACKWARD * total:
         return
     exposed = sent.exposed_ns(late)
     if np.mean([*exposed.values()]) < MIN_SHARE_OF_STEP * case.pricer.step_ns:
@@ -44,7 +44,7 @@ def late_gradients(case: Case) -> Iterator[Cause]:
     scenario = _scenario(case, total, sent.rate(late))
     if scenario is None or not case.worth_naming(case.pricer.saving_ns(scenario)):
         return
-    share, is_bound = sent.a_step(sent.bytes[late]) / total, scenario == _HIDDEN
+    share, is_bound = sent.a_step(sent.bytes[late]) / total, scenario == _PERFECT_OVERLAP
     yield Cause(
         id="ESP303",
         title=f"{100 * share:.0f} % of gradient bytes are sent after the backward pass and overlap no compute",
@@ -61,7 +61,7 @@ def _scenario(case: Case, total: float, rate: float) -> str | None:
 
     None if the gradients (`total`, bytes a step, at `rate`, bytes a second) are too small for several buckets.
     """
-    least = max(LEAST, min(SMALL, rate * MIN_BUCKET_NS / NS_PER_S))
+    least = max(MIN_BUCKET, min(SMALL, rate * MIN_BUCKET_NS / NS_PER_S))
     sizes = [total / buckets for buckets in _BUCKET_COUNTS if total / buckets >= least]
     savings = {
         scenario: case.pricer.saving_ns(scenario) for scenario in (f"bucket_mb={size / MIB:.4g}" for size in sizes)
@@ -69,20 +69,20 @@ def _scenario(case: Case, total: float, rate: float) -> str | None:
     known = {scenario: saving for scenario, saving in savings.items() if saving is not None}
     if known:
         return max(known, key=lambda scenario: known[scenario])
-    return _HIDDEN if sizes else None
+    return _PERFECT_OVERLAP if sizes else None
 
 
 def _evidence(
     case: Case, sent: SteadyStateCollectives, gradients: np.ndarray, late: np.ndarray, exposed: dict[Rank, float]
 ) -> dict[str, Evidence]:
-    sizes, known = sent.bytes, {part.rank: part.overlap_pct for part in case.parts}
+    sizes, overlap_pct = sent.bytes, {one.rank: one.overlap_pct for one in case.parts}
     return {
         "sent_after_last_gradient": Evidence(round(float(sizes[late].sum() / sizes[gradients].sum()), 3), "share"),
         "gradients_per_step_and_rank": Evidence(round(sent.a_step(sizes[gradients])), "bytes"),
         "collectives_per_step_and_rank": Evidence(round(sent.a_step(gradients), 1)),
         "largest_share": Evidence(round(float(sizes[gradients].max() / sent.a_step(sizes[gradients])), 3), "share"),
         "overlapped_communication": by_rank(
-            {rank: None if pct is None else round(pct / 100, 3) for rank, pct in known.items()}, "share"
+            {rank: None if pct is None else round(pct / 100, 3) for rank, pct in overlap_pct.items()}, "share"
         ),
         "exposed": by_rank({rank: round(ns) for rank, ns in exposed.items()}, "ns"),
     }

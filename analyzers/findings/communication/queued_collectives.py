@@ -13,11 +13,11 @@ from esprof.replay.dfg import Dfg
 from esprof.replay.whatif.graph.queues import kinds_in_queues, queued
 from esprof.run.collective_names import collective_word
 
-_APART = "streams=apart"
+_SCENARIO = "streams=apart"
 
 
 def queued_collectives(case: Case) -> Iterator[Cause]:
-    """Saving of a step if each kind of collective had its own stream."""
+    """Collectives that wait on their stream for collectives of another kind."""
     dfg = case.replayed.built.dfg
     kinds = kinds_in_queues(dfg)
     if not kinds.any():
@@ -25,22 +25,22 @@ def queued_collectives(case: Case) -> Iterator[Cause]:
     waited, before = queued(case.replayed.timeline, kinds)
     waited = np.where(np.isin(dfg.step, case.replayed.steps.steady), waited, 0)
     per_step = _by_rank(case, waited)
-    if not case.worth_naming(max(per_step.values())) or not case.worth_naming(case.pricer.saving_ns(_APART)):
+    if not case.worth_naming(max(per_step.values())) or not case.worth_naming(case.pricer.saving_ns(_SCENARIO)):
         return
-    who, behind = _longest(dfg, waited, before)
+    waiting, ahead = _longest(dfg, waited, before)
     yield Cause(
         id="ESP305",
         title=f"Collectives queue for up to {duration(max(per_step.values()))} a step behind others on their "
-        f"stream: mostly {who} behind {behind}",
+        f"stream: mostly {waiting} behind {ahead}",
         ranks=tuple(rank for rank, ns in per_step.items() if ns > 0),
-        scenario=_APART,
+        scenario=_SCENARIO,
         confidence="low",
         evidence={
             "queued_per_step": by_rank({rank: round(ns) for rank, ns in per_step.items()}, "ns"),
-            "waiting": Evidence(who),
-            "behind": Evidence(behind),
+            "waiting": Evidence(waiting),
+            "behind": Evidence(ahead),
         },
-        advice=f"Use separate process groups for {who} and {behind} (torch.distributed.new_group): each group has "
+        advice=f"Use separate process groups for {waiting} and {ahead} (torch.distributed.new_group): each group has "
         "its own stream, on which collectives run one after the other. With FSDP, use separate groups for "
         "all-gathers and reduce-scatters; with several kinds of parallelism, one group for each. The saving is an "
         "upper bound: concurrent collectives share the link.",

@@ -14,7 +14,7 @@ from esprof.replay.whatif.communication.links import line
 from esprof.replay.whatif.grammar import literal
 
 FAST_QUANTILE = 0.1
-"""Share of the collectives of a kind, those with the least time per byte, that show the bandwidth of the link."""
+"""Quantile of the time per byte of the collectives of a kind that shows the bandwidth of the link."""
 
 MIN_TIMES_THE_FAST = 1.5
 """Least ratio of a slow collective's time to its time at that bandwidth."""
@@ -23,8 +23,7 @@ MIN_SHARE_SLOW = 0.1
 """Least share of a kernel's collectives that must be slow: any link is slow at times."""
 
 MIN_COLLECTIVES = 20
-"""Least number of collectives of a kind in the steady-state steps of all ranks, for the fastest to be "
-"representative."""
+"""Least number of collectives of a kind, over all ranks, for the fastest to be representative."""
 
 MIN_MORE_OVERLAP = 0.25
 """Least difference between the shares of time in which slow and fast collectives overlap compute, to be reported."""
@@ -37,13 +36,13 @@ class _Slow:
     is_slow: np.ndarray
     """Mask of the collectives that take `MIN_TIMES_THE_FAST` times the necessary time, bool[collectives]."""
     is_known: np.ndarray
-    """Mask of the collectives whose necessary time is known."""
+    """Mask of the collectives whose necessary time is known, bool[collectives]."""
     needed_ns: np.ndarray
-    """Time at the bandwidth of the fastest of the kind, ns, float64[collectives]; 0 where unknown."""
+    """Time at the bandwidth of the fastest collectives of the kind, ns, float64[collectives]; 0 where unknown."""
 
 
 def slow_collectives(case: Case) -> Iterator[Cause]:
-    """Collectives on GPU streams of which many are far slower than the fastest of the same kind and process group."""
+    """Collectives on GPU streams, many of which are far slower than the fastest of the same kind and process group."""
     sent = steady_collectives(case.replayed)
     slow = _slow(sent)
     factors = _factors(sent, slow)
@@ -71,12 +70,15 @@ def slow_collectives(case: Case) -> Iterator[Cause]:
             "exposed": by_rank({rank: round(ns) for rank, ns in sent.exposed_ns(mine).items()}, "ns"),
             "overlap_compute": Evidence(overlaps),
         },
-        advice=_OVERLAPPING_COMPUTE if overlaps else _ALONE,
+        advice=_OVERLAPPING_COMPUTE if overlaps else _NOT_OVERLAPPING,
     )
 
 
 def _slow(sent: SteadyStateCollectives) -> _Slow:
-    """By process group (a stream) and kernel: a fixed time, and the bytes at the bandwidth of the fastest."""
+    """Compare each collective with a fixed time plus its bytes at the bandwidth of the fastest collectives.
+
+    By kernel and process group, each of which has a stream of its own.
+    """
     dfg = sent.dfg
     needed, known = np.zeros(len(sent.node)), np.zeros(len(sent.node), bool)
     roles = {role: at for at, role in enumerate(dict.fromkeys(lane.role for lane in dfg.lanes))}
@@ -88,8 +90,8 @@ def _slow(sent: SteadyStateCollectives) -> _Slow:
         if len(mine) < MIN_COLLECTIVES:
             continue
         size, took = sent.bytes[mine], sent.took_ns[mine]
-        drawn = line(size, took)
-        fixed = min(drawn.fixed_ns, float(took.min())) if drawn else 0.0
+        fit = line(size, took)
+        fixed = min(fit.fixed_ns, float(took.min())) if fit else 0.0
         # Small collectives take the fixed time only and say nothing about bandwidth.
         large = size >= np.median(size) / 2
         ns_per_byte = float(np.quantile((took[large] - fixed) / size[large], FAST_QUANTILE))
@@ -98,7 +100,7 @@ def _slow(sent: SteadyStateCollectives) -> _Slow:
 
 
 def _factors(sent: SteadyStateCollectives, slow: _Slow) -> dict[str, float]:
-    """Name of a kernel -> its speed-up if none of its collectives were slow; only kernels with a large one."""
+    """Name of a kernel -> its speed-up if none of its collectives were slow; kernels with a small one are omitted."""
     names, excess = sent.dfg.name[sent.node], np.where(slow.is_slow, sent.took_ns - slow.needed_ns, 0.0)
     factors = {}
     for name in np.unique(names[slow.is_slow]).tolist():
@@ -123,7 +125,7 @@ _OVERLAPPING_COMPUTE = (
     "They are slow while the GPU computes, because both compete for its memory bandwidth and cores. Try fewer or "
     "more NCCL channels (NCCL_MAX_CTAS, NCCL_MIN_CTAS), or launch them when the GPU does less."
 )
-_ALONE = (
+_NOT_OVERLAPPING = (
     "The cause is outside the recorded job. Check for other traffic on the link (other jobs, storage, other process "
     "groups), errors and retries (nvidia-smi nvlink -e, ibqueryerrors), and the placement of ranks on nodes."
 )

@@ -16,7 +16,7 @@ from esprof.replay.whatif.communication.links import line
 from esprof.replay.whatif.gradients.buckets import MIB
 
 MIN_PER_STEP = 8
-"""Least number of small collectives a step and rank: any job has a few, for a norm, a loss, a flag."""
+"""Least number of small collectives per step and rank: any job has a few, for a norm, a loss or a flag."""
 
 MIN_SHARE_SMALL = 0.5
 """Least share of fixed cost in the time of small collectives."""
@@ -27,12 +27,12 @@ BUCKET: Bytes = 25 * MIB
 _BUCKETS_MB = (25, 50, 100)
 """Bucket sizes that are tried."""
 
-_SHARDED = ("FullyShardedDataParallel.", "FSDP::")
+_FSDP_PREFIXES = ("FullyShardedDataParallel.", "FSDP::")
 """Prefixes of FSDP's annotations."""
 
 
 def small_collectives(case: Case) -> Iterator[Cause]:
-    """Gradients or shards in many small collectives, where fewer and larger ones would cost less."""
+    """Gradients or shards sent in many small collectives, where fewer and larger ones would cost less."""
     sent = steady_collectives(case.replayed)
     small = sent.is_small & _can_be_combined(case, sent)
     if small.sum() < MIN_PER_STEP * sent.shares:
@@ -58,43 +58,45 @@ def small_collectives(case: Case) -> Iterator[Cause]:
 
 
 def _can_be_combined(case: Case, sent: SteadyStateCollectives) -> np.ndarray:
-    """Mask of the collectives of gradients or of a sharded model. The results of others, such as activations in tensor
-    parallelism, are needed before the next one can start."""
-    run, names = case.run, {}
-    for rank in case.run.ranks:
-        names[rank] = any(name.startswith(_SHARDED) for name in run.events(rank).codes("name")[1])
-    sharded = np.isin(sent.dfg.rank[sent.node], [rank for rank, is_sharded in names.items() if is_sharded])
+    """Mask of the collectives of gradients or of a sharded model, bool[collectives].
+
+    Others cannot be combined: the results of activations in tensor parallelism are needed before the next one can start.
+    """
+    run = case.run
+    fsdp_ranks = [
+        rank for rank in run.ranks if any(name.startswith(_FSDP_PREFIXES) for name in run.events(rank).codes("name")[1])
+    ]
+    sharded = np.isin(sent.dfg.rank[sent.node], fsdp_ranks)
     gradients = sent.is_kind("all_reduce", "reduce_scatter") & (sent.by_gradient | sent.after_last_gradient)
     mask: np.ndarray = gradients | (sharded & sent.is_kind("all_gather", "reduce_scatter"))
     return mask
 
 
 @dataclass(frozen=True)
-class _Fixed:
+class _FixedCost:
     """The fixed cost of small collectives."""
 
     collective_ns: float
-    """Of one collective, ns."""
+    """Fixed cost of one collective, ns."""
     ns_per_byte: float
     share: float
-    """Share of the time of all small collectives."""
+    """Share of fixed cost in the time of all small collectives."""
 
 
-def _fixed(sent: SteadyStateCollectives, small: np.ndarray) -> _Fixed | None:
-    """From a linear fit of time over size of all collectives of their kinds; None if their sizes do not differ "
-    "enough."""
-    alike = np.isin(sent.dfg.name[sent.node], np.unique(sent.dfg.name[sent.node[small]])) & (sent.bytes > 0)
-    found = line(sent.bytes[alike], sent.took_ns[alike])
-    if found is None:
+def _fixed(sent: SteadyStateCollectives, small: np.ndarray) -> _FixedCost | None:
+    """Linear fit of time over size of all collectives with the same kernels; None if their sizes do not differ enough."""
+    same_kernels = np.isin(sent.dfg.name[sent.node], np.unique(sent.dfg.name[sent.node[small]])) & (sent.bytes > 0)
+    fit = line(sent.bytes[same_kernels], sent.took_ns[same_kernels])
+    if fit is None:
         return None
-    fixed, moving = found.fixed_ns * small.sum(), found.ns_per_byte * sent.bytes[small].sum()
-    return _Fixed(found.fixed_ns, found.ns_per_byte, float(fixed / (fixed + moving)) if fixed else 0.0)
+    fixed, moving = fit.fixed_ns * small.sum(), fit.ns_per_byte * sent.bytes[small].sum()
+    return _FixedCost(fit.fixed_ns, fit.ns_per_byte, float(fixed / (fixed + moving)) if fixed else 0.0)
 
 
-def _scenario(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: _Fixed) -> str | None:
+def _scenario(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: _FixedCost) -> str | None:
     """The what-if of larger collectives: other buckets if the run's buckets are known, else a speed-up by the linear fit.
 
-    On CPUs a what-if of buckets does not include the fixed cost of a collective, which is what matters here.
+    A what-if of buckets does not include the fixed cost of a collective on CPUs, so the linear fit is used there.
     """
     if sent.dfg.has_gpu():
         savings = {f"bucket_mb={size}": case.pricer.saving_ns(f"bucket_mb={size}") for size in _BUCKETS_MB}
@@ -106,13 +108,13 @@ def _scenario(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed
         return None
     count, size = sent.a_step(small), sent.a_step(sent.bytes[small])
     moving = size * fixed.ns_per_byte
-    faster = (count * fixed.collective_ns + moving) / (math.ceil(size / BUCKET) * fixed.collective_ns + moving)
+    speedup = (count * fixed.collective_ns + moving) / (math.ceil(size / BUCKET) * fixed.collective_ns + moving)
     pattern = "|".join(re.escape(sent.dfg.names[name]) for name in names.tolist())
-    return f"collective[^({pattern})$]={faster:.3g}x"
+    return f"collective[^({pattern})$]={speedup:.3g}x"
 
 
 def _evidence(
-    sent: SteadyStateCollectives, small: np.ndarray, fixed: _Fixed, exposed: dict[Rank, float]
+    sent: SteadyStateCollectives, small: np.ndarray, fixed: _FixedCost, exposed: dict[Rank, float]
 ) -> dict[str, Evidence]:
     large = (sent.bytes >= SMALL) & np.isin(sent.dfg.name[sent.node], np.unique(sent.dfg.name[sent.node[small]]))
     evidence = {
@@ -129,7 +131,7 @@ def _evidence(
     return evidence
 
 
-def _advice(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: _Fixed) -> str:
+def _advice(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: _FixedCost) -> str:
     size = sent.a_step(sent.bytes[small])
     needed = math.ceil(size / BUCKET)
     several = "one collective" if needed == 1 else f"{needed} collectives"

@@ -27,10 +27,10 @@ MIN_SHARE_OF_GAIN = 0.8
 """Ranks are listed, worst stall first, until fixing them gives this share of the saving of fixing all."""
 
 MIN_SHARE_OF_WORST_STALL = 0.1
-"""Least stall, as a share of the worst rank's, for which a rank is listed, too."""
+"""Least stall for which a rank is listed, as a share of the worst rank's."""
 
 MIN_SHARE_OF_GAIN_BY_WORKERS = 0.8
-"""Share of the saving of batches that cost nothing, below which the CPUs that make them are the bottleneck."""
+"""If more workers give less than this share of the saving of batches without any work, the CPUs are the bottleneck."""
 
 READY = "data[ready]=0"
 
@@ -40,15 +40,15 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     ranks = stalling(case)
     if not ranks:
         return
-    made, ready = (case.pricer.saving_ns(f"{scope(ranks)}.{term}") or 0.0 for term in ("data=0", READY))
-    if not case.worth_naming(ready):
+    with_workers, when_ready = (case.pricer.saving_ns(f"{scope(ranks)}.{term}") or 0.0 for term in ("data=0", READY))
+    if not case.worth_naming(when_ready):
         return
-    stalls_ns = {part.rank: ns(part.input_stall) for part in case.parts if part.rank in ranks}
+    stalls_ns = {one.rank: ns(one.input_stall) for one in case.parts if one.rank in ranks}
     worst = max(stalls_ns, key=lambda rank: stalls_ns[rank])
     stall = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(stalls_ns[worst])}"
-    is_limited = made < MIN_SHARE_OF_GAIN_BY_WORKERS * ready
+    is_limited = with_workers < MIN_SHARE_OF_GAIN_BY_WORKERS * when_ready
     title = f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {stall} a step for input data"
-    place = _place(case.job.samples, worst)
+    location = _batch_location(case.job.samples, worst)
     yield Cause(
         id="ESP101",
         title=f"{title}; the CPUs are the bottleneck" if is_limited else title,
@@ -56,40 +56,40 @@ def input_stalls(case: Case) -> Iterator[Cause]:
         scenario=f"{scope(ranks)}.{READY if is_limited else 'data=0'}",
         confidence="high" if case.run.stages(worst).is_kind("next").any() and not is_limited else "medium",
         evidence=_evidence(case.replayed, ranks, worst, case.parts)
-        | ({"saving_with_more_workers": Evidence(round(made), "ns")} if is_limited else {})
-        | ({"source_line": Evidence(printable(place.text, LONGEST_NAME))} if place else {}),
-        advice=_advice(case.replayed, worst, made, is_limited) + _at(place),
+        | ({"saving_with_more_workers": Evidence(round(with_workers), "ns")} if is_limited else {})
+        | ({"source_line": Evidence(printable(location.text, LONGEST_NAME))} if location else {}),
+        advice=_advice(case.replayed, worst, with_workers, is_limited) + _location_note(location),
     )
 
 
-def _place(samples: JobSamples, rank: Rank) -> Seen | None:
-    """The line at which the training thread of `rank` makes its batches, if it makes them itself."""
+def _batch_location(samples: JobSamples, rank: Rank) -> Seen | None:
+    """The line with most samples of the training thread while it makes batches; None if it does not make them."""
     stages = samples.run.stages(rank)
     own = stages.where(stages.is_kind("next") & (stages.ints("workers") == 0))
     return seen_within(samples, rank, np.stack([own.ints("start_ns"), own.ints("end_ns")], axis=1))
 
 
-def _at(place: Seen | None) -> str:
-    return (
-        f" {100 * place.share:.0f} % of that time is spent in {printable(place.text, LONGEST_NAME)}." if place else ""
-    )
+def _location_note(location: Seen | None) -> str:
+    if location is None:
+        return ""
+    return f" {100 * location.share:.0f} % of that time is spent in {printable(location.text, LONGEST_NAME)}."
 
 
 def stalling(case: Case) -> tuple[Rank, ...]:
-    """The fewest ranks, by stall, whose loaders give most of the saving when fixed; none without a loader.
+    """The fewest ranks, longest stall first, whose loaders account for most of the saving; empty without a loader.
 
-    Two equally slow loaders hide one another: fixing one alone saves nothing.
+    They are fixed together: of two equally slow loaders, fixing one alone saves nothing.
     """
     dfg = case.replayed.built.dfg
     all_fixed = case.pricer.saving_ns(READY)
     if all_fixed is None:
         return ()
     loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
-    worst = max(part.input_stall for part in case.parts)
-    stalling = [
-        part for part in case.parts if part.rank in loading and part.input_stall >= MIN_SHARE_OF_WORST_STALL * worst
+    worst = max(one.input_stall for one in case.parts)
+    candidates = [
+        one for one in case.parts if one.rank in loading and one.input_stall >= MIN_SHARE_OF_WORST_STALL * worst
     ]
-    worst_first = [part.rank for part in sorted(stalling, key=lambda part: -part.input_stall)]
+    worst_first = [one.rank for one in sorted(candidates, key=lambda one: -one.input_stall)]
 
     def is_most(count: int) -> bool:
         saving = case.pricer.saving_ns(f"{scope(worst_first[:count])}.{READY}")
@@ -102,18 +102,18 @@ def stalling(case: Case) -> tuple[Rank, ...]:
 
 @dataclass(frozen=True)
 class BatchSource:
-    """How the batches of a rank are made, as far as recorded."""
+    """How the batches of a rank are made, as far as it was recorded."""
 
     make_ns: float | None
-    """Mean time to make a batch; None where it was not recorded."""
+    """Mean time to make a batch, ns; None where it was not recorded."""
     cpu_ns: float | None
-    """Mean CPU time to make a batch; None where unknown."""
+    """Mean CPU time to make a batch, ns; None where unknown."""
     workers: int | None
     """Number of loader workers; 0 if the rank makes batches itself, None where unknown."""
 
 
 def batches(run: Run, dfg: Dfg, rank: Rank) -> BatchSource:
-    """How the batches of `rank` are made. In a trace without stages the graph has only the waits for loader workers."""
+    """How the batches of `rank` are made. Without stages in the trace, the graph has only the waits for loader workers."""
     made = (dfg.rank == rank) & dfg.of(Cls.DATA) & (dfg.dur_ns > 0)
     by_worker = made & dfg.on(LaneKind.LOADER)
     workers_recorded = int(run.stages(rank).ints("workers").max(initial=0))
@@ -134,14 +134,14 @@ def _own_cpu_ns(run: Run, rank: Rank) -> float | None:
 
 
 def _evidence(
-    replayed: Replayed, ranks: tuple[Rank, ...], worst: Rank, parts: tuple[RankBreakdown, ...]
+    replayed: Replayed, ranks: tuple[Rank, ...], worst: Rank, breakdown: tuple[RankBreakdown, ...]
 ) -> dict[str, Evidence]:
-    stall = {part.rank: ns(part.input_stall) for part in parts}
-    making = batches(replayed.run, replayed.built.dfg, worst)
+    stall = {one.rank: ns(one.input_stall) for one in breakdown}
+    source = batches(replayed.run, replayed.built.dfg, worst)
     known = {
-        "batch": None if making.make_ns is None else Evidence(round(making.make_ns), "ns"),
-        "batch_cpu": None if making.cpu_ns is None else Evidence(round(making.cpu_ns), "ns"),
-        "loader_workers": None if making.workers is None else Evidence(making.workers),
+        "batch": None if source.make_ns is None else Evidence(round(source.make_ns), "ns"),
+        "batch_cpu": None if source.cpu_ns is None else Evidence(round(source.cpu_ns), "ns"),
+        "loader_workers": None if source.workers is None else Evidence(source.workers),
         "max_cpus_per_rank": Evidence(round(cpus, 1)) if (cpus := cpus_of(replayed.run, worst)) else None,
     }
     return {
@@ -153,42 +153,42 @@ def _evidence(
 
 
 def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> str:
-    """`saving`, ns, is what a step saves if other processes make the batches."""
-    making, cpus = batches(replayed.run, replayed.built.dfg, rank), cpus_of(replayed.run, rank)
-    if making.make_ns is None:
+    """Advice for `rank`; `saving` is that of a step whose batches are made by other processes, ns."""
+    source, cpus = batches(replayed.run, replayed.built.dfg, rank), cpus_of(replayed.run, rank)
+    if source.make_ns is None:
         return (
             "This run does not show how long a batch takes to make; `esprof record` records loader workers. Until "
             "then, check the work of the dataset for each sample, and try more workers."
         )
-    without = max(replayed.pricer.step_ns - saving, 1.0)
-    needed = math.ceil(making.make_ns / without)
-    takes = f"A batch takes {readable.duration(making.make_ns)} to make"
-    if is_limited or (cpus and making.cpu_ns and making.cpu_ns / without > max(cpus - 1, cpus / 2)):
-        on_a_cpu = f", {readable.duration(making.cpu_ns)} of that on a CPU" if making.cpu_ns else ""
+    unstalled_ns = max(replayed.pricer.step_ns - saving, 1.0)
+    needed = math.ceil(source.make_ns / unstalled_ns)
+    takes = f"A batch takes {readable.duration(source.make_ns)} to make"
+    if is_limited or (cpus and source.cpu_ns and source.cpu_ns / unstalled_ns > max(cpus - 1, cpus / 2)):
+        on_a_cpu = f", {readable.duration(source.cpu_ns)} of that on a CPU" if source.cpu_ns else ""
         has = f", and each rank has at most {cpus:.3g} {'CPU' if cpus == 1 else 'CPUs'}" if cpus else ""
         gain = readable.duration(max(saving, 0.0))
         return (
             f"{takes}{on_a_cpu}{has}: more workers would save at most {gain}. Decode less, use a cheaper decoder, "
             "prepare the data before training, or give the host more CPUs."
         )
-    if making.workers == 0:
+    if source.workers == 0:
         return (
-            f"The training process makes each batch itself, in {readable.duration(making.make_ns)}; its device waits "
+            f"The training process makes each batch itself, in {readable.duration(source.make_ns)}; its device waits "
             "meanwhile. Set num_workers of the DataLoader."
         )
-    if making.workers is not None and needed > making.workers:
+    if source.workers is not None and needed > source.workers:
         return (
-            f"{takes}, and a step without stall takes {readable.duration(without)}. With num_workers={needed} (now "
-            f"{making.workers}) the loader would keep up, {_if_there_is_room(making, cpus)}. If other ranks load "
+            f"{takes}, and a step without stall takes {readable.duration(unstalled_ns)}. With num_workers={needed} (now "
+            f"{source.workers}) the loader would keep up, {_required_resources(source, cpus)}. If other ranks load "
             "faster, check this rank's host first."
         )
     return "The loader is fast enough on average, but some batches are slow: find those, or raise prefetch_factor."
 
 
-def _if_there_is_room(making: BatchSource, cpus: float | None) -> str:
-    if cpus is None or making.cpu_ns is None or making.make_ns is None:
+def _required_resources(source: BatchSource, cpus: float | None) -> str:
+    if cpus is None or source.cpu_ns is None or source.make_ns is None:
         return "if the host has the cores and the storage the bandwidth"
-    share = min(1.0, making.cpu_ns / making.make_ns)
+    share = min(1.0, source.cpu_ns / source.make_ns)
     waits = f"a worker spends {100 * (1 - share):.0f} % of that time waiting, not on a CPU"
     return f"if the storage has the bandwidth: {waits}"
 

@@ -1,1 +1,1 @@
-"""ESP9xx: the quality of the evidence, a file for each rule."""
+"""ESP9xx: quality of the evidence. A file for each rule."""

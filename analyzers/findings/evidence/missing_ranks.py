@@ -8,7 +8,7 @@ from esprof.core import readable
 
 
 def missing_ranks(case: Case) -> Iterator[Cause]:
-    """The job had more ranks than the run."""
+    """Ranks of the job that the run does not contain."""
     run = case.run
     missing = run.missing_ranks
     if not missing:

@@ -8,7 +8,7 @@ from esprof.run.run import WarningCode
 
 
 def torch_limits(case: Case) -> Iterator[Cause]:
-    """The job ran with a PyTorch version that records less than others."""
+    """Data that the job's PyTorch version does not record."""
     lacks = tuple(warning.message for warning in case.run.warnings if warning.code == WarningCode.TORCH_LACKS)
     if lacks:
         yield Cause(

@@ -13,33 +13,33 @@ from esprof.core.types import Rank
 from esprof.replay.whatif.communication.probed import sweep_of
 from esprof.run.collective_names import collective_word
 
-TIMES_AS_PROBED = (0.8, 1.25)
+ACCEPTED_RATIOS = (0.8, 1.25)
 """Accepted range of the median ratio of recorded to measured time."""
 
 MIN_COLLECTIVES = 8
 """Least number of collectives of a kind for a comparison."""
 
-_OVERLAP_NS = 20_000
-"""Most overlap of two collectives that still count as consecutive: ranks do not leave a collective at the same time."""
+_MAX_OVERLAP_NS = 20_000
+"""Longest overlap of two collectives that count as consecutive: ranks do not leave a collective at the same time."""
 
 
 def unlike_probes(case: Case) -> Iterator[Cause]:
     """Kinds of collectives whose recorded times differ from their measured curve at the same sizes."""
     if case.run.probes is None:
         return
-    moved = steady_collectives(case.replayed)
-    for (word, ranks), nodes in _alone_by_kind(moved).items():
+    sent = steady_collectives(case.replayed)
+    for (word, ranks), nodes in _isolated_by_kind(sent).items():
         sweep = sweep_of(case.run.probes, word, ranks)
         if sweep is None:
             continue
-        curve, sizes = sweep.curve(), moved.dfg.bytes[nodes]
+        curve, sizes = sweep.curve(), sent.dfg.bytes[nodes]
         is_covered = np.array([curve.holds(size) for size in sizes.tolist()], bool)
         if np.count_nonzero(is_covered) < MIN_COLLECTIVES:
             continue
         expected = np.array([curve.at(size) for size in sizes[is_covered].tolist()])
-        low, median, high = np.quantile(moved.dfg.dur_ns[nodes[is_covered]] / expected, (0.25, 0.5, 0.75)).tolist()
+        low, median, high = np.quantile(sent.dfg.dur_ns[nodes[is_covered]] / expected, (0.25, 0.5, 0.75)).tolist()
         # Both quartiles must lie on the same side of the curve, so that scatter alone is not reported.
-        if TIMES_AS_PROBED[0] <= median <= TIMES_AS_PROBED[1] or low < 1 < high:
+        if ACCEPTED_RATIOS[0] <= median <= ACCEPTED_RATIOS[1] or low < 1 < high:
             continue
         yield Cause(
             id="ESP905",
@@ -61,25 +61,27 @@ def unlike_probes(case: Case) -> Iterator[Cause]:
         )
 
 
-def _alone_by_kind(moved: SteadyStateCollectives) -> dict[tuple[str, tuple[Rank, ...]], np.ndarray]:
-    """(kind of collective, its ranks) -> nodes of the collectives of known size that overlap no other on any of their ranks,
-    one node for each: that of its lowest rank."""
-    dfg = moved.dfg
-    begin, end = dfg.recorded_ns[moved.node], (dfg.recorded_ns + dfg.dur_ns)[moved.node]
-    crowded = np.zeros(len(moved.node), bool)
+def _isolated_by_kind(sent: SteadyStateCollectives) -> dict[tuple[str, tuple[Rank, ...]], np.ndarray]:
+    """(kind of collective, its ranks) -> nodes of the collectives that overlap no other one on any of their ranks.
+
+    One node for each collective: that of its lowest rank. Collectives of unknown size are excluded.
+    """
+    dfg = sent.dfg
+    begin, end = dfg.recorded_ns[sent.node], (dfg.recorded_ns + dfg.dur_ns)[sent.node]
+    overlapping = np.zeros(len(sent.node), bool)
     for rank in dfg.marks.ranks:
-        mine = np.flatnonzero(dfg.rank[moved.node] == rank)
+        mine = np.flatnonzero(dfg.rank[sent.node] == rank)
         order = mine[np.argsort(begin[mine], kind="stable")]
-        overlaps = np.maximum.accumulate(end[order])[:-1] > begin[order][1:] + _OVERLAP_NS
-        crowded[order[1:][overlaps]] = crowded[order[:-1][overlaps]] = True
-    not_alone = np.unique(dfg.collective[moved.node[crowded]])
+        overlaps = np.maximum.accumulate(end[order])[:-1] > begin[order][1:] + _MAX_OVERLAP_NS
+        overlapping[order[1:][overlaps]] = overlapping[order[:-1][overlaps]] = True
+    overlapping_numbers = np.unique(dfg.collective[sent.node[overlapping]])
     found: dict[tuple[str, tuple[Rank, ...]], list[int]] = {}
     by_number: dict[int, list[int]] = {}
-    for node in moved.node.tolist():
+    for node in sent.node.tolist():
         by_number.setdefault(int(dfg.collective[node]), []).append(node)
     for number, nodes in by_number.items():
         word = collective_word(dfg.label(nodes[0]))
-        if number not in not_alone and dfg.bytes[nodes[0]] > 0 and word is not None:
+        if number not in overlapping_numbers and dfg.bytes[nodes[0]] > 0 and word is not None:
             ranks = tuple(sorted(dfg.rank[nodes].tolist()))
             found.setdefault((word, ranks), []).append(nodes[0])
     return {kind: np.array(nodes) for kind, nodes in found.items()}

@@ -1,1 +1,1 @@
-"""ESP8xx: hangs and deaths (`hangs.py`), and slow steps caught in the act (`slow_steps.py`)."""
+"""ESP8xx: hangs and dead ranks (`hangs.py`), and slow steps with stacks (`slow_steps.py`)."""

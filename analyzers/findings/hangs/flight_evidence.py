@@ -8,14 +8,14 @@ from esprof.run.flight.hang import Hang
 from esprof.run.flight.log import Snapshot
 
 _MAX_RANKS_LOCATED = 8
-"""Most ranks whose source location is reported, ranks at fault first."""
+"""Number of ranks whose source location is reported, ranks at fault first."""
 
 
-def waiting_evidence(still: Hang) -> dict[str, Evidence]:
-    """The collective in which ranks wait, and those ranks; empty where mismatched ranks do not wait."""
-    if not still.waiting:
+def waiting_evidence(hang: Hang) -> dict[str, Evidence]:
+    """The collective in which ranks wait, and its ranks; empty if mismatched ranks do not wait."""
+    if not hang.waiting:
         return {}
-    first = still.waiting[0]
+    first = hang.waiting[0]
     return {
         "group": Evidence(first.group, "ranks"),
         "number": Evidence(first.number),
@@ -28,8 +28,10 @@ def waiting_evidence(still: Hang) -> dict[str, Evidence]:
 
 
 def locations(first: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[Rank, str]:
-    """Rank -> `file(line): function`, for the ranks of `first`, then for some of the others; with the location of the loader
-    worker that a rank waits for."""
+    """Rank -> `file(line): function`, for the ranks of `first`, then for some of the others.
+
+    If a rank waits for a loader worker, the text includes the location of that worker.
+    """
     ranks = [*first, *sorted(snapshots.keys() - set(first))]
     found = {rank: snapshots[rank].whereabouts for rank in ranks if rank in snapshots}
     return {rank: location for rank, location in list(found.items())[:_MAX_RANKS_LOCATED] if location}

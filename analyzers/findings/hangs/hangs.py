@@ -18,7 +18,7 @@ from esprof.run.flight.log import FlightLog, Snapshot, StackFrame
 from esprof.run.flight.stall import Stall, StallKind, find_stall
 from esprof.run.raw.reasons import SnapshotReason
 
-_IDS: dict[HangKind, str] = {
+_HANG_IDS: dict[HangKind, str] = {
     "absent": "ESP801",
     "gone": "ESP801",
     "unseen": "ESP801",
@@ -26,8 +26,8 @@ _IDS: dict[HangKind, str] = {
     "deadlock": "ESP802",
     "stuck": "ESP805",
 }
-_OWN_IDS: dict[StallKind, str] = {"unjoined": "ESP801", "joining": "ESP805", "loader": "ESP808", "alone": "ESP808"}
-_OWN_ADVICE: dict[StallKind, str] = {
+_STALL_IDS: dict[StallKind, str] = {"unjoined": "ESP801", "joining": "ESP805", "loader": "ESP808", "alone": "ESP808"}
+_STALL_ADVICE: dict[StallKind, str] = {
     "unjoined": "Every rank has to call init_process_group with the same address and world size. Check where these "
     "ranks are. If a rank has no recording, check that its process was started and can reach MASTER_ADDR:MASTER_PORT.",
     "joining": "All recorded ranks are in init_process_group. Check MASTER_ADDR and MASTER_PORT, firewalls, the "
@@ -40,7 +40,7 @@ _MIN_WAIT_OF_DUMP_NS: Ns = 5_000_000_000
 """Least wait in a collective for which a dump indicates a hang and not a running job: the default of --hang."""
 _LOST_PEER = re.compile(r"connection (closed|reset) by (peer|remote)|broken pipe|remote process exited", re.IGNORECASE)
 """Matches the errors that backends raise when the remote process has ended."""
-_ADVICE: dict[HangKind, str] = {
+_HANG_ADVICE: dict[HangKind, str] = {
     "absent": "Every rank of a group has to enter each of its collectives. Examine where these ranks are: code that "
     "only some ranks run (`if rank == 0`), a loop that they leave early or enter late, a read or lock that does not "
     "return. A long save or validation is not a hang: set the time limit with `esprof record --hang`.",
@@ -52,7 +52,7 @@ _ADVICE: dict[HangKind, str] = {
     "deadlock": "Enter the collectives of several groups in the same order on all ranks.",
     "stuck": "All ranks entered the collective. Check the network, the output of NCCL_DEBUG=INFO, and device queues.",
 }
-_AFTER_DEATH: dict[Literal["error", "signal"] | None, str] = {
+_DEATH_ADVICE: dict[Literal["error", "signal"] | None, str] = {
     None: "esprof does not end processes this way. Check for the kernel's out-of-memory killer (`dmesg`), limits of the "
     "scheduler or container, and os._exit() in the job.",
     "error": "The exception was raised in the job; the other ranks ended because of it.",
@@ -72,36 +72,36 @@ class _Death:
 
 
 def hangs(job: RecordedJob) -> list[Cause]:
-    """ESP801, 802, 803, 805 or 808: why the job hangs or ended, if it did."""
+    """Why the job hangs or died: ESP801, 802, 803, 805 or 808; empty if it did neither."""
     logs = {meta.rank: job.run.flight(meta.rank) for meta in job.run.meta.ranks}
     last = {rank: job.steps.last(rank) for rank in logs}
-    open_ones = open_snapshots(logs, last)
-    stopped = find_stall(open_ones)
-    still = find_hang(open_ones, [rank for rank, log in logs.items() if log.ended and rank not in open_ones])
-    alive_then = [rank for rank, one in open_ones.items() if one.reason != SnapshotReason.ERROR]
-    if still and still.kind != "mismatch" and not alive_then:
-        still = None  # An exception may leave any collective unfinished.
-    crashed, vanished, raised = _deaths({rank: log for rank, log in logs.items() if rank not in alive_then})
-    if crashed and not (still and still.kind == "mismatch"):
-        return [_death_cause(crashed, still, logs, last)]
-    if still:
-        return [_hang_cause(still, open_ones, logs)]
-    if stopped and stopped.kind in _OWN_IDS:
-        return [_stall_cause(stopped, open_ones, logs)]
+    snapshots = open_snapshots(logs, last)
+    stall = find_stall(snapshots)
+    hang = find_hang(snapshots, [rank for rank, log in logs.items() if log.ended and rank not in snapshots])
+    alive = [rank for rank, one in snapshots.items() if one.reason != SnapshotReason.ERROR]
+    if hang and hang.kind != "mismatch" and not alive:
+        hang = None  # An exception may leave any collective unfinished.
+    crashed, vanished, raised = _deaths({rank: log for rank, log in logs.items() if rank not in alive})
+    if crashed and not (hang and hang.kind == "mismatch"):
+        return [_death_cause(crashed, hang, logs, last)]
+    if hang:
+        return [_hang_cause(hang, snapshots, logs)]
+    if stall and stall.kind in _STALL_IDS:
+        return [_stall_cause(stall, snapshots, logs)]
     if 0 < len(vanished) < len(logs):
         return [_death_cause(vanished, None, logs, last)]
-    left = tuple(rank for rank, log in logs.items() if log.ended and not _raised(log))
-    if raised and left and _LOST_PEER.search(raised[0].cause or ""):
-        return [_left_cause(left, raised[0], last)]
+    ended = tuple(rank for rank, log in logs.items() if log.ended and not _raised(log))
+    if raised and ended and _LOST_PEER.search(raised[0].cause or ""):
+        return [_early_end_cause(ended, raised[0], last)]
     if raised:
         return [_death_cause(raised, None, logs, last)]
-    return _unstarted(open_ones, logs) if any(log.starting for log in logs.values()) else []
+    return _unstarted(snapshots, logs) if any(log.starting for log in logs.values()) else []
 
 
 def _deaths(logs: Mapping[Rank, FlightLog]) -> tuple[list[_Death], list[_Death], list[_Death]]:
-    """Ranks that a fault ended, ranks that vanished without a record, and the first that an exception ended.
+    """(ranks that a fault ended, ranks that vanished without a record, the first rank that an exception ended).
 
-    Ranks that got SIGTERM are excluded: the launcher or a person ended them.
+    Ranks that received SIGTERM are excluded: the launcher or a person ended them.
     """
     crashed = [_Death(rank, log.fault, "signal", log.location) for rank, log in logs.items() if log.fault is not None]
     vanished = [
@@ -124,7 +124,7 @@ def _raised(log: FlightLog) -> bool:
 
 
 def _death_cause(
-    deaths: list[_Death], still: Hang | None, logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]
+    deaths: list[_Death], hang: Hang | None, logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]
 ) -> Cause:
     ranks = tuple(death.rank for death in deaths)
     first = deaths[0]
@@ -141,56 +141,56 @@ def _death_cause(
             "stacks": by_rank({death.rank: str(death.location) for death in deaths if death.location}),
             "last_complete_step": by_rank(last),
         }
-        | (waiting_evidence(still) if still and still.waiting else {}),
-        advice=_AFTER_DEATH[first.kind],
+        | (waiting_evidence(hang) if hang and hang.waiting else {}),
+        advice=_DEATH_ADVICE[first.kind],
     )
 
 
-def _left_cause(left: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) -> Cause:
-    """Some ranks ended normally, and another one lost its connection to them."""
+def _early_end_cause(ended: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) -> Cause:
+    """Ranks that ended normally although another one still needed them and lost its connection."""
     return Cause(
         id="ESP801",
-        title=f"{readable.ranks(left).capitalize()} ended after step {max(last[rank] for rank in left)}, "
-        f"but rank {lost.rank} entered another collective with {'it' if len(left) == 1 else 'them'}",
-        ranks=left,
+        title=f"{readable.ranks(ended).capitalize()} ended after step {max(last[rank] for rank in ended)}, "
+        f"but rank {lost.rank} entered another collective with {'it' if len(ended) == 1 else 'them'}",
+        ranks=ended,
         confidence="high",
         severity="critical",
         evidence={
             "causes": by_rank({lost.rank: lost.cause}),
             "stacks": by_rank({lost.rank: str(lost.location)} if lost.location else {}),
         },
-        advice=_ADVICE["gone"],
+        advice=_HANG_ADVICE["gone"],
     )
 
 
-def _hang_cause(still: Hang, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
-    step = max(open_ones[rank].step for rank in open_ones)
+def _hang_cause(hang: Hang, snapshots: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
+    step = max(snapshots[rank].step for rank in snapshots)
     counted = any(log.counts_steps for log in logs.values())
-    evidence = ({"step": Evidence(step)} if counted else {}) | waiting_evidence(still)
-    if still.mismatch is not None:
-        evidence |= _mismatch_evidence(still.mismatch)
-    came_from = last_entered(still.at_fault, open_ones)
-    if came_from:
-        evidence |= {"last_entered": by_rank(came_from)}
+    evidence = ({"step": Evidence(step)} if counted else {}) | waiting_evidence(hang)
+    if hang.mismatch is not None:
+        evidence |= _mismatch_evidence(hang.mismatch)
+    last_collectives = last_entered(hang.at_fault, snapshots)
+    if last_collectives:
+        evidence |= {"last_entered": by_rank(last_collectives)}
     return Cause(
-        id=_IDS[still.kind],
-        title=f"{_when(step, open_ones, logs)}: {still}",
-        ranks=still.at_fault,
-        confidence="high" if counted else _of_dumps(still),
+        id=_HANG_IDS[hang.kind],
+        title=f"{_when(step, snapshots, logs)}: {hang}",
+        ranks=hang.at_fault,
+        confidence="high" if counted else _dump_confidence(hang),
         severity="critical",
-        evidence=evidence | {"stacks": by_rank(locations(still.at_fault, open_ones))},
-        advice=_ADVICE[still.kind],
+        evidence=evidence | {"stacks": by_rank(locations(hang.at_fault, snapshots))},
+        advice=_HANG_ADVICE[hang.kind],
     )
 
 
-def _of_dumps(still: Hang) -> Confidence:
-    """Confidence in a hang from a single dump: any job has collectives that have not ended."""
-    return "medium" if still.mismatch or still.waited_ns >= _MIN_WAIT_OF_DUMP_NS else "low"
+def _dump_confidence(hang: Hang) -> Confidence:
+    """Confidence in a hang found in a single dump: any running job has unfinished collectives."""
+    return "medium" if hang.mismatch or hang.waited_ns >= _MIN_WAIT_OF_DUMP_NS else "low"
 
 
-def _when(step: int, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> str:
-    """Start of the title: when the job hung, or that it still hangs."""
-    is_alive = any(logs[rank].alive for rank in open_ones)
+def _when(step: int, snapshots: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> str:
+    """Start of the title, such as `The job hung in step 9`."""
+    is_alive = any(logs[rank].alive for rank in snapshots)
     if not any(log.counts_steps for log in logs.values()):
         return "The job hangs" if is_alive else "The job hung when it was dumped"
     if not step:
@@ -198,39 +198,38 @@ def _when(step: int, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, Fli
     return f"The job {'hangs' if is_alive else 'hung'} in step {step}"
 
 
-def _stall_cause(found: Stall, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
-    """Ranks that hang outside the collectives that PyTorch numbers."""
-    joining = {"missing": Evidence(found.at_fault, "ranks"), "entered_by": Evidence(found.others, "ranks")}
+def _stall_cause(stall: Stall, snapshots: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
+    """Ranks that hang outside the numbered collectives: while they join the process group, in a loader, or elsewhere."""
+    joining = {"missing": Evidence(stall.at_fault, "ranks"), "entered_by": Evidence(stall.others, "ranks")}
     return Cause(
-        id=_OWN_IDS[found.kind],
-        title=f"{_when(max(one.step for one in open_ones.values()), open_ones, logs)}: {found}",
-        ranks=found.at_fault,
+        id=_STALL_IDS[stall.kind],
+        title=f"{_when(max(one.step for one in snapshots.values()), snapshots, logs)}: {stall}",
+        ranks=stall.at_fault,
         confidence="high",
         severity="critical",
-        evidence={"waited": Evidence(found.waited_ns, "ns")}
-        | (joining if found.others else {})
-        | {"stacks": by_rank(locations(found.at_fault, open_ones))},
-        advice=_OWN_ADVICE[found.kind],
+        evidence={"waited": Evidence(stall.waited_ns, "ns")}
+        | (joining if stall.others else {})
+        | {"stacks": by_rank(locations(stall.at_fault, snapshots))},
+        advice=_STALL_ADVICE[stall.kind],
     )
 
 
-def _unstarted(open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> list[Cause]:
-    """ESP808 for a job that ended, or still runs, before the end of its first step: it may only have been slow to "
-    "start."""
-    at = {rank: str(log.location) for rank, log in logs.items() if log.location} | locations(
-        tuple(open_ones), open_ones
+def _unstarted(snapshots: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> list[Cause]:
+    """ESP808 for a job without a complete step; with low confidence, because it may only be slow to start."""
+    stacks = {rank: str(log.location) for rank, log in logs.items() if log.location} | locations(
+        tuple(snapshots), snapshots
     )
-    if not at:
+    if not stacks:
         return []
     is_alive = any(log.alive for log in logs.values())
     return [
         Cause(
             id="ESP808",
             title="No step has ended yet" if is_alive else "The job was stopped before its first step ended",
-            ranks=tuple(sorted(at)),
+            ranks=tuple(sorted(stacks)),
             confidence="low",
             severity="warning",
-            evidence={"stacks": by_rank(dict(sorted(at.items())))},
+            evidence={"stacks": by_rank(dict(sorted(stacks.items())))},
             advice="It is unknown whether the job would have started. Let it run longer; a smaller --hang shows "
             "earlier where it is.",
         )

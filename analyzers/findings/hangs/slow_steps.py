@@ -1,4 +1,4 @@
-"""ESP804: slow steps of which the flight recorder took stacks."""
+"""ESP804: slow steps during which the flight recorder took stacks."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from esprof.run.flight.log import Snapshot
 from esprof.run.raw.reasons import SnapshotReason
 
 _MIN_SHARE_WAITED = 0.5
-"""Least share of a step's extra time that the others must have waited for a rank, for that rank to be the cause."""
-_MAX_PLACES_NAMED = 3
-"""Most source locations of slow steps that are reported, costliest first."""
+"""If the others waited for a rank for at least this share of the extra time of a step, that rank is the cause."""
+_MAX_LOCATIONS_REPORTED = 3
+"""Number of source locations that are reported, costliest first."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class _SlowStep:
     dur_ns: Ns
     usual_ns: Ns
     cause: Hang | None
+    """The late ranks and the collective in which the others waited for them; None if there were none."""
     snapshots: dict[Rank, Snapshot]
 
     @property
@@ -46,19 +47,21 @@ class _SlowStep:
 
 
 def slow_steps(job: RecordedJob) -> Iterator[Cause]:
-    """ESP804, for each source location of slow steps, costliest first. Without a price: they are not usual steps."""
+    """A cause for each source location of slow steps, costliest first. They have no price: usual steps lose no time."""
     by_cause: dict[tuple[str, ...], list[_SlowStep]] = defaultdict(list)
     for step, snapshots in sorted(_finished_steps(job).items()):
         slow = _slow_step(job.steps, step, snapshots)
         by_cause[slow.key].append(slow)
     run_ns = max((int(job.steps.table(rank).ints("dur_ns").sum()) for rank in job.run.ranks), default=0)
-    worth_ns = MIN_PCT_OF_STEP / 100 * run_ns
-    costly = sorted((group for group in by_cause.values() if _lost_ns(group) >= worth_ns), key=_lost_ns, reverse=True)
-    yield from map(_cause, costly[:_MAX_PLACES_NAMED])
+    min_lost_ns = MIN_PCT_OF_STEP / 100 * run_ns
+    costly = sorted(
+        (group for group in by_cause.values() if _lost_ns(group) >= min_lost_ns), key=_lost_ns, reverse=True
+    )
+    yield from map(_cause, costly[:_MAX_LOCATIONS_REPORTED])
 
 
 def _finished_steps(job: RecordedJob) -> dict[int, dict[Rank, Snapshot]]:
-    """Step -> rank -> its last snapshot in that step, of steps that ended."""
+    """Step -> rank -> its last snapshot in that step, for steps that have ended."""
     found: dict[int, dict[Rank, Snapshot]] = defaultdict(dict)
     for meta in job.run.meta.ranks:
         last = job.steps.last(meta.rank)
@@ -88,16 +91,16 @@ def _lost_ns(group: list[_SlowStep]) -> Ns:
 
 def _cause(group: list[_SlowStep]) -> Cause:
     worst = max(group, key=lambda one: one.dur_ns)
-    seen = locations(worst.ranks, worst.snapshots)
+    located = locations(worst.ranks, worst.snapshots)
     return Cause(
         id="ESP804",
-        title=_title(group, worst, seen.get(worst.ranks[0])),
+        title=_title(group, worst, located.get(worst.ranks[0])),
         ranks=worst.ranks,
         evidence={
             "took": by_step({one.step: one.dur_ns for one in group}, "ns"),
             "usual": Evidence(worst.usual_ns, "ns"),
             "lost_in_total": Evidence(_lost_ns(group), "ns"),
-            "stacks": by_rank(seen),
+            "stacks": by_rank(located),
         }
         | (waiting_evidence(worst.cause) if worst.cause else {}),
         advice="If that line saves or validates: do it less often, on all ranks at once, or in the background "
