@@ -149,7 +149,7 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankB
     caveat = f" {absent} and may be the cause." if missing else ""
     if replayed.pricer.too_far_off:
         return (
-            f"A step takes {readable.duration(step_ns)}. Savings cannot be estimated: "
+            f"A step takes {readable.duration(step_ns)}. Savings cannot be predicted: "
             f"{replayed.pricer.too_far_off}.{caveat}"
         )
     if not findings or findings[0].saving_us <= 0:

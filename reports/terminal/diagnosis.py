@@ -79,7 +79,7 @@ def draw_diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
         blocks += [heading("Ignored"), *map(_ignored, answer.ignored), ""]
     if answer.breakdown:
         blocks += [
-            heading("Breakdown of a step, in ms"),
+            heading("Breakdown of a replayed step, in ms"),
             _breakdown(answer),
             *cut_note(len(answer.breakdown), "esprof diagnose --json"),
             "",

@@ -10,15 +10,15 @@ def unexplained(case: Case) -> Iterator[Cause]:
     """A large share of the critical path has no known cause."""
     if case.is_explained:
         return
-    explained = case.replayed.explained_pct
+    explained, dfg = case.replayed.explained_pct, case.replayed.built.dfg
+    with_syncs = " with CUDA synchronisation events (`esprof record` does)" * dfg.has_gpu()
     yield Cause(
         id="ESP901",
         title=f"Only {explained:.0f} % of the critical path is explained",
         ranks=(),
         confidence="high",
         evidence={"explained": Evidence(round(explained / 100, 4), "share")},
-        advice="Record with CUDA synchronisation events (`esprof record` does), and record more steps. Treat the "
-        "savings above as upper bounds.",
+        advice=f"Record more steps{with_syncs}. Treat predicted savings as upper bounds.",
     )
 
 
@@ -31,7 +31,7 @@ _PAGES = (
         "recorded cause), contention (operations slowed down by others that run at the same time) and time in which a "
         "recorded operation did not progress.",
         "No saving of its own. The savings of the other findings are less reliable.",
-        "Record with synchronisation events, and record more steps.",
+        "Record more steps; on GPUs with synchronisation events.",
     ),
 )
 
