@@ -200,7 +200,7 @@ def _mix_advice(
     mix = read_mix(jobs, counts, filled)
     if money is not None:
         mix = interrupted(mix, money.interruptions_per_hour, money.recovery)
-    return advise(mix, objective, money.per_hour if money else None, whole=whole)
+    return advise(mix, objective, money.per_hour if money else None, one_type=whole)
 
 
 def _answer_mix(advice: MixAdvice, output: Path | None, *, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""What is advised for a mix of jobs, with all that it takes to check it by arithmetic: inputs, decision, dual values."""
+"""Advice for a mix of jobs, with everything needed to verify it by arithmetic: inputs, decision, dual values."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ _MIN_SHARE = 1e-9
 """Shares of time below this are rounding."""
 
 _MAX_GAP_PROVEN = 1e-7
-"""What a decision may violate, or miss the bound by, relative, and still count as proven."""
+"""Largest violation of a proven decision, and its largest distance from the bound, relative."""
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,30 +29,30 @@ class Given(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: JobId
     device: DeviceType
     share: float | None = None
-    """Of its time, from 0 to 1."""
+    """Share of the job's time, from 0 to 1."""
     hours: float | None = None
     with_: JobId | None = msgspec.field(name="with", default=None)
     """The job that shares each of the devices."""
     until_h: float | None = None
-    """End of the stretch between two deadlines in which the hours lie."""
+    """End of the interval between two deadlines in which the hours lie."""
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """Why nothing is better: by weak duality the dual values, one for each constraint, bound every decision's value.
+    """Proof of optimality: by weak duality the dual values, one per constraint, bound the value of every decision.
 
-    Of `whole` numbers there are no dual values; the bound is that of the search.
+    A decision in integers has no dual values; its bound is that of the search.
     """
 
     kind: Literal["duals", "search"]
     bound: float
-    """No decision can reach more than this (or less, where less is better), in the objective's unit."""
+    """Bound of the value of all decisions, in the objective's unit: upper, or lower where less is better."""
     gap: float
-    """By how much the decision misses the bound, relative."""
+    """Distance of the decision's value from the bound, relative."""
     duals: dict[str, float]
 
 
 class MixAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """What each of several jobs should get."""
+    """The devices that each of several jobs should get."""
 
     schema: Literal["esprof.advice/1"] = "esprof.advice/1"
     objective: Objective
@@ -61,33 +61,36 @@ class MixAdvice(msgspec.Struct, frozen=True, kw_only=True):
     throughput_steps_per_s: dict[JobId, float]
     certificate: Certificate
     baselines: dict[str, float]
-    """The objective's value with other decisions."""
+    """The objective's value under other decisions."""
     binding: dict[str, float]
-    """What one unit more of each scarce thing would be worth, in the objective's unit."""
+    """Value of one more device of each scarce type, in the objective's unit, linear estimate."""
     warnings: tuple[str, ...]
     not_modelled: tuple[str, ...]
     frontier: tuple[Tradeoff, ...]
-    """Of `cost`: what it costs to be done sooner."""
+    """Objective `cost`: the cost of earlier deadlines."""
     break_even: dict[DeviceType, float]
-    """Of `cost`: the price an hour below which a type that is not used would be."""
+    """Objective `cost`: price per hour below which an unused type would be used."""
     mix: Mix
     prices: Prices | None
 
 
-def advise(mix: Mix, objective: Objective, prices: Prices | None = None, *, whole: bool = False) -> MixAdvice:
-    """The best decision. With `whole`, no job changes places: each runs on one type all the time, or not at all.
+def advise(mix: Mix, objective: Objective, prices: Prices | None = None, *, one_type: bool = False) -> MixAdvice:
+    """Find the best decision. With `one_type`, each job runs on one type all the time, or not at all.
 
-    Raises UsageError where the mix lacks what the objective needs, Infeasible where no decision meets all deadlines.
+    Raises UsageError if the mix lacks a field that the objective needs, Infeasible if no decision meets all deadlines.
     """
-    if whole and objective == "cost":
-        raise UsageError("jobs that stay where they are have no hours", remedy="Leave out --whole, or choose another.")
-    by_teams = objective == "fairness" and has_teams(mix) and not whole
-    posed = pose(mix, objective, prices, merged=not (whole or by_teams))
-    in_time = np.arange(len(posed.program.gain)) < len(posed.columns)
-    found = solve_integers(posed.program, in_time) if whole else solve(posed.program)
-    if whole and len(posed.program.gain) > len(posed.columns) and found.value < _MIN_SHARE:
-        raise Infeasible("not all jobs run at once where each stays in its place", remedy="Leave out --whole.")
-    if by_teams:  # As high a level for the last; and the others rise on.
+    if one_type and objective == "cost":
+        raise UsageError(
+            "--whole assigns no hours, which --objective cost needs",
+            remedy="Leave out --whole, or choose another objective.",
+        )
+    by_teams = objective == "fairness" and has_teams(mix) and not one_type
+    posed = pose(mix, objective, prices, merged=not (one_type or by_teams))
+    is_share = np.arange(len(posed.program.gain)) < len(posed.columns)
+    found = solve_integers(posed.program, is_share) if one_type else solve(posed.program)
+    if one_type and len(posed.program.gain) > len(posed.columns) and found.value < _MIN_SHARE:
+        raise Infeasible("not all jobs can run at once if each stays on one type", remedy="Leave out --whole.")
+    if by_teams:  # The minimum stays the same; `fill` raises the others further.
         found = replace(found, x=np.append(fill(mix)[1].x, found.x[-1]))
     given = tuple(_given(posed, found.x))
     return MixAdvice(
@@ -99,7 +102,7 @@ def advise(mix: Mix, objective: Objective, prices: Prices | None = None, *, whol
         baselines=_baselines(mix, objective),
         binding=_worth(posed, found),
         warnings=tuple(_warnings(mix, given)),
-        not_modelled=_not_modelled(objective, whole=whole),
+        not_modelled=_not_modelled(objective, one_type=one_type),
         frontier=tuple(frontier(mix, prices)) if objective == "cost" else (),
         break_even=break_even(posed, found) if objective == "cost" else {},
         mix=mix,
@@ -109,36 +112,38 @@ def advise(mix: Mix, objective: Objective, prices: Prices | None = None, *, whol
 
 def check(advice: MixAdvice) -> OptimalityProof:
     """Verify a decision by arithmetic, without a solver: it meets every constraint, its value is as stated, and its dual
-    values prove it the best. Raises MismatchError where it does not."""
+    values prove that it is optimal. Raises MismatchError otherwise."""
     posed = pose(advice.mix, advice.objective, advice.prices, merged=False)
     if advice.certificate.kind != "duals":
         raise MismatchError(
-            "a decision in whole numbers has no dual values: it can be checked by solving it again alone"
+            "a decision in integers has no dual values: it can only be checked by solving the problem again"
         )
     names = [_name(posed, row) for row in posed.rows]
     if unknown := set(advice.certificate.duals) - set(names):
-        raise MismatchError(f"the certificate names a constraint that there is not: {min(unknown)}")
+        raise MismatchError(f"the certificate has an unknown constraint: {min(unknown)}")
     x = _vector(posed, advice.decision)
-    if len(x) < len(posed.program.gain):  # The objective itself: the most that the decision leaves room for.
+    if len(x) < len(
+        posed.program.gain
+    ):  # The last variable is the objective: the largest value that the decision allows.
         x = np.append(x, _multiple(posed, x))
     proof = prove(posed.program, x, np.array([advice.certificate.duals.get(name, 0.0) for name in names]))
     if len(posed.columns) < len(x) and proof.value < _MIN_SHARE:
-        raise MismatchError("the decision leaves a job without any time")
+        raise MismatchError("the decision gives a job no time")
     value = posed.value_of(proof.value)
     if abs(value - advice.value) > _MAX_GAP_PROVEN * abs(advice.value):
-        raise MismatchError(f"the value is {value:.10g}, and {advice.value:.10g} is stated")
-    for what, amount in (
+        raise MismatchError(f"the advice states the value {advice.value:.10g}, but it is {value:.10g}")
+    for fault, amount in (
         ("the decision violates a constraint", proof.violation),
-        ("the dual values are none", proof.dual_violation),
-        ("the dual values leave room for a better decision", proof.gap),
+        ("the dual values are infeasible", proof.dual_violation),
+        ("the dual values allow a better decision", proof.gap),
     ):
         if amount > _MAX_GAP_PROVEN:
-            raise MismatchError(f"{what}, by {amount:.2g} (relative)")
+            raise MismatchError(f"{fault}, by {amount:.2g} (relative)")
     return proof
 
 
 def _multiple(posed: Posed, x: np.ndarray) -> float:
-    """The largest last variable with which `x` meets the rows that hold it."""
+    """The largest value of the last variable with which `x` meets all constraints on it."""
     rows = posed.program.rows.tocsc()
     last = rows[:, [len(x)]].toarray().ravel()
     room = posed.program.bounds - rows[:, : len(x)] @ x
@@ -146,7 +151,7 @@ def _multiple(posed: Posed, x: np.ndarray) -> float:
 
 
 def _given(posed: Posed, x: np.ndarray) -> Iterator[Given]:
-    """The decision, job by job: what a class gets is shared out evenly."""
+    """The decision for each job: the jobs of a class share its time evenly."""
     for (at, until_h), amount in zip(posed.columns, x.tolist(), strict=False):
         if amount < _MIN_SHARE:
             continue
@@ -165,7 +170,7 @@ def _given(posed: Posed, x: np.ndarray) -> Iterator[Given]:
 
 
 def _pairs(posed: Posed, mine: int, its: int) -> list[tuple[JobId, JobId | None]]:
-    """The jobs of a class, alone, or with each of another class."""
+    """The jobs of class `mine`, each alone if `its` is negative, else paired with each job of class `its`."""
     jobs = posed.sharing.mix.jobs
     names = [jobs[at].name for at in posed.sharing.classes[mine]]
     if its < 0:
@@ -176,7 +181,7 @@ def _pairs(posed: Posed, mine: int, its: int) -> list[tuple[JobId, JobId | None]
 
 
 def _vector(posed: Posed, decision: Sequence[Given]) -> np.ndarray:
-    """The variables of a program, each job a class of its own, that a decision stands for."""
+    """The variables of a decision, in a program with one class per job."""
     column_of = {}
     for number, (at, until_h) in enumerate(posed.columns):
         mine, its, kind, _, _ = posed.sharing.columns[at]
@@ -192,12 +197,12 @@ def _vector(posed: Posed, decision: Sequence[Given]) -> np.ndarray:
 
 
 def _throughputs(posed: Posed, x: np.ndarray) -> dict[JobId, float]:
-    """Steps a second of each job; in a plan by hours, on average till the last deadline."""
+    """Steps per second of each job; for a decision in hours, the mean until the last deadline."""
     spent = np.zeros(len(posed.sharing.columns))
     for (at, _), amount in zip(posed.columns, x.tolist(), strict=False):
         spent[at] += amount
-    whole = max((until for _, until in posed.columns if until is not None), default=1.0)
-    rates = posed.sharing.rates @ spent / whole
+    horizon_h = max((until for _, until in posed.columns if until is not None), default=1.0)
+    rates = posed.sharing.rates @ spent / horizon_h
     jobs = posed.sharing.mix.jobs
     return {jobs[at].name: float(rates[number]) for number, ats in enumerate(posed.sharing.classes) for at in ats}
 
@@ -212,7 +217,7 @@ def _certificate(posed: Posed, found: Optimum) -> Certificate:
 
 
 def _duals(posed: Posed, found: Optimum) -> Iterator[tuple[str, float]]:
-    """The dual values of the program in which each job is a class of its own: of what a class needs, each has its part."""
+    """The dual values of the program with one class per job: the jobs of a class divide its values for `needs`."""
     for row, value in zip(posed.rows, found.duals.tolist() if found.duals is not None else (), strict=False):
         if value > 0 and row.what == "devices":
             yield _name(posed, row), value
@@ -223,7 +228,7 @@ def _duals(posed: Posed, found: Optimum) -> Iterator[tuple[str, float]]:
 
 
 def _name(posed: Posed, row: Row, job: int | None = None) -> str:
-    """Name of a constraint, of one job of the class."""
+    """Name of a constraint, for one job of a class."""
     until = f" until {row.until_h:g} h" if row.until_h is not None else ""
     if row.what == "devices":
         return f"devices {posed.sharing.kinds[row.number]}{until}"
@@ -232,7 +237,7 @@ def _name(posed: Posed, row: Row, job: int | None = None) -> str:
 
 
 def _worth(posed: Posed, found: Optimum) -> dict[str, float]:
-    """By how much the objective changes with one device more of each scarce type, to first order."""
+    """Change of the objective with one more device of each scarce type, linear estimate."""
     if found.duals is None:
         return {}
     worth: dict[str, float] = {}
@@ -252,7 +257,7 @@ def _length_h(posed: Posed, row: Row) -> float:
 
 
 def _baselines(mix: Mix, objective: Objective) -> dict[str, float]:
-    """The objective where every job gets its share of all types alike, and where the policy takes all types for equal."""
+    """The objective if every job gets the same share of each type, and if the policy ignores differences between types."""
     if objective == "cost":
         return {}
     posed = pose(mix, objective, merged=False)
@@ -273,7 +278,7 @@ def _gain(posed: Posed, x: np.ndarray) -> float:
 
 
 def _blind(mix: Mix) -> Mix:
-    """The mix to one who takes all types for equal: Gavel's heterogeneity-agnostic policies."""
+    """The mix with equal throughputs on all types, as seen by Gavel's heterogeneity-agnostic policies."""
     jobs = []
     for job in mix.jobs:
         rates = {kind: 1.0 for kind, rate in job.throughput_steps_per_s.items() if rate}
@@ -295,13 +300,13 @@ def _warnings(mix: Mix, given: Sequence[Given]) -> Iterator[str]:
     for one in given:
         if needed[one.job] > mix.cluster[one.device]:
             yield (
-                f"job {one.job} holds {needed[one.job]} devices at once, and there are {mix.cluster[one.device]} of "
-                f"{one.device}: that share is of time alone, as Gavel counts"
+                f"job {one.job} needs {needed[one.job]} devices at once, but the cluster has {mix.cluster[one.device]} of "
+                f"type {one.device}: its share counts time only, as in Gavel"
             )
 
 
-def _not_modelled(objective: Objective, *, whole: bool) -> tuple[str, ...]:
-    always = ["throughputs that depend on which devices a job gets together", "jobs that come or end on the way"]
-    switching = [] if whole else ["what it takes a job to change devices"]
-    rounding = ["whole devices: shares are of time"] if not whole and objective != "cost" else []
+def _not_modelled(objective: Objective, *, one_type: bool) -> tuple[str, ...]:
+    always = ["throughputs that depend on the placement of a job's devices", "jobs that arrive or end in the meantime"]
+    switching = [] if one_type else ["the cost of moving a job to other devices"]
+    rounding = ["integer numbers of devices: shares are of time"] if not one_type and objective != "cost" else []
     return (*always, *switching, *rounding)

@@ -1,8 +1,8 @@
-"""Devices that are free, dealt out among elastic jobs by proposals (EasyScale, SC 2023, §4.3).
+"""Assignment of free devices to elastic jobs by proposals (EasyScale, SC 2023, §4.3).
 
-Each job proposes, for each type, the number of devices more that brings the most for each of them. The best proposals are
-accepted while devices are free, at most one of each job a round. That is greedy, not the best for all together:
-`scaling.deal_out` finds that where all jobs' curves are known.
+Each job proposes, for each type, the number of additional devices with the largest speedup per device. The best proposals
+are accepted while devices are free, at most one per job and round. This is greedy and not optimal overall:
+`scaling.deal_out` finds the optimum if the curves of all jobs are known.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,18 +13,18 @@ from esprof.analyzers.advisors.job.makespan import Device, fewest_seconds, waste
 
 _MAX_WASTE_SHARE = 0.30
 _MAX_TIMES_GROWN = 2
-"""Times the devices that a job has now, that it may have after a round."""
+"""Largest growth of a job's devices in one round, as a factor."""
 
 
 @dataclass(frozen=True)
 class ElasticJob:
-    """A job of logical workers, and what one takes on each type."""
+    """A job of logical workers, and their cost on each type of device."""
 
     name: JobId
     n_est: int
     kinds: Mapping[DeviceType, Device]
     least: int = 1
-    """Devices without which it does not run."""
+    """Fewest devices on which it runs."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class DeviceProposal:
     kind: DeviceType
     devices: int
     speedup_each: float
-    """1 and what each of the new devices adds to the speed, relative to the job's speed now."""
+    """1 plus the gain in speed per new device, relative to the job's present speed."""
 
 
 Held = dict[DeviceType, int]
 
 
 def proposals(job: ElasticJob, held: Held, free: Held) -> list[DeviceProposal]:
-    """The best proposal for each type, the best first; for a job that holds nothing, the least that it runs on."""
+    """The best proposal for each type, best first; for a job without devices, the fewest on which it runs."""
     if not sum(held.values()):
         starts = ((kind, job.least) for kind in job.kinds if free.get(kind, 0) >= job.least)
         return [DeviceProposal(job.name, kind, count, _speed(job, {kind: count})) for kind, count in starts]
@@ -51,12 +51,12 @@ def proposals(job: ElasticJob, held: Held, free: Held) -> list[DeviceProposal]:
 
 
 def deal(jobs: Sequence[ElasticJob], held: Mapping[JobId, Held], free: Held) -> dict[JobId, Held]:
-    """What each job holds after all rounds: jobs that do not run yet come first, in their order."""
+    """The devices of each job after all rounds. Jobs that do not run yet come first, in their order."""
     mine = {job.name: dict(held.get(job.name, {})) for job in jobs}
     left = dict(free)
     while True:
         waiting = [job for job in jobs if not sum(mine[job.name].values())]
-        starts = [max(offers, key=_rank) for job in waiting if (offers := proposals(job, mine[job.name], left))]
+        starts = [max(proposed, key=_rank) for job in waiting if (proposed := proposals(job, mine[job.name], left))]
         rest = [one for job in jobs if job not in waiting for one in proposals(job, mine[job.name], left)[:1]]
         accepted = 0
         for one in [*starts, *sorted(rest, key=_rank, reverse=True)]:
@@ -69,16 +69,16 @@ def deal(jobs: Sequence[ElasticJob], held: Mapping[JobId, Held], free: Held) -> 
 
 
 def _rank(one: DeviceProposal) -> tuple[float, int, str, str]:
-    """The better the more each device brings; of equals, the one with more devices."""
+    """Sort key, the best largest: speedup per device, then number of devices."""
     return round(one.speedup_each, 9), one.devices, one.kind, one.job
 
 
 def _of_kind(job: ElasticJob, held: Held, kind: DeviceType, free: Held) -> Iterator[DeviceProposal]:
     now, have = _speed(job, held), sum(held.values())
     for more in range(1, min(free.get(kind, 0), job.n_est - have, (_MAX_TIMES_GROWN - 1) * have) + 1):
-        then = held | {kind: held.get(kind, 0) + more}
-        speed = _speed(job, then)
-        if speed > now and _waste(job, then) <= _MAX_WASTE_SHARE:
+        grown = held | {kind: held.get(kind, 0) + more}
+        speed = _speed(job, grown)
+        if speed > now and _waste(job, grown) <= _MAX_WASTE_SHARE:
             yield DeviceProposal(job.name, kind, more, (speed / now - 1) / more + 1)
 
 
@@ -87,7 +87,7 @@ def _devices(job: ElasticJob, held: Held) -> list[Device]:
 
 
 def _speed(job: ElasticJob, held: Held) -> float:
-    """ESTs a second."""
+    """ESTs per second."""
     return job.n_est / fewest_seconds(_devices(job, held), job.n_est).step_s
 
 

@@ -1,4 +1,4 @@
-"""Jobs that share devices, with their measured throughputs: what the policies decide on."""
+"""Jobs that share devices, with their measured throughputs: the input of the policies."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,31 +14,31 @@ DeviceType = str
 T = TypeVar("T")
 
 PerSecond = float
-"""Training steps per second of a whole job that runs all the time."""
+"""Training steps per second of all workers of a job that runs all the time."""
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that shares each of its devices with one of another workload, and as many devices."""
+    """Throughputs of a job that shares each of its devices with a job of another workload."""
 
     with_: str = msgspec.field(name="with")
-    """The other one's workload."""
+    """Workload of the other job."""
     throughput_steps_per_s: dict[DeviceType, tuple[PerSecond, PerSecond]]
-    """Of the job that says this and of the other one, by type of device; 0 where they do not fit."""
+    """(this job, the other job), by type of device; 0 if the two do not fit on a device."""
 
 
 class SharingJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, its steps a second measured on each type of device. A type that is missing, or 0, is one it cannot use."""
+    """One job with its measured throughput on each type of device. It cannot use a type that is missing or has 0."""
 
     id: int | str
     workload: str = ""
     scale_factor: int = 1
-    """Devices that it holds at once, all of one type."""
+    """Number of devices that it uses at once, all of one type."""
     weight: float = 1.0
     steps: float | None = None
-    """Steps that are left."""
+    """Remaining steps."""
     deadline_s: float | None = None
     entity: str = ""
-    """Whose job it is, for fairness among teams."""
+    """Team of the job, for fairness among teams."""
     throughput_steps_per_s: dict[DeviceType, PerSecond] = {}
     together: tuple[Together, ...] = ()
 
@@ -48,16 +48,16 @@ class SharingJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mix(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of a cluster, by type, and the jobs that are to share them."""
+    """The devices of a cluster by type, and the jobs that share them."""
 
     cluster: dict[DeviceType, int]
     jobs: tuple[SharingJob, ...]
     entities: dict[str, float] = {}
-    """Weight of each team; 1 where it is not named."""
+    """Weight of each team; 1 by default."""
 
 
 class _Listed(msgspec.Struct, frozen=True):
-    """A file of jobs; the devices may stand in another one."""
+    """A file of jobs; another file may define the devices."""
 
     jobs: tuple[SharingJob, ...]
     cluster: dict[DeviceType, int] | None = None
@@ -69,11 +69,11 @@ def read_mix(
     cluster: dict[DeviceType, int] | None = None,
     filled: Callable[[tuple[SharingJob, ...]], tuple[SharingJob, ...]] = lambda jobs: jobs,
 ) -> Mix:
-    """The jobs of a YAML or JSON file, on `cluster`, or on the `cluster` that the file names. `filled` adds what the file
-    does not say of them.
+    """Read the jobs of a YAML or JSON file, on the devices `cluster` or else those in the file. `filled` adds throughputs
+    that the file omits.
 
-    Raises InputError, with the constraint that is violated, where the file is no such thing or no job can run as it says,
-    and UsageError where nobody says what devices there are.
+    Raises InputError with the violated constraint if the file is invalid or a job cannot run, and UsageError if neither
+    defines devices.
     """
     listed = read(path, _Listed)
     devices = cluster if cluster is not None else listed.cluster
@@ -86,20 +86,20 @@ def read_mix(
 
 
 def read(path: Path, kind: type[T]) -> T:
-    """What a YAML or JSON file holds. Raises InputError where it is not of that kind."""
+    """Read a YAML or JSON file as `kind`. Raises InputError if it does not match."""
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        # The reader of YAML would take JSON as well, but a hundred times as long.
+        # The YAML parser accepts JSON, but takes a hundred times as long.
         return msgspec.json.decode(raw, type=kind) if path.suffix == ".json" else msgspec.yaml.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(str(error), path=path, remedy="docs/how-to/advisors.md shows what it may hold.") from error
+        raise InputError(str(error), path=path, remedy="docs/how-to/advisors.md shows the format.") from error
 
 
 def _fault(mix: Mix) -> str | None:
-    """Why these jobs cannot share these devices; None where they can."""
+    """Reason why these jobs cannot share these devices; None if they can."""
     if not mix.jobs:
         return "lists no job"
     names = [job.name for job in mix.jobs]
@@ -123,5 +123,5 @@ def _fault_of(job: SharingJob, mix: Mix) -> str | None:
         return f"job {job.name} has no throughput on any type of the cluster ({', '.join(mix.cluster)})"
     if all(mix.cluster[kind] < job.scale_factor for kind in usable):
         most = max(mix.cluster[kind] for kind in usable)
-        return f"job {job.name} needs {job.scale_factor} devices of one type: there are at most {most} that it can use"
+        return f"job {job.name} needs {job.scale_factor} devices of one type: at most {most} of a usable type exist"
     return None

@@ -158,9 +158,9 @@ def _known_prices(mix: Mix, prices: Prices | None) -> Prices:
 
 def normal(mix: Mix) -> list[float]:
     """Steps a second of each job that are a normalised throughput of 1, before any weight."""
-    whole = sum(mix.cluster.values())
+    devices = sum(mix.cluster.values())
     return [
-        sum(_rate(job, kind) * count / whole for kind, count in mix.cluster.items()) / job.scale_factor
+        sum(_rate(job, kind) * count / devices for kind, count in mix.cluster.items()) / job.scale_factor
         for job in mix.jobs
     ]
 

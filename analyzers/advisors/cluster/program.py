@@ -81,17 +81,17 @@ def solve(program: Program) -> Optimum:
     return Optimum(x, duals, float(program.gain @ x), float(program.bounds @ duals))
 
 
-def solve_integers(program: Program, whole: np.ndarray) -> Optimum:
-    """The best x whose variables of the mask `whole`, bool[variables], are whole numbers. Raises Infeasible."""
+def solve_integers(program: Program, is_integer: np.ndarray) -> Optimum:
+    """The best x whose variables in the mask `is_integer`, bool[variables], are integers. Raises Infeasible."""
     found = milp(
         -program.gain,
         constraints=LinearConstraint(program.rows, ub=program.bounds),
-        integrality=whole.astype(int),
+        integrality=is_integer.astype(int),
         options={"time_limit": _SEARCH_S, "mip_rel_gap": 0.0},
     )
     if found.x is None:
-        raise Infeasible("no answer in whole numbers meets all constraints")
-    x = np.where(whole, np.rint(found.x), np.maximum(found.x, 0))
+        raise Infeasible("no decision in integers meets all constraints")
+    x = np.where(is_integer, np.rint(found.x), np.maximum(found.x, 0))
     return Optimum(x, None, float(program.gain @ x), max(float(program.gain @ x), -float(found.mip_dual_bound)))
 
 

@@ -100,15 +100,15 @@ def decisions(mix):
 @given(drawn=jobs)
 def test_no_decision_in_whole_numbers_is_better(drawn):
     mix = mix_of(drawn)
-    assert advise(mix, "throughput", whole=True).value == pytest.approx(max(map(sum, decisions(mix))))
+    assert advise(mix, "throughput", one_type=True).value == pytest.approx(max(map(sum, decisions(mix))))
     longest = [
         max(job.steps / rate for job, rate in zip(mix.jobs, made, strict=True)) for made in decisions(mix) if all(made)
     ]
     if not longest:
         with pytest.raises(Infeasible, match="at once"):
-            advise(mix, "makespan", whole=True)
+            advise(mix, "makespan", one_type=True)
     else:
-        assert advise(mix, "makespan", whole=True).value == pytest.approx(min(longest))
+        assert advise(mix, "makespan", one_type=True).value == pytest.approx(min(longest))
 
 
 def test_the_cheapest_way_keeps_deadlines():
