@@ -101,7 +101,7 @@ def heuristics() -> None:
         for seed in range(CORPUS):
             random = np.random.default_rng(seed)
             timeline, sizes = drawn(int(random.integers(1, 13)), random, by_host=seed % 2 == 1)
-            best = search(timeline, sizes, kept=1_000_000)
+            best = search(timeline, sizes, max_partial=1_000_000)
             if best.kind == "exact":
                 gaps.append(100 * (timeline.end_ns(of(timeline, sizes)) / best.end_ns - 1))
         quantiles = {f"p{part}": float(np.percentile(gaps, part)) for part in (50, 90, 99)}

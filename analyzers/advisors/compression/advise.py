@@ -1,7 +1,7 @@
-"""Which codec each gradient bucket of a job of DDP should have: from its Run with a probe, valued by its own replay.
+"""Advise a codec for each gradient bucket of a DDP job, from its Run with a probe and its own replay.
 
-The search is on the recurrence of `timeline`; what it finds, one codec for all, and what single changes make of the best of
-these, are replayed with all that replay knows, and the shortest step counts.
+The search uses the recurrence of `timeline`. Its result, each codec for all buckets, and single changes of the best of these
+are replayed on the full graph; the shortest step is advised.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,21 +38,21 @@ from esprof.replay.whatif.gradients.shards import Shards
 from esprof.replay.whatif.pricing import Price, Pricer
 from esprof.run.run import Run
 
-_MIN_SHARE_TOLD = 0.01
-"""Share of a step for which buckets of another size are advised."""
+_MIN_GAIN_OF_REBUCKETING = 0.01
+"""Smallest gain, as a share of a step, for which buckets of another size are advised."""
 _MAX_TRIED = 300
-"""Choices that are replayed for buckets of one size, about."""
+"""Approximate limit of the choices that are replayed for buckets of one size."""
 _SIZES_MB = (1.0, 4.0, 25.0)
-"""Sizes of buckets that are tried beside the recorded ones."""
+"""Sizes of buckets that are tried in addition to the recorded ones."""
 _MAX_VNMSE_TRIED = 0.5
-"""What one bucket may lose of its square, at least, however small its share of the gradient."""
+"""Loss of a single bucket, as a share of its square, up to which a codec is always considered."""
 _WARM_UP = 2
-"""Steps in which nothing is compressed: torch makes its buckets anew after the first."""
+"""Steps in which nothing is compressed: torch rebuilds its buckets after the first."""
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Buckets of one size, and their codecs: a choice has an option for each bucket, a position in `options`."""
+    """Buckets of one size, and their codecs. A choice is one option for each bucket, a position in `options`."""
 
     pricer: Pricer
     bucket_mb: float | None
@@ -61,13 +61,13 @@ class _Layout:
     options: tuple[str, ...]
     costs: tuple[tuple[Cost | None, ...], ...]
     lost: np.ndarray
-    """What each option of each bucket loses, as a share of the square of the whole gradient, float64[N, C]."""
+    """Loss of each option of each bucket, as a share of the square of the whole gradient, float64[N, C]."""
     may_lose: float
     _known: dict[tuple[int, ...], Price] = field(default_factory=dict)
 
     @classmethod
     def of(cls, replayed: Replayed, bucket_mb: float | None, max_vnmse: float, left_out: dict[str, str]) -> "_Layout":
-        """Raises NotBuckets where a graph of such buckets cannot be made, or nothing was measured."""
+        """Raises NotBuckets if a graph with such buckets cannot be built, or no codec was measured."""
         run, pricer = replayed.run, replayed.pricer
         buckets = Compressible.of(run, _laid_out(run, pricer.without_slowing, bucket_mb))
         options, columns = [NONE], [tuple[Cost | None, ...]([None] * len(buckets.buckets))]
@@ -86,13 +86,13 @@ class _Layout:
             options.append(codec)
             columns.append(tuple(column))
             lost.append(vnmse * sizes / sizes.sum())
-            if (whole := lost[-1].sum()) > max_vnmse:
-                left_out[f"{codec} for all"] = f"loses {whole:.2g} of the square, more than {max_vnmse:g}"
+            if (total := lost[-1].sum()) > max_vnmse:
+                left_out[f"{codec} for all"] = f"loses {total:.2g} of the square, more than {max_vnmse:g}"
         costs = tuple(zip(*columns, strict=True))
         return cls(pricer, bucket_mb, buckets, tuple(options), costs, np.stack(lost, axis=1), max_vnmse)
 
     def loses(self, choice: Sequence[int]) -> float:
-        """What the choice loses, as a share of the square of the whole gradient."""
+        """Loss of the choice, as a share of the square of the whole gradient."""
         return float(self.lost[np.arange(len(self.lost)), list(choice)].sum())
 
     def price(self, choice: Sequence[int]) -> Price:
@@ -106,20 +106,20 @@ class _Layout:
         return float(self.price(choice).step_ns.mean())
 
     def uniform(self) -> dict[str, tuple[int, ...]]:
-        """Each codec that all buckets may have, none included, as a choice."""
+        """The choice of each codec, `none` included, that all buckets may use."""
         every = {codec: (option,) * len(self.costs) for option, codec in enumerate(self.options)}
         return {codec: choice for codec, choice in every.items() if self._is_allowed(choice)}
 
     def zero_cost_ns(self) -> float:
-        """The step of the quickest transfers where encoding and decoding take nothing: no choice has a shorter one."""
+        """The step with the fastest communication if encoding and decoding take no time: a lower bound of all choices."""
         return self._free_ns(min(cost.link_ns if cost is not None else np.inf for cost in row) for row in self.costs)
 
     def no_exchange_ns(self) -> float:
-        """The step in which nothing is sent."""
+        """The step without communication of gradients."""
         return self._free_ns(0.0 for _ in self.costs)
 
     def best(self) -> tuple[tuple[int, ...], bool]:
-        """(the choice with the shortest step that was found, whether all were tried)."""
+        """(the choice with the shortest step found, whether all choices were tried)."""
         count = len(self.costs)
         if len(self.options) ** count <= _MAX_TRIED:
             every = product(range(len(self.options)), repeat=count)
@@ -136,7 +136,7 @@ class _Layout:
         return float(self.pricer.price_slowed(*self.buckets.at_no_cost(link_ns)).step_ns.mean())
 
     def _varied(self, best: tuple[int, ...]) -> tuple[int, ...]:
-        """The best choice that changes of single buckets lead to."""
+        """The best choice reached from `best` by changes of single buckets."""
         left = _MAX_TRIED
         while left > 0:
             before = best
@@ -154,7 +154,7 @@ class _Layout:
         return best
 
     def _timeline(self) -> BucketTimeline:
-        """The recurrence of an average steady step: buckets become ready when the last rank has them."""
+        """The recurrence of an average steady-state step: buckets become ready when the last rank has them."""
         dfg, steps = self.buckets.dfg, self.pricer.steps
         base = replay(dfg)
         begin = base.end_ns[dfg.marks.first].max(axis=1)
@@ -190,8 +190,8 @@ class _Layout:
 
 
 def advise_compression(replayed: Replayed, max_vnmse: float = MAX_VNMSE) -> CompressionAdvice:
-    """The advice for a job whose whole gradient may lose so much of its square; how that is shared out among buckets is
-    part of the search. Raises EsprofError where the run does not tell of buckets, or holds no probe."""
+    """Advise codecs for a job; its whole gradient may lose `max_vnmse` of its square, which the search distributes among
+    buckets. Raises EsprofError if the run has no known buckets or no probe."""
     pricer = replayed.pricer
     if pricer.too_far_off:
         raise EsprofError(pricer.too_far_off, remedy="Record more steps, or on a quieter machine.")
@@ -207,9 +207,9 @@ def advise_compression(replayed: Replayed, max_vnmse: float = MAX_VNMSE) -> Comp
         ) from reason
     layouts = [recorded, *_others(replayed, max_vnmse)]
     found = [(layout, *layout.best()) for layout in layouts]
-    # A job with other buckets has to start anew: not for a gain that cannot be told.
+    # Other buckets require a restart of the job, which an insignificant gain does not justify.
     layout, choice, _ = min(
-        found, key=lambda one: one[0].step_ns(one[1]) * (1 + _MIN_SHARE_TOLD * (one[0] is not recorded))
+        found, key=lambda one: one[0].step_ns(one[1]) * (1 + _MIN_GAIN_OF_REBUCKETING * (one[0] is not recorded))
     )
     price, error = layout.price(choice), pricer.error.of_terms([TERM])
     step, interval = float(price.step_ns.mean()), pricer.error.interval(price.step_ns, [TERM])
@@ -249,7 +249,7 @@ def _laid_out(run: Run, dfg: Dfg, bucket_mb: float | None) -> Dfg:
 
 
 def _others(replayed: Replayed, max_vnmse: float) -> Iterator[_Layout]:
-    """Buckets of other sizes, as far as such can be predicted."""
+    """Buckets of other sizes, where these can be predicted."""
     for bucket_mb in _SIZES_MB:
         with suppress(NotBuckets):
             yield _Layout.of(replayed, bucket_mb, max_vnmse, {})
@@ -269,7 +269,7 @@ def _bucket_advice(layout: _Layout, choice: tuple[int, ...]) -> Iterator[BucketA
             sent_bytes=cost.sent if cost is not None else None,
             vnmse=cost.vnmse if cost is not None else None,
             saves_us=us(saves),
-            reason=f"as it is, a step would take {us(saves) / 1000:.3g} ms longer"
+            reason=f"without it, a step would take {us(saves) / 1000:.3g} ms longer"
             if option
             else "no codec makes a step shorter",
         )
@@ -292,5 +292,5 @@ def _plan(replayed: Replayed, advice: CompressionAdvice) -> Plan:
     )
     body = CompressionBody(buckets=buckets, bucket_mb=advice.bucket_mb, warm_up_steps=_WARM_UP)
     applies: Literal["live", "restart"] = "live" if advice.bucket_mb is None else "restart"
-    part = section_of(replayed, body, promise, applies=applies, changes_bits=True)
-    return plan_of(replayed, len(replayed.run.ranks), PlanParts(compression=part))
+    section = section_of(replayed, body, promise, applies=applies, changes_bits=True)
+    return plan_of(replayed, len(replayed.run.ranks), PlanParts(compression=section))

@@ -1,4 +1,4 @@
-"""The rows of a table that no other row beats: at most equal in all columns (Pareto dominance)."""
+"""Pareto dominance: a row of a table dominates another if no column of it is larger."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ from esprof.core.compiled import compiled_in_place
 
 
 def undominated(ends: np.ndarray) -> np.ndarray:
-    """Positions of the rows of float64[K, D] to which no other one is at most equal in all columns; of equals the first."""
+    """Positions of the undominated rows of float64[K, D]; of equal rows the first."""
     moving = list[np.ndarray]()
     for column in ends.T:
-        # One that is as another, or the same throughout, decides nothing.
+        # A constant column, or a copy of another one, decides nothing.
         if column.min() < column.max() and not any(np.array_equal(column, other) for other in moving):
             moving.append(column)
     if not moving:
@@ -22,7 +22,7 @@ def undominated(ends: np.ndarray) -> np.ndarray:
     elif len(moving) == 3:
         count = _sweep(rows, found, np.empty(len(rows)), np.empty(len(rows)))
     else:
-        # By the first column; each row that stays is below all before it in the last one.
+        # Rows are sorted by the first column: an undominated row is below all earlier ones in the last column.
         least = np.minimum.accumulate(rows[:, -1])
         stay = np.flatnonzero(np.append(True, rows[1:, -1] < least[:-1]))
         count, found[: len(stay)] = len(stay), stay
@@ -31,8 +31,8 @@ def undominated(ends: np.ndarray) -> np.ndarray:
 
 @compiled_in_place
 def _sweep(rows: np.ndarray, found: np.ndarray, second: np.ndarray, third: np.ndarray) -> int:
-    """`_climb` for three columns: of the rows so far, those that no other one beats in the last two are kept in `second` and
-    `third`, stairs that go up in the one and down in the other."""
+    """`_climb` for three columns. `second` and `third` store the staircase of the rows so far that are undominated in the
+    last two columns: ascending in `second`, descending in `third`."""
     count, stairs = 0, 0
     for at in range(len(rows)):
         behind, end = 0, stairs
@@ -46,7 +46,7 @@ def _sweep(rows: np.ndarray, found: np.ndarray, second: np.ndarray, third: np.nd
             continue
         found[count] = at
         count += 1
-        # It takes the place of the stairs that it beats.
+        # The row replaces the stairs that it dominates.
         begin = behind - 1 if behind and second[behind - 1] == rows[at, 1] else behind
         end = begin
         while end < stairs and third[end] >= rows[at, 2]:
@@ -64,21 +64,21 @@ def _sweep(rows: np.ndarray, found: np.ndarray, second: np.ndarray, third: np.nd
 
 @compiled_in_place
 def _climb(rows: np.ndarray, found: np.ndarray) -> int:
-    """Fill `found` with the positions of the undominated rows of a table that is sorted by its columns, the first counting
-    most; how many there are."""
+    """Fill `found` with the positions of the undominated rows of a table sorted lexicographically by its columns; return
+    their number."""
     count = 0
     for at in range(len(rows)):
-        beaten = False
-        # The latest are the likeliest to beat it.
+        dominated = False
+        # The latest rows are the likeliest to dominate it.
         for other in range(count - 1, -1, -1):
-            beaten = True
+            dominated = True
             for column in range(rows.shape[1]):
                 if rows[found[other], column] > rows[at, column]:
-                    beaten = False
+                    dominated = False
                     break
-            if beaten:
+            if dominated:
                 break
-        if not beaten:
+        if not dominated:
             found[count] = at
             count += 1
     return count

@@ -120,7 +120,7 @@ def _decided(chosen: Exchange | None, saves_ns: float) -> BucketAdvice:
         sent_bytes=chosen.sent,
         vnmse=chosen.vnmse,
         saves_us=us(saves_ns),
-        reason=f"as it is, a step would take {us(saves_ns) / 1000:.3g} ms longer",
+        reason=f"without it, a step would take {us(saves_ns) / 1000:.3g} ms longer",
     )
 
 

@@ -1,8 +1,8 @@
-"""Published instances of gradient compression: tensors, when each is ready, and what compressing it costs.
+"""Published instances of gradient compression: tensors, the times at which they are ready, and the costs of compression.
 
-The cost model is that of Espresso's simulator (EuroSys 2023, its artifact), with compression on the GPU alone: machines of
-several GPUs, and one channel that sends one tensor at a time. Its program dropped whole milliseconds of the times between
-tensors; `as_shipped` does so, too.
+The cost model is that of Espresso's simulator (EuroSys 2023, its artifact), with compression on the GPU alone: machines with
+several GPUs, and one channel that sends one tensor at a time. The simulator drops whole milliseconds of the times between
+tensors; `as_shipped` reproduces that.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ OPTIONS = (
     "16-bit floats within a machine, compressed between machines",
     "compressed within machines and between them",
 )
-"""What is sent by each option."""
+"""Format in which each option sends a gradient."""
 
 _COSTS_FILE = "compression_costs.json"
 _MAX_BYTES = 64 << 20
@@ -42,7 +42,7 @@ _PUBLISHED = {
     "bert": ("randomk", (0, 1, 2)),
     "resnet101": ("dgc", (0, 1, 2, 3)),
 }
-"""Model -> the compressor and the options with which it was published."""
+"""Model -> its published compressor and options."""
 
 _Time = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
@@ -56,21 +56,21 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's tensors in the order in which they become ready. What is not stated is as published for `model`."""
+    """A model's tensors in the order in which they become ready. Omitted fields are as published for `model`."""
 
     model: str
     tensors: Annotated[tuple[Tensor, ...], msgspec.Meta(min_length=1, max_length=100_000)]
     ready_gap_us: tuple[_Time, ...]
-    """From when the tensor before is ready until this one is, us."""
+    """Time from the previous tensor's readiness to this one's, us."""
     compressor: str | None = None
     options: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=3)], ...], msgspec.Meta(min_length=1)] | None = None
-    """Numbers of `OPTIONS`."""
+    """Positions in `OPTIONS`."""
     beta1_us_per_kb: _Time | None = None
-    """What 1000 bytes take within a machine, us."""
+    """Time of 1000 bytes within a machine, us."""
 
 
 class _Compressor(msgspec.Struct, frozen=True):
-    """What a compressor takes of a GPU for a shard, us by option, and by what it divides the bytes."""
+    """GPU time of a compressor for a shard by option, us, and its ratio of sent to original bytes."""
 
     total_us: tuple[_Time, _Time, _Time, _Time]
     decode_us: tuple[_Time, _Time, _Time, _Time]
@@ -92,11 +92,11 @@ class _CostTable(msgspec.Struct, frozen=True):
 
 
 class InstanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The best choice that was found."""
+    """The best choice found."""
 
     schema: str = SCHEMA
     value_us: float
-    """From when the first tensor is ready until the last one is synchronised, by replay, us."""
+    """Replayed time from the first tensor's readiness to the last one's synchronisation, us."""
     gap_pct: float
     gap_kind: GapKind
     choices: tuple[int, ...]
@@ -105,7 +105,7 @@ class InstanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Priced:
-    """An instance with what each option of each tensor costs."""
+    """An instance with the costs of each option of each tensor."""
 
     timeline: BucketTimeline
     sizes: np.ndarray
@@ -113,12 +113,12 @@ class Priced:
     options: tuple[int, ...]
 
     def replayed_ns(self, choice: np.ndarray) -> int:
-        """What replay makes of a choice (positions in `options`), ns."""
+        """Replayed duration of a choice (positions in `options`), ns."""
         return int(replay(graph(self.timeline.costs, choice)).step_ns()[0])
 
 
 def solve(path: Path, *, as_shipped: bool) -> InstanceAnswer:
-    """The best choice for the instance of a file. Raises InputError."""
+    """Find the best choice for the instance in a file. Raises InputError."""
     priced = load(path, as_shipped=as_shipped)
     found = search(priced.timeline, priced.sizes)
     return InstanceAnswer(
@@ -130,7 +130,7 @@ def solve(path: Path, *, as_shipped: bool) -> InstanceAnswer:
 
 
 def load(path: Path, *, as_shipped: bool = False) -> Priced:
-    """The instance of a file, with the costs of the file beside it. Raises InputError."""
+    """Read the instance of a file, with costs from the cost file in the same folder. Raises InputError."""
     instance, table = _read(path, Instance), _read(path.parent / _COSTS_FILE, _CostTable)
     compressor, options = _PUBLISHED.get(instance.model, (None, None))
     compressor, options = instance.compressor or compressor, instance.options or options
@@ -142,7 +142,7 @@ def load(path: Path, *, as_shipped: bool = False) -> Priced:
         )
     if compressor not in table.gpu_compression:
         raise InputError(
-            f"the costs of compressor {compressor!r} are not known, but those of {', '.join(table.gpu_compression)}",
+            f"the costs of compressor {compressor!r} are unknown; known are those of {', '.join(table.gpu_compression)}",
             path=path,
         )
     if len(instance.ready_gap_us) != len(instance.tensors):
@@ -160,7 +160,7 @@ def load(path: Path, *, as_shipped: bool = False) -> Priced:
     chosen = list(options)
     nothing = np.zeros((len(sizes), len(chosen)))
     ready = np.rint(np.cumsum(gaps) * NS_PER_US)
-    # Whole nanoseconds, as replay has them.
+    # Replay has whole nanoseconds.
     stall, link = (np.rint(column[:, chosen] * NS_PER_US) for column in (stall, link))
     costs = Costs(ready, stall, nothing, link, nothing.copy(), float(ready[-1]), nothing, np.inf)
     return Priced(BucketTimeline(costs), sizes, options)
@@ -169,16 +169,16 @@ def load(path: Path, *, as_shipped: bool = False) -> Priced:
 def _option_costs(
     sizes: np.ndarray, table: _CostTable, compressor: _Compressor, beta1: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(what each option takes of the computing stream, of the channel), us, float64[N, 4] each.
+    """(time on the computing stream, time on the channel) of each option, us, float64[N, 4] each.
 
-    Options 2 and 3 count their compression on both, as the published program does.
+    The compression of options 2 and 3 counts on both, as in the published program.
     """
     channel = table.communication
     nodes, gpus, ratio = channel.nodes, channel.gpus_per_node, compressor.wire_ratio
     inside, between = 2 * (gpus - 1) / gpus, 2 * (nodes - 1) / nodes
-    whole = _ITEM * sizes.astype(float)
+    nbytes = _ITEM * sizes.astype(float)
 
-    def moved(steps: int, intra: np.ndarray, inter: np.ndarray) -> np.ndarray:
+    def sent_us(steps: int, intra: np.ndarray, inter: np.ndarray) -> np.ndarray:
         took: np.ndarray = (
             steps * channel.alpha_us + beta1 * np.floor(intra / _KB) + channel.beta2 * np.floor(inter / _KB)
         )
@@ -186,10 +186,10 @@ def _option_costs(
 
     link = np.stack(
         [
-            moved(2, inside * whole, between * whole),
-            moved(2, inside * whole / 2, between * whole / 2),
-            moved(2, inside * whole / 2, between * whole * ratio),
-            moved(4, inside * whole * ratio, between * whole * ratio),
+            sent_us(2, inside * nbytes, between * nbytes),
+            sent_us(2, inside * nbytes / 2, between * nbytes / 2),
+            sent_us(2, inside * nbytes / 2, between * nbytes * ratio),
+            sent_us(4, inside * nbytes * ratio, between * nbytes * ratio),
         ],
         axis=1,
     )
@@ -200,19 +200,22 @@ def _option_costs(
 
 
 def graph(costs: Costs, choice: np.ndarray) -> Dfg:
-    """The dataflow graph of an instance with a choice: a stream that computes and compresses, the host, the channel, and
-    what is beside the computation, each a lane; its only step is from time 0 until all is computed and synchronised."""
+    """The dataflow graph of an instance with a choice.
+
+    Its lanes are a stream that computes and compresses, the host, the channel, and work concurrent with computation. Its
+    only step lasts from time 0 until all is computed and synchronised.
+    """
     picked = [column[np.arange(len(choice)), choice] for column in (costs.stall, costs.host, costs.link, costs.after)]
     compute = np.diff(costs.ready, prepend=0.0)
     count, kinds = len(choice), 5
-    # A row for each tensor: it is computed, compressed, compressed on the host, sent, and unpacked.
+    # One row per tensor: computed, compressed, compressed on the host, sent, and unpacked.
     dur = np.stack([compute, *picked], axis=1)
     lanes = np.tile([0, 0, 1, 2, 3], (count, 1))
     first, node = 1, 1 + np.arange(count * kinds).reshape(count, kinds)
     last = 1 + count * kinds
     lane = np.concatenate([[0], lanes.ravel(), [0, 0]])
     dur_ns = np.rint(np.concatenate([[0], dur.ravel(), [costs.computed - costs.ready[-1], 0]])).astype(np.int64)
-    # Each follows what is before it in its row, and what its lane did for the tensor before.
+    # Each node depends on the previous one in its row, and on its lane's node of the previous tensor.
     pairs = [(node[:, :-1].ravel(), node[:, 1:].ravel())]
     pairs += [(node[:-1, before], node[1:, after]) for before, after in ((1, 0), (2, 2), (3, 3), (4, 4))]
     source, target = (np.concatenate([pair[end] for pair in pairs]).tolist() for end in (0, 1))
@@ -222,7 +225,7 @@ def graph(costs: Costs, choice: np.ndarray) -> Dfg:
 
 
 def _dfg(lane: np.ndarray, dur_ns: np.ndarray, edges: list[tuple[int, int]]) -> Dfg:
-    """A graph of one rank and step from its nodes, in order, and its edges (target, source), sorted."""
+    """A graph of one rank and step, from its nodes in order and its sorted edges (target, source)."""
     nodes = len(lane)
     target = np.array([edge[0] for edge in edges])
     cls = np.array([Cls.COMPUTE, Cls.CPU, Cls.COMMUNICATION, Cls.CPU], np.int8)
@@ -268,4 +271,4 @@ def _read(path: Path, kind: type[_Content]) -> _Content:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(f"is no instance of gradient compression: {error}", path=path) from error
+        raise InputError(f"is not an instance of gradient compression: {error}", path=path) from error

@@ -21,8 +21,8 @@ _ITEM = 4
 
 
 def advise_shards(replayed: Replayed, shards: Shards, max_vnmse: float) -> CompressionAdvice:
-    """The advice for `shards`, a graph of `without_slowing`, whose whole gradient may lose so much of its square. Raises
-    NotBuckets where nothing was measured of them as bf16."""
+    """Advise on `shards`, from the graph `without_slowing`; the whole gradient may lose `max_vnmse` of its square. Raises
+    NotBuckets if the costs of bf16 were not measured."""
     pricer, costs = replayed.pricer, shards.costs
     left_out = dict[str, str]()
     as_bf16 = pricer.price_slowed(*shards.compressed(costs))
@@ -31,9 +31,9 @@ def advise_shards(replayed: Replayed, shards: Shards, max_vnmse: float) -> Compr
     lost, narrow = _lost(shards.sizes, costs), float(as_bf16.step_ns.mean())
     if not lost <= max_vnmse:
         left_out[_CODEC] = f"loses {lost:.2g} of the square of normal numbers, more than {max_vnmse:g}"
-    goes_narrow = not left_out and narrow < pricer.step_ns
-    price = as_bf16 if goes_narrow else pricer.price_slowed(*shards.compressed([None] * len(costs)))
-    step, error = (narrow if goes_narrow else pricer.step_ns), pricer.error.of_terms([TERM])
+    use_bf16 = not left_out and narrow < pricer.step_ns
+    price = as_bf16 if use_bf16 else pricer.price_slowed(*shards.compressed([None] * len(costs)))
+    step, error = (narrow if use_bf16 else pricer.step_ns), pricer.error.of_terms([TERM])
     interval = pricer.error.interval(price.step_ns, [TERM])
     advice = CompressionAdvice(
         collective="reduce_scatter",
@@ -48,14 +48,14 @@ def advise_shards(replayed: Replayed, shards: Shards, max_vnmse: float) -> Compr
         gain_over_16_bit_pct=None if left_out else round(100 * (1 - step / narrow), 3),
         error_pct=round(100 * error, 3),
         gap_pct=0.0,
-        vnmse=lost if goes_narrow else 0.0,
+        vnmse=lost if use_bf16 else 0.0,
         gap_kind="exact",
         bucket_mb=None,
-        decision=tuple(_decided(replayed, shards, step if goes_narrow else None)),
+        decision=tuple(_decided(replayed, shards, step if use_bf16 else None)),
         left_out=left_out,
         plan=None,
     )
-    if not goes_narrow or not is_worth_it(1 - step / pricer.step_ns, error):
+    if not use_bf16 or not is_worth_it(1 - step / pricer.step_ns, error):
         return advice
     return msgspec.structs.replace(advice, plan=_plan(replayed, advice))
 
@@ -69,7 +69,7 @@ def _lost(sizes: Sequence[int], costs: Sequence[Cost]) -> float:
 def _decided(replayed: Replayed, shards: Shards, narrow_ns: float | None) -> Iterator[BucketAdvice]:
     """Advice for each reduce-scatter, in the order of the backward pass; `narrow_ns` is the step with all of them as bf16,
     None if bf16 is not advised."""
-    goes_narrow, costs = narrow_ns is not None, shards.costs
+    use_bf16, costs = narrow_ns is not None, shards.costs
     for number, (size, cost) in enumerate(zip(shards.sizes, costs, strict=True)):
         saves = 0.0
         if narrow_ns is not None:
@@ -77,16 +77,16 @@ def _decided(replayed: Replayed, shards: Shards, narrow_ns: float | None) -> Ite
             saves = float(replayed.pricer.price_slowed(*without).step_ns.mean()) - narrow_ns
         yield BucketAdvice(
             elements=(size // _ITEM,),
-            codec=_CODEC if goes_narrow else NONE,
-            begin_us=us(max(cost.begin_ns)) if goes_narrow else 0.0,
-            link_us=us(cost.link_ns) if goes_narrow else None,
-            coding_us=us(cost.coding_ns) if goes_narrow else 0.0,
-            sent_bytes=cost.sent if goes_narrow else None,
-            vnmse=cost.vnmse if goes_narrow else None,
+            codec=_CODEC if use_bf16 else NONE,
+            begin_us=us(max(cost.begin_ns)) if use_bf16 else 0.0,
+            link_us=us(cost.link_ns) if use_bf16 else None,
+            coding_us=us(cost.coding_ns) if use_bf16 else 0.0,
+            sent_bytes=cost.sent if use_bf16 else None,
+            vnmse=cost.vnmse if use_bf16 else None,
             saves_us=us(saves),
-            reason=f"as it is, a step would take {us(saves) / 1000:.3g} ms longer"
-            if goes_narrow
-            else "all of them as bf16 make no step shorter",
+            reason=f"without it, a step would take {us(saves) / 1000:.3g} ms longer"
+            if use_bf16
+            else "bf16 does not make a step shorter",
         )
 
 

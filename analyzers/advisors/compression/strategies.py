@@ -1,7 +1,7 @@
-"""All ways to synchronise one gradient, as Espresso's decision tree has them (EuroSys 2023, §4.2).
+"""All strategies to synchronise one gradient in Espresso's decision tree (EuroSys 2023, §4.2).
 
-A strategy is a row of tasks. It compresses or not, on the GPU or the CPU, sends flat or first within each machine, by one
-collective or by two (a reduction, then its result), and compresses before any of these. The paper counts 4341 strategies
+A strategy is a sequence of tasks. It may compress on the GPU or the CPU, before any of its collectives; it communicates flat
+or first within each machine, by one collective or by two (a reduction, then its result). The paper counts 4341 strategies
 with GPU and CPU, and 174 with the GPU alone, of which 9 compress nothing.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Do(StrEnum):
-    """What a task does."""
+    """Action of a task."""
 
     COMPRESS = "compress"
     DECOMPRESS = "decompress"
@@ -19,9 +19,9 @@ class Do(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"
     REDUCE = "reduce"
     ALL_TO_ALL = "all_to_all"
-    """Of compressed gradients: each rank gets its part from all, and adds."""
+    """Of compressed gradients: each rank receives its shard from all ranks, and adds."""
     GATHER = "gather"
-    """Of compressed gradients: one rank gets all of them, and adds."""
+    """Of compressed gradients: one rank receives all of them, and adds."""
     ALL_GATHER = "all_gather"
     BROADCAST = "broadcast"
 
@@ -31,8 +31,8 @@ class Task(NamedTuple):
 
     do: Do
     where: str
-    """The device that compresses (`gpu`, `cpu`); of a collective the ranks that it joins: `all`, `intra` (one machine) or
-    `inter` (one rank of each machine)."""
+    """The device that compresses (`gpu`, `cpu`), or the ranks of a collective: `all`, `intra` (one machine) or `inter` (one
+    rank of each machine)."""
 
 
 Strategy = tuple[Task, ...]
@@ -40,11 +40,11 @@ Strategy = tuple[Task, ...]
 _Pair = tuple[Do, Do]
 _PLAIN: tuple[_Pair, ...] = ((Do.REDUCE_SCATTER, Do.ALL_GATHER), (Do.REDUCE, Do.BROADCAST))
 _COMPRESSED: tuple[_Pair, ...] = ((Do.ALL_TO_ALL, Do.ALL_GATHER), (Do.GATHER, Do.BROADCAST))
-"""The two ways to reduce by two collectives: the second follows from the first."""
+"""Pairs of collectives that reduce together: the first determines the second."""
 
 
 def strategies(devices: Sequence[str] = ("gpu", "cpu")) -> Iterator[Strategy]:
-    """Every strategy, once; `devices` are those that may compress and decompress."""
+    """Every strategy, once; `devices` may compress and decompress."""
     yield from _flat(devices)
     yield from _hierarchical(devices)
 
@@ -80,7 +80,7 @@ def _hierarchical(devices: Sequence[str]) -> Iterator[Strategy]:
 
 
 def _share_plain(second: Do, where: str, devices: Sequence[str]) -> Iterator[Strategy]:
-    """The second collective of a pair, of what is not compressed so far; all is plain in the end."""
+    """The second collective of a pair for uncompressed input; the output is uncompressed."""
     yield (Task(second, where),)
     for compress in _on(Do.COMPRESS, devices):
         for decompress in _on(Do.DECOMPRESS, devices):
@@ -88,7 +88,7 @@ def _share_plain(second: Do, where: str, devices: Sequence[str]) -> Iterator[Str
 
 
 def _share_compressed(second: Do, where: str, devices: Sequence[str]) -> Iterator[Strategy]:
-    """The second collective of a pair, of what is compressed so far."""
+    """The second collective of a pair for compressed input; the output is uncompressed."""
     for decompress in _on(Do.DECOMPRESS, devices):
         yield (Task(second, where), decompress)
         for rest in _share_plain(second, where, devices):
@@ -96,7 +96,7 @@ def _share_compressed(second: Do, where: str, devices: Sequence[str]) -> Iterato
 
 
 def _between_from_plain(second: Do, devices: Sequence[str]) -> Iterator[Strategy]:
-    """All between the two collectives within a machine, and the second of these, of what is plain after the first."""
+    """Tasks after an uncompressed first collective within a machine: between machines, then the second one within."""
     yield from _between_plain(second, devices)
     for compress in _on(Do.COMPRESS, devices):
         for rest in _between_compressed(second, devices):
@@ -123,7 +123,7 @@ def _between_compressed(second: Do, devices: Sequence[str]) -> Iterator[Strategy
 
 
 def _after_reduction(other: Do, second: Do, devices: Sequence[str]) -> Iterator[Strategy]:
-    """What follows the first collective between machines, whose result is plain."""
+    """Tasks after a first collective between machines with an uncompressed result."""
     for rest in _share_plain(second, "intra", devices):
         yield (Task(other, "inter"), *rest)
     for compress in _on(Do.COMPRESS, devices):
@@ -132,15 +132,15 @@ def _after_reduction(other: Do, second: Do, devices: Sequence[str]) -> Iterator[
 
 
 def is_executable(strategy: Strategy) -> bool:
-    """Whether the communication hook carries this strategy out (`esprof.elastic.compress`).
+    """Whether the communication hook can execute this strategy (`esprof.elastic.compress`).
 
-    It all-reduces what is plain, and gathers what is compressed or exchanges it by parts, all compressed by one device:
-    between all ranks, or between machines, whose ranks share the work by a reduce-scatter.
+    It all-reduces uncompressed gradients; it all-gathers compressed ones or exchanges them in shards, compressed by one
+    device. It does so among all ranks, or between machines whose ranks divide the work by a reduce-scatter.
     """
     is_shared = strategy[0] == Task(Do.REDUCE_SCATTER, "intra") and strategy[-1] == Task(Do.ALL_GATHER, "intra")
     middle, ranks = (strategy[1:-1], "inter") if is_shared else (strategy, "all")
-    by_parts = [Do.COMPRESS, Do.ALL_TO_ALL, Do.DECOMPRESS, Do.COMPRESS, Do.ALL_GATHER, Do.DECOMPRESS]
-    known = ([Do.ALL_REDUCE], [Do.COMPRESS, Do.ALL_GATHER, Do.DECOMPRESS], by_parts)
+    in_shards = [Do.COMPRESS, Do.ALL_TO_ALL, Do.DECOMPRESS, Do.COMPRESS, Do.ALL_GATHER, Do.DECOMPRESS]
+    known = ([Do.ALL_REDUCE], [Do.COMPRESS, Do.ALL_GATHER, Do.DECOMPRESS], in_shards)
     devices = {task.where for task in middle if task.do in (Do.COMPRESS, Do.DECOMPRESS)}
     among = {task.where for task in middle} - devices
     return among == {ranks} and len(devices) < 2 and [task.do for task in middle] in known

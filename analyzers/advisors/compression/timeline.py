@@ -1,8 +1,8 @@
-"""When gradients are synchronised: a recurrence over buckets in the order in which they become ready.
+"""End of the synchronisation of gradients, by a recurrence over buckets in the order in which they become ready.
 
-It stands for the replay of a graph (`esprof.replay`) in the search, which values very many choices; what the search
-answers is valued by replay again. It is Espresso's F(S) (EuroSys 2023, §4.3), with a server for each thing that handles one
-bucket at a time.
+The search evaluates very many choices with it in place of a replay of the graph (`esprof.replay`); its result is replayed
+afterwards. The recurrence is Espresso's F(S) (EuroSys 2023, §4.3), with a server for each resource that handles one bucket
+at a time.
 """
 
 from dataclasses import dataclass
@@ -14,29 +14,29 @@ from esprof.core.compiled import compiled_in_place
 
 
 class Costs(NamedTuple):
-    """What each option of each bucket takes, ns. N buckets in the order in which they become ready, C options."""
+    """Costs of each option of each bucket, ns. N buckets in the order in which they become ready, C options."""
 
     ready: np.ndarray
-    """When each bucket is ready if nothing is compressed, float64[N], ascending."""
+    """Time at which each bucket is ready if nothing is compressed, float64[N], ascending."""
     stall: np.ndarray
-    """float64[N, C], what an option takes of the lane that computes: all that is computed later comes as much later."""
+    """Time in the computing lane, which delays all later computation, float64[N, C]."""
     host: np.ndarray
-    """float64[N, C], what it takes of the host's CPUs, beside the computation, before the bucket is sent."""
+    """CPU time of the host before the bucket is sent, concurrent with computation, float64[N, C]."""
     link: np.ndarray
-    """float64[N, C], how long the link is taken. It sends one bucket at a time, in order."""
+    """Time on the link, which sends one bucket at a time, in order, float64[N, C]."""
     after: np.ndarray
-    """float64[N, C], what is left to do beside the computation once a bucket has arrived."""
+    """Time after a bucket has arrived, concurrent with computation, float64[N, C]."""
     computed: float
-    """When all is computed if nothing is compressed: no step ends sooner."""
+    """End of the computation if nothing is compressed: a lower bound of the step."""
     lost: np.ndarray
-    """float64[N, C], what an option loses, as a share of the square of the whole gradient."""
+    """Loss as a share of the square of the whole gradient, float64[N, C]."""
     may_lose: float
-    """What all buckets together may lose; infinite where that does not matter."""
+    """Largest loss of all buckets together; infinite if there is no limit."""
 
 
 @dataclass(frozen=True)
 class BucketTimeline:
-    """A choice is one option for each bucket, int64[N]."""
+    """The recurrence for given costs. A choice is one option for each bucket, int64[N]."""
 
     costs: Costs
 
@@ -47,26 +47,26 @@ class BucketTimeline:
         return count, options
 
     def end_ns(self, choice: np.ndarray) -> float:
-        """When the last bucket is synchronised and all is computed; infinite for a choice that loses too much."""
+        """Time at which all buckets are synchronised and all is computed, ns; infinite for a choice that loses too much."""
         return float(_end(self.costs, choice))
 
     def free(self) -> "BucketTimeline":
-        """The same with compression that costs nothing and may lose all: only sending takes time."""
+        """The same timeline with free compression and unlimited loss: only the link takes time."""
         nothing = np.zeros(self.shape)
         return BucketTimeline(self.costs._replace(stall=nothing, host=nothing, after=nothing, may_lose=np.inf))
 
     def best_move(self, choice: np.ndarray, movable: np.ndarray) -> np.ndarray:
-        """`choice` with the best change of one of the buckets of `movable`, bool[N]; as it is where none is better."""
+        """`choice` with the best change of one bucket of `movable`, bool[N]; unchanged if no change is better."""
         moved = choice.copy()
         _move(self.costs, moved, movable)
         return moved
 
     def before_bubble(self, choice: np.ndarray) -> np.ndarray:
-        """bool[N], mask of the buckets that are sent before the link waits for another one: to compress these only makes it
-        wait longer (Espresso, §4.4.2, property 1)."""
+        """Mask of the buckets after which the link still waits for another one, bool[N]. To compress these only makes the
+        link wait longer (Espresso, §4.4.2, property 1)."""
         waits = np.zeros(len(choice), bool)
         _find_waits(self.costs, choice, waits)
-        # Whether the link waits for any bucket behind each.
+        # Whether the link waits for this bucket or any later one.
         later = np.logical_or.accumulate(waits[::-1])[::-1]
         return np.append(later[1:], False)
 
@@ -87,7 +87,7 @@ def _end(costs: Costs, choice: np.ndarray) -> float:
 
 @compiled_in_place
 def _move(costs: Costs, choice: np.ndarray, movable: np.ndarray) -> None:
-    best, which, what = _end(costs, choice), -1, -1
+    best, best_bucket, best_option = _end(costs, choice), -1, -1
     for bucket in range(len(choice)):
         if movable[bucket]:
             old = choice[bucket]
@@ -95,10 +95,10 @@ def _move(costs: Costs, choice: np.ndarray, movable: np.ndarray) -> None:
                 choice[bucket] = option
                 end = _end(costs, choice)
                 if end < best:
-                    best, which, what = end, bucket, option
+                    best, best_bucket, best_option = end, bucket, option
             choice[bucket] = old
-    if which >= 0:
-        choice[which] = what
+    if best_bucket >= 0:
+        choice[best_bucket] = best_option
 
 
 @compiled_in_place

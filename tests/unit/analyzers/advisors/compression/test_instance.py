@@ -85,15 +85,15 @@ def test_the_engine_values_the_answer(tmp_path, monkeypatch):
     ("changes", "reason"),
     [
         ({"compressor": None}, "not a published one"),
-        ({"compressor": "unheard of"}, "are not known"),
+        ({"compressor": "unheard of"}, "are unknown"),
         ({"ready_gap_us": [0]}, "2 tensors and 1 times"),
-        ({"ready_gap_us": [0, -1]}, "no instance"),
-        ({"tensors": []}, "no instance"),
-        ({"options": [0, 4]}, "no instance"),
-        ({"tensors": [{"name": "w", "numel": 0}] * 2}, "no instance"),
+        ({"ready_gap_us": [0, -1]}, "not an instance"),
+        ({"tensors": []}, "not an instance"),
+        ({"options": [0, 4]}, "not an instance"),
+        ({"tensors": [{"name": "w", "numel": 0}] * 2}, "not an instance"),
     ],
 )
-def test_what_is_no_instance_is_told(tmp_path, changes, reason):
+def test_invalid_instances_are_rejected_with_a_reason(tmp_path, changes, reason):
     with pytest.raises(InputError, match=reason):
         instance.solve(written(tmp_path, **changes), as_shipped=False)
 

@@ -69,7 +69,7 @@ def test_no_choice_ends_sooner(timeline):
 @given(st.one_of(timelines(), with_budgets()))
 def test_what_is_put_together_gives_a_lower_bound(timeline):
     best = min(timeline.end_ns(one) for one in every_choice(timeline))
-    found = search(timeline, sizes_of(timeline), kept=2)
+    found = search(timeline, sizes_of(timeline), max_partial=2)
     assert found.least_ns <= best <= found.end_ns
     assert found.end_ns <= found.least_ns * (1 + found.gap) + 1e-6
 
