@@ -62,7 +62,7 @@ def test_the_proof_of_a_modified_plan_is_rejected(run, tmp_path):
     plan.write_text(json.dumps(done))
     checked = esprof("recommend", "--check", plan)
     assert checked.returncode == 1
-    assert "called the least" in checked.stderr
+    assert "the optimum that the plan states" in checked.stderr
 
 
 JOBS_FILE = """

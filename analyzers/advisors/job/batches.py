@@ -1,7 +1,7 @@
-"""Unequal batches for plain data-parallel training on unlike devices: the slowest rank then takes as long as the others.
+"""Unequal batches for plain data-parallel training on unequal devices, so that all ranks take the same time.
 
-The same optimum as for ESTs, with samples in their place. DDP takes the mean of the ranks' gradients as if all had as many
-samples: each rank's loss must be weighed by its share, so that the training script changes.
+The optimum is that of ESTs, with samples in place of ESTs. DDP averages the ranks' gradients as if all had the same number
+of samples: the training script must weight each rank's loss by its share.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.selections import cpu_work, gpu_work
 
 _MIN_GAIN_IN_ERRORS = 2.0
-"""Errors of a prediction that a gain must be worth at least."""
+"""Smallest gain worth a change, as a multiple of the prediction's error."""
 
 _TERM = "balance"
-"""The what-if that is most like this change: what it is known to be off by counts here."""
+"""The what-if term most similar to this change: its known error applies."""
 
 
 class RankBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,13 +33,13 @@ class RankBatch(msgspec.Struct, frozen=True, kw_only=True):
     samples_now: int
     samples: int
     weight: float
-    """By which its mean loss is multiplied before the backward pass: its samples, over the mean of all ranks'."""
+    """Factor of the rank's mean loss before the backward pass: its samples divided by the ranks' mean."""
     busy_us: float
-    """What its computing takes in a step now, without waiting."""
+    """Time of its computation in a present step, without waiting, us."""
 
 
 class BatchAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """How many samples each rank should have, at the same number in all."""
+    """Number of samples that each rank should have; their total stays the same."""
 
     schema: Literal["esprof.advice/1"] = "esprof.advice/1"
     objective: Literal["step-time"] = "step-time"
@@ -51,22 +51,22 @@ class BatchAdvice(msgspec.Struct, frozen=True, kw_only=True):
     gain_pct: float
     error_pct: float
     is_worth_it: bool
-    """Whether the gain is at least twice what the prediction may be off."""
+    """Whether the gain is at least twice the prediction's error."""
     decision: tuple[RankBatch, ...]
     samples_below: int
-    """Samples that all ranks together end in any shorter time, by computing: fewer than a step has."""
+    """Samples that all ranks together compute in any shorter time: fewer than a step has."""
     warnings: tuple[str, ...] = (
-        "this changes the training script: batches by rank, and each rank's loss multiplied by its weight",
-        "that a rank's computing grows with its samples is assumed; `esprof probe --vary` measures it",
+        "the training script must change: batches differ by rank, and each rank's loss is multiplied by its weight",
+        "the time of computation is assumed to be proportional to the samples; `esprof probe --vary` measures it",
     )
     not_modelled: tuple[str, ...] = (
         "BatchNorm, whose statistics depend on each rank's batch",
-        "memory of larger batches",
+        "the memory of larger batches",
     )
 
 
 def advise_batches(replayed: Replayed) -> BatchAdvice:
-    """The batches of the shortest step. Raises EsprofError where the run does not tell how many samples a rank has."""
+    """The batches of the shortest step. Raises EsprofError if a rank's number of samples is unknown."""
     pricer, run = replayed.pricer, replayed.run
     if pricer.too_far_off:
         raise EsprofError(pricer.too_far_off, path=run.path)
@@ -74,7 +74,7 @@ def advise_batches(replayed: Replayed) -> BatchAdvice:
     busy = [_busy_ns(replayed, rank) for rank in pricer.dfg.marks.ranks]
     if len(samples) < 2 or run.missing_ranks or not all(samples) or not all(busy):
         raise EsprofError(
-            "does not tell which EST ran where, nor of all ranks how many samples they had and that they computed",
+            "records neither the assignment of ESTs nor the number of samples and the computation of every rank",
             path=run.path,
             remedy="Record a job whose ranks load batches, or one of ElasticTrainer(telemetry=RUN).",
         )
@@ -105,14 +105,14 @@ def advise_batches(replayed: Replayed) -> BatchAdvice:
 
 
 def _samples(replayed: Replayed, rank: Rank) -> int:
-    """Samples of the rank in a steady step, 0 where that is not known or differs."""
+    """Samples of the rank in a steady-state step; 0 if unknown, or if steps differ."""
     steps = replayed.run.steps(rank)
     mine = steps.ints("samples")[np.isin(steps.ints("step"), replayed.steps.steady)]
     return int(mine[0]) if len(mine) and mine[0] > 0 and (mine == mine[0]).all() else 0
 
 
 def _computing(replayed: Replayed) -> np.ndarray:
-    """Mask of what grows with the batch: the work of GPUs, or of the CPUs where nothing runs on a GPU."""
+    """Mask of the nodes that grow with the batch: GPU work, or CPU work if the job uses no GPU, bool[nodes]."""
     dfg = replayed.pricer.dfg
     if dfg.has_gpu():
         return gpu_work(dfg)

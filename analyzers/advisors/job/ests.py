@@ -1,4 +1,4 @@
-"""Which ESTs of one elastic job should run on which rank: from its Run, and proven by its own replay."""
+"""Advise an assignment of the ESTs of one elastic job to ranks, from its Run and its own replay."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,26 +33,26 @@ from esprof.run.run import Exchange
 _TERM = "assign"
 
 _MIN_GAIN_IN_ERRORS = 2.0
-"""Errors of a prediction that a gain must be worth at least, for a plan to be made of it."""
+"""Smallest gain for which a plan is made, as a multiple of the prediction's error."""
 
 _MAX_ROUNDS = 3
-"""How often the best assignment so far is varied."""
+"""Most rounds in which the best assignment so far is varied."""
 
 _ROUNDING_SHARE = 1e-6
-"""What times in a plan are rounded by, relative, and more."""
+"""Relative tolerance for the rounding of times in a plan."""
 
 _MAX_MEASURED = 4
-"""Assignments beside the present one of which the exchange is measured."""
+"""Most assignments, in addition to the present one, whose exchange is measured."""
 _MAX_LONGER_SHARE = 0.25
-"""So much longer than now, relative, a step may be predicted without a measurement and turn out to be shorter with one."""
+"""Largest relative increase of the predicted step at which an assignment is still worth a measurement."""
 
 _MAX_RANKS_VARIED = 6
-"""Ranks that an EST is taken from, and given to, in each such round: the slowest and the fastest."""
+"""Number of slowest ranks that give up an EST, and of fastest ranks that receive one, in each round."""
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """An assignment, and its price."""
+    """An assignment with its predicted steps."""
 
     assignment: Assignment
     price: Price
@@ -72,12 +72,12 @@ class _AssignmentPrices:
 
     @property
     def measured(self) -> list[Assignment]:
-        """The assignments whose exchange was measured; none where there is nothing to hold them against."""
+        """The assignments whose exchange was measured; none unless the present one and another were measured."""
         return list(self._took) if self._est_load.assignment in self._took and len(self._took) > 1 else []
 
     @property
     def known(self) -> list[_Tried]:
-        """All that were priced, the shortest step first."""
+        """All priced assignments, the shortest step first."""
         return sorted(self._known.values(), key=lambda one: one.step_ns)
 
     def of(self, assignment: Assignment) -> _Tried:
@@ -92,7 +92,7 @@ class _AssignmentPrices:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is known of an elastic job and its ranks."""
+    """An elastic job: its load, its devices, and the prices of assignments."""
 
     est_load: EstLoad
     devices: list[Device]
@@ -101,7 +101,7 @@ class _Job:
 
     @classmethod
     def of(cls, replayed: Replayed, exchanges: Sequence[Exchange] = ()) -> "_Job":
-        """Raises EsprofError where the run does not tell what is needed."""
+        """Raises EsprofError if the run lacks necessary data."""
         pricer = replayed.pricer
         if pricer.too_far_off:
             raise EsprofError(pricer.too_far_off, path=replayed.run.path)
@@ -118,7 +118,7 @@ class _Job:
         return Assignment.even(self.est_load.assignment.n_est, self.est_load.assignment.world)
 
     def best(self) -> _Tried:
-        """The shortest step that was found; of measured assignments, where there are such."""
+        """The assignment with the shortest step found, among the measured ones if there are any."""
         now = self.est_load.assignment
         if self.prices.measured:
             return min(map(self.prices.of, (now, *self.prices.measured)), key=lambda one: one.step_ns)
@@ -128,8 +128,8 @@ class _Job:
 
 
 def shortlist(replayed: Replayed) -> tuple[Assignment, ...]:
-    """The assignments of which the exchange is worth a measurement: the present one first, then those whose steps are
-    predicted to be the shortest, or hardly longer than now. Raises EsprofError as `advise_ests` does."""
+    """The assignments whose exchange is worth a measurement: the present one, then those with the shortest predicted steps.
+    Raises EsprofError as `advise_ests` does."""
     job = _Job.of(replayed)
     job.best()
     now, most_ns = job.est_load.assignment, (1 + _MAX_LONGER_SHARE) * replayed.pricer.step_ns
@@ -144,14 +144,17 @@ def advise_ests(
     known_error: float | None = None,
     exchanges: Sequence[Exchange] = (),
 ) -> EstAdvice:
-    """The assignment of the shortest predicted step. The exact optimum of the slowest rank's computing comes first; replay
-    with its transfers decides between it, what there is now, an even split, and their neighbours. `inventory` are devices
-    that the job could have, by type: part of a device's name in the run, or `rank 3` for one like that rank's.
-    `known_error` is how far predictions of this very job may be off, as a share of a step, for who knows; else it is that
-    of such predictions for other jobs. Where the job has measured the `exchanges` of some assignments (`shortlist`), one of
-    these is advised, and its transfers are priced by that.
+    """Advise the assignment with the shortest predicted step.
 
-    Raises EsprofError where the run does not tell what is needed, UsageError for a type that the job has not run on.
+    Candidates are the exact optimum of the slowest rank's computation, the present assignment, an even split, and neighbours
+    of the best; replay, which includes communication, decides. If the job has measured the `exchanges` of some assignments
+    (`shortlist`), the advised one is among these, and the measurements give its communication time.
+
+    `inventory` has the devices that the job could use, by type: a substring of a device's name in the run, or `rank 3` for
+    one like that rank's. `known_error` is the error of predictions for this job, as a share of a step; by default that of
+    predictions for other jobs.
+
+    Raises EsprofError if the run lacks necessary data, UsageError for a type on which the job has not run.
     """
     job, pricer = _Job.of(replayed, exchanges), replayed.pricer
     est_load, devices, optimum = job.est_load, job.devices, job.optimum
@@ -206,7 +209,7 @@ def _devices(replayed: Replayed, est_load: EstLoad) -> list[Device]:
 
 
 def _kinds(replayed: Replayed, devices: Sequence[Device], inventory: Inventory) -> dict[str, Device]:
-    """What an EST takes on each type, on average over the ranks that have it. Memory is needed for one, however many run."""
+    """Mean cost of an EST on each type, over the ranks with such a device. ESTs of a device share the memory of one."""
     found = {}
     needed = max((meta.peak_memory for meta in replayed.run.meta.ranks if meta.peak_memory is not None), default=None)
     for kind in inventory.devices:
@@ -214,7 +217,7 @@ def _kinds(replayed: Replayed, devices: Sequence[Device], inventory: Inventory) 
         if not like:
             known = ", ".join(sorted({device.kind for device in devices}))
             raise UsageError(
-                f"what an EST takes on {kind} is not known: no rank of this run has one",
+                f"the cost of an EST on {kind} is unknown: no rank of this run has such a device",
                 remedy=f"Its ranks have: {known}. A name such as 'rank 0' means a device like that rank's.",
             )
         found[kind] = Device(
@@ -229,10 +232,10 @@ def _kinds(replayed: Replayed, devices: Sequence[Device], inventory: Inventory) 
 
 
 def _on_fewer(devices: Sequence[Device], n_est: int) -> Iterator[Assignment]:
-    """The optima of the fastest ranks alone: all but one, half, a quarter, and so on to one. Single moves do not lead there,
-    since a rank's gradient travels as long as it has one EST."""
+    """The optima of only the fastest ranks: all but one, half, a quarter, and so on down to one. Moves of single ESTs do not
+    reach them: a rank sends its gradient until it has no EST left."""
     order = sorted(range(len(devices)), key=lambda at: devices[at].est_s)
-    sizes = {len(devices) - 1} | {len(devices) >> shift for shift in range(1, len(devices).bit_length())}
+    sizes = {len(devices) - 1} | {len(devices) >> halvings for halvings in range(1, len(devices).bit_length())}
     for size in sorted(sizes - {0}):
         chosen = sorted(order[:size])
         found = fewest_seconds([devices[at] for at in chosen], n_est)
@@ -241,7 +244,7 @@ def _on_fewer(devices: Sequence[Device], n_est: int) -> Iterator[Assignment]:
 
 
 def _varied(best: _Tried, devices: Sequence[Device], prices: _AssignmentPrices) -> _Tried:
-    """The best assignment that single ESTs moved from slow ranks to fast ones lead to."""
+    """The best assignment reached from `best` by moving single ESTs from slow ranks to fast ones."""
     for _ in range(_MAX_ROUNDS):
         neighbours = [prices.of(one) for one in _neighbours(best.assignment, devices)]
         better = min([best, *neighbours], key=lambda one: one.step_ns)
@@ -283,16 +286,16 @@ def _rank_plans(
 def _warnings(ranks: Sequence[RankPlan], advised: Assignment) -> Iterator[str]:
     unknown = [plan.rank for plan in ranks if not plan.now and plan.advised]
     if unknown:
-        yield f"{readable.ranks(unknown)} ran no EST: what one takes there is assumed from what the update takes"
+        yield f"{readable.ranks(unknown)} ran no EST: the cost of one there is estimated from the update"
     assumed = [plan.rank for plan in ranks if plan.est_from == "assumed" and plan.now and len(plan.advised) > 1]
     if assumed:
-        yield f"{readable.ranks(assumed)} ran one EST: what a second one takes there is assumed from the other ranks"
+        yield f"{readable.ranks(assumed)} ran one EST: the cost of a second one there is estimated from the other ranks"
     idle = [plan.rank for plan in ranks if not plan.advised]
     kinds = sorted({plan.device or "unknown" for plan in ranks})
     if len(kinds) > 1:
-        yield f"{', '.join(kinds)} may round differently: an EST that moves from one to another may change the bits"
+        yield f"{', '.join(kinds)} may round differently: an EST that moves between them may compute other bits"
     if idle:
-        yield f"{readable.ranks(idle)} {readable.verb('are', idle)} left without ESTs: the step is shorter without"
+        yield f"{readable.ranks(idle)} {readable.verb('are', idle)} left without ESTs, which makes the step shorter"
 
 
 def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:
@@ -320,17 +323,17 @@ def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:
         baselines_us=advice.baselines,
     )
     changes_bits = len({plan.device for plan in ranks}) > 1
-    part = section_of(replayed, body, promise, applies="live", changes_bits=changes_bits)
-    return plan_of(replayed, advice.certificate.n_est, PlanParts(assignment=part))
+    section = section_of(replayed, body, promise, applies="live", changes_bits=changes_bits)
+    return plan_of(replayed, advice.certificate.n_est, PlanParts(assignment=section))
 
 
 def check_plan(plan: Plan) -> None:
     """Verify by arithmetic that no counts make the slowest rank faster than the optimum that the plan states. Raises
-    MismatchError where they do."""
-    part = plan.parts.assignment
-    if part is None:
+    MismatchError otherwise."""
+    section = plan.parts.assignment
+    if section is None:
         return
-    body = part.body
+    body = section.body
     devices = [
         Device(
             name=f"rank {cost.rank}",
@@ -345,13 +348,15 @@ def check_plan(plan: Plan) -> None:
     below = ends_within(devices, plan.job.n_est, shorter_s)
     if below >= plan.job.n_est:
         raise MismatchError(
-            f"the ranks end {below} ESTs within less than the {body.compute_us / 1000:g} ms that are called the least"
+            f"the ranks complete {below} ESTs in less than {body.compute_us / 1000:g} ms, the optimum that the plan states"
         )
     if body.ests_below != below:
-        raise MismatchError(f"the ranks end {below} ESTs in any shorter time, and {body.ests_below} are stated")
+        raise MismatchError(
+            f"the ranks complete {below} ESTs in any shorter time, but the plan states {body.ests_below}"
+        )
     longest = step_s(devices, [len(ests) for ests in body.ests])
     if longest * NS_PER_S / NS_PER_US < body.compute_us * (1 - _ROUNDING_SHARE):
-        raise MismatchError("the plan's own counts take less than what is called the least")
+        raise MismatchError("the counts of the plan take less time than the optimum that it states")
 
 
 def _us(seconds: float) -> float:

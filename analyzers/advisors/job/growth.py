@@ -1,7 +1,7 @@
-"""Whether more or other devices are worth having for one elastic job, and which numbers of ESTs use them well.
+"""Advice on more or other devices for one elastic job, and on numbers of ESTs that use them well.
 
-EasyScale (SC 2023, §4.2) ranks proposals "n more devices of a type" by the speed-up that each of them brings. Whole ESTs
-make that uneven: two more may bring more than twice what one does.
+EasyScale (SC 2023, §4.2) ranks proposals of "n more devices of a type" by the speedup per device. ESTs are indivisible, so
+two more devices may bring more than twice as much as one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from esprof.core.errors import UsageError
 from esprof.core.types import Bytes
 
 _MAX_WASTE_SHARE = 0.30
-"""EasyScale accepts no larger share of idle devices."""
+"""Largest share of idle capacity of an accepted proposal, as in EasyScale."""
 
 _MAX_SIZES_SHOWN = 8
 
@@ -23,39 +23,39 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     count: int
     memory_gb: float | None = None
-    """Of each; None where that is no limit."""
+    """Memory of each device, 10^9 bytes; None if it is no limit."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices that there are, by type, and what a job may have of them."""
+    """The available devices by type, and limits on a job's use of them."""
 
     devices: dict[str, int | Model]
     max_devices: int | None = None
     single_type: bool = False
-    """Whether all must be of one type, so that all compute the same bits."""
+    """Whether all devices must be of one type, so that all compute the same bits."""
 
     @property
     def counts(self) -> dict[str, int]:
         return {kind: one if isinstance(one, int) else one.count for kind, one in self.devices.items()}
 
     def has_room(self, kind: str, needed: Bytes | None) -> bool:
-        """Whether so many bytes fit into the memory of a device."""
+        """Whether `needed` bytes fit into the memory of a device; True if either is unknown."""
         one = self.devices[kind]
         known = isinstance(one, Model) and one.memory_gb is not None and needed is not None
         return not known or needed <= one.memory_gb * 1e9  # type: ignore[operator, union-attr]
 
 
 class GrowthProposal(msgspec.Struct, frozen=True, kw_only=True):
-    """So many devices more of one type."""
+    """Additional devices of one type."""
 
     kind: str
     devices: int
     compute_us: float
-    """Of the slowest device, then."""
+    """Predicted time of the slowest device."""
     gain_pct: float
-    """What that falls by."""
+    """Reduction of that time."""
     gain_each_pct: float
-    """Of that, what each of the new devices brings."""
+    """Gain in speed per new device."""
 
 
 class GoodCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,22 +67,22 @@ class GoodCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """What an inventory offers a job. Times are of computing alone: links to devices that the job never had are unknown."""
+    """Devices of an inventory that would help a job. Times are of computation only: links to new devices are unknown."""
 
     compute_us: float
-    """Of the slowest device, on the best devices of the inventory."""
+    """Time of the slowest device, on the best devices of the inventory."""
     devices: dict[str, int]
-    """How many of each type that takes."""
+    """Number of the best devices, by type."""
     ests: dict[str, tuple[int, ...]]
     """ESTs of each of them."""
     waste_pct: float
     fewest: dict[str, int]
-    """The fewest devices within `within_pct` of that."""
+    """The fewest devices whose time is within `within_pct` of `compute_us`, by type."""
     within_pct: float
     proposals: tuple[GrowthProposal, ...]
-    """From what the job has now, the most for each device first."""
+    """Additions to the job's present devices, the largest gain per device first."""
     good_counts: tuple[GoodCount, ...]
-    """Numbers of ESTs near the job's that leave less idle, on all devices; a change of the training."""
+    """Numbers of ESTs near the job's with less idle capacity on all devices. They change the training."""
 
 
 def growth(
@@ -92,16 +92,15 @@ def growth(
     n_est: int,
     within_pct: float = 5.0,
 ) -> Growth:
-    """What an inventory offers a job that has the devices `now`; `kinds` is what it takes on each type, with `most` 0 where
-    it does not fit.
+    """Advise a job that has the devices `now`; `kinds` has its costs on each type, with `most` 0 if it does not fit.
 
-    Raises UsageError where the inventory cannot run the job.
+    Raises UsageError if the inventory cannot run the job.
     """
     pool, best = _best(kinds, inventory, n_est)
     few = fewest_devices(pool, n_est, best.step_s * (1 + within_pct / 100)) or best.ests
     used = [(device.kind, count) for device, count in zip(pool, best.ests, strict=True) if count]
-    offers = _proposals(now, kinds, inventory, n_est)
-    proposals = sorted(offers, key=lambda one: (-one.gain_each_pct, -one.devices, one.kind))
+    found = _proposals(now, kinds, inventory, n_est)
+    proposals = sorted(found, key=lambda one: (-one.gain_each_pct, -one.devices, one.kind))
     return Growth(
         compute_us=_us(best.step_s),
         devices=_counted(kind for kind, _ in used),
@@ -115,7 +114,7 @@ def growth(
 
 
 def _best(kinds: Mapping[str, Device], inventory: Inventory, n_est: int) -> tuple[list[Device], EstCounts]:
-    """The devices to choose from, and the best counts on them: of all types, or of the best one."""
+    """The devices to choose from, of all types or of the best one, and the best counts on them."""
     pools = [[kinds[kind]] * min(count, n_est) for kind, count in inventory.counts.items()]
     if not inventory.single_type:
         pools = [[device for pool in pools for device in pool]]
@@ -154,7 +153,7 @@ def _proposals(
 
 
 def _good_counts(pool: Sequence[Device], n_est: int, most_devices: int | None) -> Iterator[GoodCount]:
-    """Up to twice as many ESTs, where fewer than any smaller number around leave less idle."""
+    """Numbers of ESTs, up to twice the job's, with less idle capacity than any smaller one from the job's on."""
     least = waste(pool, fewest_seconds(pool, n_est, most_devices).ests)
     found = 0
     for count in range(n_est + 1, 2 * n_est + 1):

@@ -1,8 +1,8 @@
-"""How many logical workers (ESTs) each device should run, so that the slowest device is as fast as can be.
+"""The number of logical workers (ESTs) per device that minimises the time of the slowest device.
 
-EasyScale (SC 2023, §4.2) counts, for devices that run A_i ESTs at C_i a second, a step of max A_i / C_i, and searches over
-candidates. Here the optimum is exact, counts may differ between devices of one type, and the last EST of a device, beside
-which gradients travel, may take longer than the others.
+EasyScale (SC 2023, §4.2) models the step of devices that run A_i ESTs at C_i per second as max A_i / C_i, and searches over
+candidates. Here the optimum is exact, counts may differ between devices of one type, and a device's last EST, which overlaps
+the communication of gradients, may take longer than the others.
 """
 
 from collections.abc import Sequence
@@ -13,46 +13,46 @@ import numpy as np
 from esprof.core.errors import UsageError
 
 _ROUNDING_SHARE = 1e-9
-"""Times that differ by no more than this share are the same: sums of the same terms in another order."""
+"""Relative difference up to which times are equal: sums of the same terms in a different order."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device, and what an EST of the job takes on it."""
+    """A device, and the time of the job's ESTs on it."""
 
     name: str
     kind: str
     est_s: float
-    """Seconds of an EST that is not the device's last, with the switch from one to the next."""
+    """Seconds of an EST that is not the device's last, including the switch to the next one."""
     last_s: float
     """Seconds of its last EST."""
     update_s: float = 0.0
-    """Seconds of what follows the ESTs, such as the optimizer, whether the device runs any or not."""
+    """Seconds of work after the ESTs, such as the optimizer, which a device without ESTs runs as well."""
     most: int | None = None
-    """Most ESTs that it may run, 0 where one does not fit into its memory; None for any number."""
+    """Most ESTs that it may run, 0 if one does not fit into its memory; None for no limit."""
 
     def step_s(self, ests: int) -> float:
-        """Seconds of a step with so many ESTs."""
+        """Seconds of a step with this number of ESTs."""
         return self.update_s + (self.last_s + (ests - 1) * self.est_s if ests else 0.0)
 
 
 @dataclass(frozen=True)
 class EstCounts:
-    """How many ESTs each device runs."""
+    """Number of ESTs of each device, with a certificate of optimality."""
 
     ests: tuple[int, ...]
     step_s: float
-    """Seconds that the slowest device takes."""
+    """Seconds of the slowest device."""
     ests_below: int
-    """ESTs that the devices together end within any shorter step: fewer than the job has, so none is shorter. 0 where what
-    follows the ESTs takes one of them as long by itself."""
+    """ESTs that the devices together complete in any shorter step. It is less than the job has, so no step is shorter. 0 if
+    the work after the ESTs alone takes as long on some device."""
 
 
 def fewest_seconds(devices: Sequence[Device], n_est: int, most_devices: int | None = None) -> EstCounts:
-    """The counts of the shortest step on at most `most_devices` of the devices: exact, since a step can only be as long as
-    some device takes for some count.
+    """The counts of the shortest step on at most `most_devices` of the devices. Exact: the search covers all possible
+    durations, each that of some device with some count.
 
-    Raises UsageError where the devices may not run as many ESTs.
+    Raises UsageError if the devices cannot run `n_est` ESTs.
     """
     pool = _Pool(devices, n_est, most_devices)
     if (room := pool.ends_within(np.inf)) < n_est:
@@ -70,7 +70,7 @@ def fewest_seconds(devices: Sequence[Device], n_est: int, most_devices: int | No
 
 
 def fewest_devices(devices: Sequence[Device], n_est: int, within_s: float) -> tuple[int, ...] | None:
-    """The counts that take the fewest devices of those whose step takes no longer than this; None where none does."""
+    """The counts on the fewest devices whose step takes at most `within_s` seconds; None if no counts do."""
     pool = _Pool(devices, n_est, None)
     counts = pool.counts(within_s)
     taken, found = 0, [0] * len(devices)
@@ -83,27 +83,28 @@ def fewest_devices(devices: Sequence[Device], n_est: int, within_s: float) -> tu
 
 
 def ends_within(devices: Sequence[Device], n_est: int, seconds: float) -> int:
-    """ESTs that the devices together end in a step of so many seconds; 0 where not all end what follows the ESTs."""
+    """ESTs that the devices together complete within `seconds`; 0 if a device cannot even complete the work after the
+    ESTs."""
     if seconds < max(device.update_s for device in devices):
         return 0
     return _Pool(devices, n_est, None).ends_within(seconds)
 
 
 def step_s(devices: Sequence[Device], ests: Sequence[int]) -> float:
-    """Seconds of a step with these counts: those of the slowest device."""
+    """Seconds of a step with these counts, on the slowest device."""
     return max(device.step_s(count) for device, count in zip(devices, ests, strict=True))
 
 
 def waste(devices: Sequence[Device], ests: Sequence[int]) -> float:
-    """Share of what the devices could do that these counts leave idle (EasyScale's waste %, SC 2023, §4.2)."""
+    """Share of the devices' capacity that is idle with these counts (EasyScale's waste %, SC 2023, §4.2)."""
     return 1 - sum(ests) / (step_s(devices, ests) * sum(1 / device.est_s for device in devices))
 
 
 def in_ranges(ests: Sequence[int]) -> list[list[int]]:
     """Contiguous EST numbers for these counts.
 
-    Gradients are added along a binary tree over the numbers, and each whole subtree of a device travels as one: those whose
-    lengths hold the largest powers of two come first, so that they begin at multiples of them.
+    Gradients are added along a binary tree over the numbers, and each complete subtree on a device is sent as one. Ranges
+    with lengths divisible by larger powers of two come first, so that they start at multiples of them.
     """
     found: list[list[int]] = [[] for _ in ests]
     start = 0
@@ -125,13 +126,13 @@ class _Pool:
         self._taken = len(devices) if most_devices is None else most_devices
 
     def counts(self, seconds: float) -> np.ndarray:
-        """Most ESTs that each device ends within so many seconds, int[devices]."""
+        """Most ESTs that each device completes within `seconds`, int[devices]."""
         with np.errstate(invalid="ignore"):
             more = np.floor((seconds * (1 + _ROUNDING_SHARE) - self._first) / self._est)
         return np.clip(np.where(np.isinf(seconds), self._most, more + 1), 0, self._most).astype(int)
 
     def chosen(self, seconds: float) -> list[int]:
-        """The same of the devices that are taken: those that end most."""
+        """`counts` with only the devices that complete most, up to the allowed number of devices."""
         counts = self.counts(seconds)
         counts[np.argsort(-counts, kind="stable")[self._taken :]] = 0
         chosen: list[int] = counts.tolist()
@@ -141,7 +142,7 @@ class _Pool:
         return sum(self.chosen(seconds))
 
     def possible_s(self) -> np.ndarray:
-        """Every length that a step may have, s, ascending."""
+        """Every possible duration of a step, s, ascending."""
         unlike = np.unique(np.stack([self._first, self._est]), axis=1)
         times = np.unique((unlike[0][:, None] + unlike[1][:, None] * np.arange(self._n_est)).ravel())
         found: np.ndarray = np.maximum(times, self._idle_s)
@@ -149,9 +150,9 @@ class _Pool:
 
 
 def _without_surplus(devices: Sequence[Device], ests: list[int], n_est: int) -> list[int]:
-    """Counts without what is more than `n_est`: those that end last give up one each, until none is too many.
+    """Reduce the counts to `n_est` in total: the devices that end last give up one EST each, repeatedly.
 
-    Of equals first those whose count becomes a multiple of a larger power of two.
+    Of equal devices, those whose count becomes a multiple of a larger power of two come first.
     """
     found = list(ests)
     while (surplus := sum(found) - n_est) > 0:
@@ -164,5 +165,5 @@ def _without_surplus(devices: Sequence[Device], ests: list[int], n_est: int) -> 
 
 
 def _alignment(count: int) -> int:
-    """The largest power of two that divides it; 0 counts as aligned to all."""
+    """The largest power of two that divides `count`; 0 is aligned to all."""
     return count & -count if count else 1 << 30

@@ -30,5 +30,5 @@ def test_like_ranks_keep_what_they_have():
 
 
 def test_one_rank_has_nobody_to_share_with():
-    with pytest.raises(EsprofError, match="how many samples"):
+    with pytest.raises(EsprofError, match="number of samples"):
         advise_batches(Replayed.of(elastic_run([[0]], (10_000,), tells=False)))

@@ -148,7 +148,7 @@ def test_other_devices_by_their_names():
     assert found.devices == {"V100": 2, "rank 1": 1}
     assert found.ests == {"V100": (3, 4), "rank 1": (1,)}
     assert {one.kind for one in found.proposals} <= {"V100", "rank 1"}
-    with pytest.raises(UsageError, match="what an EST takes on H100 is not known"):
+    with pytest.raises(UsageError, match="the cost of an EST on H100 is unknown"):
         advise_ests(Replayed.of(run), Inventory(devices={"H100": 1}))
 
 
