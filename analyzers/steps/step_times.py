@@ -126,15 +126,15 @@ def step_times(job: RecordedJob, findings: Sequence[Finding] = ()) -> StepTimes 
 
 def _steps(job: JobSteps) -> tuple[np.ndarray, np.ndarray]:
     """(numbers of the steps that all ranks have, ascending, int64[steps]; the role of each, str[steps])."""
-    beside = len(ROLES) - 1
-    number_of: dict[str | None, int] = {role: number for number, role in enumerate(ROLES[:beside])}
+    excluded = len(ROLES) - 1
+    number_of: dict[str | None, int] = {role: number for number, role in enumerate(ROLES[:excluded])}
     ranks = []
     for rank in job.run.ranks:
-        roles = [number_of.get(phase, beside) for phase in job.phases(rank).tolist()]
+        roles = [number_of.get(phase, excluded) for phase in job.phases(rank).tolist()]
         ranks.append(dict(zip(job.table(rank).ints("step").tolist(), roles, strict=True)))
     first = min(min(of) for of in ranks)
     steps = sorted(set(ranks[0]).intersection(*ranks[1:]))
-    of_job = [beside if step == first else max(of[step] for of in ranks) for step in steps]
+    of_job = [excluded if step == first else max(of[step] for of in ranks) for step in steps]
     return np.array(steps, np.int64), np.array(ROLES)[of_job]
 
 

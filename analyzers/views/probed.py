@@ -208,15 +208,17 @@ def _overlaps_of(passes: Sweep, sweeps: list[Sweep]) -> Iterator[OverlapSummary]
     }
     for point in passes.points:
         longer = float(np.median(point.samples_ns)) / _pass_ns(sweeps, rank, point.size)
-        beside = took.get(point.size)
+        concurrent_ns = took.get(point.size)
         usual = alone.at(point.size) if alone is not None and alone.holds(point.size) else None
         yield OverlapSummary(
             what=what,
             rank=rank,
             size=point.size,
-            longer_pct=round(100 * (beside / usual - 1), 1) if beside and usual else None,
+            longer_pct=round(100 * (concurrent_ns / usual - 1), 1) if concurrent_ns and usual else None,
             pass_longer_pct=round(100 * (longer - 1), 1),
-            lost_us_per_mib=us(max(0.0, beside * (1 - 1 / longer)) / point.size * (1 << 20)) if beside else None,
+            lost_us_per_mib=us(max(0.0, concurrent_ns * (1 - 1 / longer)) / point.size * (1 << 20))
+            if concurrent_ns
+            else None,
         )
 
 
