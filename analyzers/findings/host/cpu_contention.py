@@ -1,4 +1,4 @@
-"""ESP404: training threads that are ready to run and wait for a CPU."""
+"""ESP404: training threads that are ready to run but wait for a CPU."""
 
 from collections.abc import Iterator
 
@@ -52,7 +52,7 @@ def cpu_contention(case: Case) -> Iterator[Cause]:
         evidence={"waiting_for_cpu": by_rank({rank: round(waited[rank]) for rank in ranks}, "ns")}
         | ({"throttled_by_quota": by_rank(throttled, "ns")} if by_quota else {})
         | _demand(case.run, ranks[0]),
-        advice=_QUOTA if by_quota else _OTHERS,
+        advice=_QUOTA_ADVICE if by_quota else _LOAD_ADVICE,
     )
 
 
@@ -62,8 +62,10 @@ def _starved(case: Case) -> Iterator[Cause]:
     if stalls is None or not case.worth_naming(case.pricer.saving_ns("runqueue=0")):
         return
     dfg, steps = blame.dfg, blame.steps
-    here = np.flatnonzero((stalls > 0) & np.isin(dfg.step, steps))
-    lost = {rank: round(float(stalls[here[dfg.rank[here] == rank]].sum()) / len(steps)) for rank in dfg.marks.ranks}
+    stalled = np.flatnonzero((stalls > 0) & np.isin(dfg.step, steps))
+    lost = {
+        rank: round(float(stalls[stalled[dfg.rank[stalled] == rank]].sum()) / len(steps)) for rank in dfg.marks.ranks
+    }
     late = dict(zip(dfg.marks.ranks, arrivals(dfg, steps).late_ns() / len(steps), strict=True))
     latest = tuple(rank for rank, ns in late.items() if ns >= MIN_SHARE_OF_WORST_RANK * max(late.values()) > 0)
     worst = f"; {readable.ranks(latest)} {readable.verb('delay', latest)} the others most" if latest else ""
@@ -76,41 +78,41 @@ def _starved(case: Case) -> Iterator[Cause]:
         confidence="medium",
         evidence={
             "stalled": by_rank(lost, "ns"),
-            "stalls_per_step_and_rank": Evidence(round(len(here) / len(steps) / len(lost), 1)),
-            "longest_stall": Evidence(int(stalls[here].max()), "ns"),
+            "stalls_per_step_and_rank": Evidence(round(len(stalled) / len(steps) / len(lost), 1)),
+            "longest_stall": Evidence(int(stalls[stalled].max()), "ns"),
             "late_per_step": by_rank({rank: round(ns) for rank, ns in late.items()}, "ns"),
         },
-        advice=_OTHERS,
+        advice=_LOAD_ADVICE,
     )
 
 
 def _measured_steps(job: JobSteps, rank: Rank, steps: np.ndarray) -> Table:
-    """The rows of those `steps` for which the training thread's wait for a CPU was measured."""
+    """Rows of `steps` in which the training thread's wait for a CPU was measured."""
     table = job.rows(rank, steps)
     return table.where(table.ints("ready_ns") >= 0)
 
 
 def _throttled_ns(table: Table) -> int:
-    """How long the rank's control groups were throttled in a mean step, ns, summed over CPUs."""
+    """Time for which the rank's control groups were throttled in a mean step, ns, summed over CPUs."""
     return round(float(np.maximum(table.ints("throttled_ns"), 0).mean()))
 
 
 def _demand(run: Run, rank: Rank) -> dict[str, Evidence]:
     """CPUs of the host of `rank`, and operator threads of its ranks, where known."""
     host = run.rank(rank).host
-    there = [meta for meta in run.meta.ranks if meta.host == host]
+    on_host = [meta for meta in run.meta.ranks if meta.host == host]
     known = {"max_cpus_per_rank": None if (cpus := cpus_of(run, rank)) is None else Evidence(round(cpus, 1))}
-    if all(meta.threads for meta in there):
-        known["operator_threads_on_host"] = Evidence(sum(meta.threads or 0 for meta in there))
+    if all(meta.threads for meta in on_host):
+        known["operator_threads_on_host"] = Evidence(sum(meta.threads or 0 for meta in on_host))
     return {name: one for name, one in known.items() if one is not None}
 
 
-_OTHERS = (
+_LOAD_ADVICE = (
     "Look for other load on the host (other jobs, loader workers, data preparation), and check whether the ranks "
     "have more threads than the host has CPUs. Set OMP_NUM_THREADS or torch.set_num_threads, use fewer loader "
     "workers, or bind each rank to its own CPUs. While threads wait for CPUs, other findings are less certain."
 )
-_QUOTA = (
+_QUOTA_ADVICE = (
     "The job's control group has used up its CPU quota. Raise the quota, or use fewer threads and loader workers "
     "than it allows, so that the training thread is not throttled with them."
 )

@@ -25,162 +25,168 @@ from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.stacks import SourceLocation, functions_of
 
 MIN_SHARE_ON_MEDIAN_RANK = 0.5
-"""Least share of the worst rank's time in a source location that the median rank must spend there, too. Code that delays one
-rank alone is reported as a straggler (ESP201)."""
+"""Least time of the median rank in a source location, as a share of the worst rank's. Code that delays a single rank is
+reported as a straggler (ESP201)."""
 
-MAX_RAN_SHARE_ASLEEP = 0.3
-"""Up to this share of time on a CPU, the thread is reported as waiting."""
+MAX_CPU_SHARE_WAITING = 0.3
+"""Up to this share of CPU time in its time, code is reported as waiting."""
 
-MAX_PLACES_NAMED = 5
-"""Most source locations that are reported, costliest first."""
+MAX_LOCATIONS_REPORTED = 5
+"""Number of source locations that are reported, costliest first."""
 
 
 @dataclass
-class _Spot:
+class _HotSpot:
     """A line or a function of the job's code."""
 
     pattern: str
     """Regular expression that matches it."""
     took: dict[Rank, float] = field(default_factory=lambda: defaultdict(float))
     """Time in a mean step, ns, by rank."""
-    ran: float = 0.0
-    """CPU time of the threads of all ranks in that time, ns."""
-    places: dict[SourceLocation, float] = field(default_factory=lambda: defaultdict(float))
-    """Time of each source location on all ranks, ns."""
+    cpu_ns: float = 0.0
+    """CPU time in a mean step, ns, summed over ranks."""
+    locations: dict[SourceLocation, float] = field(default_factory=lambda: defaultdict(float))
+    """Time of each source location in a mean step, ns, summed over ranks."""
 
     @property
-    def in_all(self) -> float:
+    def total_ns(self) -> float:
         return sum(self.took.values())
 
     @property
     def scenario(self) -> str:
         """The what-if that removes it, with the shortest pattern."""
-        has_parts = any(_ANONYMOUS.search(place.frame) for place in self.places)
-        return f"python[{self.pattern if has_parts else self.pattern.replace(_WITHIN, '')}]=0"
+        has_anonymous = any(_ANONYMOUS.search(location.frame) for location in self.locations)
+        return f"python[{self.pattern if has_anonymous else self.pattern.replace(_WITHIN, '')}]=0"
 
     @property
-    def ran_share(self) -> float:
-        """Share of that time on a CPU."""
-        return self.ran / self.in_all
+    def cpu_share(self) -> float:
+        """Share of its time on a CPU."""
+        return self.cpu_ns / self.total_ns
 
     @property
-    def collects(self) -> bool:
+    def is_garbage_collection(self) -> bool:
         return self.pattern == GARBAGE_COLLECTION
 
     @property
     def worst(self) -> SourceLocation:
-        return max(self.places, key=lambda place: self.places[place])
+        return max(self.locations, key=lambda location: self.locations[location])
 
-    def is_alike(self, ranks: int) -> bool:
+    def is_on_most(self, ranks: int) -> bool:
+        """Whether the median of that many ranks also spends much time there."""
         took = sorted([*self.took.values(), *[0.0] * (ranks - len(self.took))])
         # The lower median: of two ranks, both must spend the time there.
         return took[(ranks - 1) // 2] >= MIN_SHARE_ON_MEDIAN_RANK * took[-1]
 
 
 def python_code(case: Case) -> Iterator[Cause]:
-    """Source locations where all ranks spend time between operations, and garbage collections of any, costliest "
-    "first."""
-    spots = sorted(_spots(case), key=lambda spot: -spot.in_all)
+    """Python code that takes time between operations on all ranks, and garbage collection on any rank, costliest first."""
+    spots = sorted(_spots(case), key=lambda spot: -spot.total_ns)
     worth_ns = MIN_PCT_OF_STEP / 100 * case.pricer.step_ns
     # Removing a location never saves more than the longest time of any rank there.
-    costly = [spot for spot in spots if max(spot.took.values()) >= worth_ns][:MAX_PLACES_NAMED]
-    # On CPUs no device work hides a collection, so those of the whole run are used: a window has few, or none.
-    all_of_run = case.job.collections
-    if all_of_run is not None and (not case.replayed.built.dfg.has_gpu() or _is_reported(case.job, all_of_run)):
-        costly = [spot for spot in costly if not spot.collects]
-        measured, is_reported = all_of_run.measured, _is_reported(case.job, all_of_run)
-        if measured.is_worth_naming and all_of_run.count >= MIN_STEPS_AT_RANDOM and not is_reported:
-            yield _collecting(all_of_run.per_step_ns, all_of_run.location, measured)
+    costly = [spot for spot in spots if max(spot.took.values()) >= worth_ns][:MAX_LOCATIONS_REPORTED]
+    # On CPUs no device work hides garbage collections, so those of the whole run are counted: a window has few or none.
+    collections = case.job.collections
+    if collections is not None and (not case.replayed.built.dfg.has_gpu() or _is_reported(case.job, collections)):
+        costly = [spot for spot in costly if not spot.is_garbage_collection]
+        measured, is_reported = collections.measured, _is_reported(case.job, collections)
+        if measured.is_worth_naming and collections.count >= MIN_STEPS_AT_RANDOM and not is_reported:
+            yield _garbage_cause(collections.per_step_ns, collections.location, measured)
     times = None if case.replayed.built.dfg.has_gpu() else case.job.function_times
     reported: set[str] = set()
     for spot in costly:
         price = _price(case, spot, times)
         if price is not None:
-            yield _collecting(spot.took, spot.worst.frame, price) if spot.collects else _cause(spot, price)
+            yield (
+                _garbage_cause(spot.took, spot.worst.frame, price)
+                if spot.is_garbage_collection
+                else _cause(spot, price)
+            )
             reported |= functions_of(spot.worst.frame)
     if times is not None:
         yield from _without_gaps(case, times, reported)
 
 
 def _without_gaps(case: Case, times: FunctionTimes, reported: Set[str]) -> Iterator[Cause]:
-    """Functions of many short operations, which leave no visible gaps; those already `reported` are skipped."""
+    """Functions with many short operations, which leave no visible gaps; functions in `reported` are skipped."""
     leading = leading_functions(case.job.samples, case.run.ranks)
-    for one in islice((one for one in times.own(leading) if not one.functions & reported), MAX_PLACES_NAMED):
-        in_all = sum(one.took_ns.values())
-        spot = _Spot(one.location.frame, one.took_ns, one.ran * in_all, {one.location: in_all})
-        if spot.is_alike(len(case.run.ranks)):
+    for one in islice((one for one in times.own(leading) if not one.functions & reported), MAX_LOCATIONS_REPORTED):
+        total_ns = sum(one.took_ns.values())
+        spot = _HotSpot(one.location.frame, one.took_ns, one.ran * total_ns, {one.location: total_ns})
+        if spot.is_on_most(len(case.run.ranks)):
             yield _cause(spot, one.measured)
 
 
-def _price(case: Case, spot: _Spot, times: FunctionTimes | None) -> str | MeasuredPrice | None:
-    """The what-if that removes it, or its time in all steps of the run if that is clearly more, or less; None if it costs
-    too little.
+def _price(case: Case, spot: _HotSpot, times: FunctionTimes | None) -> str | MeasuredPrice | None:
+    """The what-if that removes it, or its measured time in all steps of the run; None if it costs too little.
 
-    It is more if a function spends its time in operations too short to leave gaps, and less if a pause occurred in the
-    recorded steps by chance. Samples are taken when the GIL is free, so code that holds the GIL is underestimated.
+    The measured time is used if it is clearly longer, because the operations of a function are too short to leave gaps, or
+    clearly shorter, because a pause occurred in the recorded steps by chance. Code that computes is never measured as
+    shorter: samples are taken when the GIL is free, so they underestimate code that holds it.
     """
     saving = case.pricer.saving_ns(spot.scenario) or 0.0
-    of_run = None if times is None or spot.collects else times.of(re.compile(spot.pattern))
+    of_run = None if times is None or spot.is_garbage_collection else times.of(re.compile(spot.pattern))
     if of_run is not None:
-        is_more = of_run.saving_ns - of_run.margin_ns > saving
-        is_less = spot.ran_share <= MAX_RAN_SHARE_ASLEEP and of_run.saving_ns + of_run.margin_ns < saving
-        if is_more or is_less:
+        is_longer = of_run.saving_ns - of_run.margin_ns > saving
+        is_shorter = spot.cpu_share <= MAX_CPU_SHARE_WAITING and of_run.saving_ns + of_run.margin_ns < saving
+        if is_longer or is_shorter:
             return of_run if of_run.is_worth_naming else None
     return spot.scenario if case.worth_naming(saving) else None
 
 
-def _is_reported(job: RecordedJob, all_of_run: Collections) -> bool:
-    """Whether most of the cost of collections is already reported as slow steps, which is more specific."""
-    most = [group for group in job.slow_groups if group.measured.saving_ns >= all_of_run.measured.saving_ns / 2]
+def _is_reported(job: RecordedJob, collections: Collections) -> bool:
+    """Whether slow steps, which are more specific, are reported for most of the cost of garbage collection."""
+    most = [group for group in job.slow_groups if group.measured.saving_ns >= collections.measured.saving_ns / 2]
     groups = [group for group in most if group.measured.is_worth_naming]
     stages = [stage_of(job.steps, group) for group in groups]
     return any(stage is not None and stage.what == GARBAGE_COLLECTION for stage in stages)
 
 
-def _spots(case: Case) -> list[_Spot]:
-    found: dict[str, _Spot] = {}
+def _spots(case: Case) -> list[_HotSpot]:
+    found: dict[str, _HotSpot] = {}
     ranks = case.replayed.built.dfg.marks.ranks
     leading = leading_functions(case.job.samples, ranks)
     for rank in ranks:
         if not (len(case.run.stacks(rank)) or len(case.job.samples.of(rank)) or len(case.run.stages(rank))):
-            continue  # No record of Python code: skip the rank's nodes, which are many in a large job.
-        places = PythonTime(case.run, case.replayed.built.dfg, rank).by_location(case.replayed.steps.steady)
-        for place, (took_ns, ran) in places.items():
-            pattern = _pattern(place, leading)
-            spot = found.setdefault(pattern, _Spot(pattern))
+            continue  # Without a record of Python code skip the nodes of the rank, which are many in a large job.
+        times = PythonTime(case.run, case.replayed.built.dfg, rank).by_location(case.replayed.steps.steady)
+        for location, (took_ns, cpu_share) in times.items():
+            pattern = _pattern(location, leading)
+            spot = found.setdefault(pattern, _HotSpot(pattern))
             spot.took[rank] += took_ns
-            spot.ran += ran * took_ns
-            spot.places[place] += took_ns
-    return [spot for spot in found.values() if spot.collects or spot.is_alike(len(ranks))]
+            spot.cpu_ns += cpu_share * took_ns
+            spot.locations[location] += took_ns
+    return [spot for spot in found.values() if spot.is_garbage_collection or spot.is_on_most(len(ranks))]
 
 
-def _pattern(place: SourceLocation, leading: set[str]) -> str:
-    """Regular expression for a source location: all garbage collections; a line of the training loop with its callee; or
-    else all lines of the function, including its comprehensions and lambdas."""
-    if place.call == GARBAGE_COLLECTION:
+def _pattern(location: SourceLocation, leading: set[str]) -> str:
+    """Regular expression for what is reported together with a source location.
+
+    All garbage collections; for a line of the training loop, that line with its callee; otherwise all lines of the function,
+    with its comprehensions and lambdas.
+    """
+    if location.call == GARBAGE_COLLECTION:
         return GARBAGE_COLLECTION
-    line = frame(place.frame)
+    line = frame(location.frame)
     if not line.file:
-        return f"^{literal(text_of(place))}$"
+        return f"^{literal(text_of(location))}$"
     function = _ANONYMOUS.sub("", line.function)
     if f"{line.file}: {function}" not in leading and leading:
         return rf"^{literal(line.file)}\(\d+\): {literal(function)}{_WITHIN}( →|$)"
     here = rf"^{literal(line.file)}\({line.line}\): {literal(function)}{_WITHIN}"
-    called = frame(place.call) if place.call else None
+    called = frame(location.call) if location.call else None
     if called is None or not called.file:
         return f"{here}$"
     return rf"{here} → {literal(called.file)}\(\d+\): {literal(called.function)}$"
 
 
 _ANONYMOUS = re.compile(r"(\.<locals>\.<\w+>)+$")
-"""Suffix of the names of comprehensions and lambdas, which count as their enclosing function."""
+"""Matches the suffix of the names of comprehensions and lambdas, which count as their enclosing function."""
 _WITHIN = r"(\.<locals>\.<\w+>)*"
 """Matches what `_ANONYMOUS` removes."""
 
 
-def _collecting(took: dict[Rank, float], line: str, price: str | MeasuredPrice) -> Cause:
-    """Garbage collections at `line` that take `took`, ns of a mean step by rank. `price` is a scenario, or was "
-    "measured."""
+def _garbage_cause(took: dict[Rank, float], line: str, price: str | MeasuredPrice) -> Cause:
+    """Garbage collection at `line`, which takes `took`, ns in a mean step, by rank; `price` is a scenario or measured."""
     where = printable(line, LONGEST_NAME) or "unknown code"
     return Cause(
         id="ESP403",
@@ -202,15 +208,15 @@ def _per_step(took: dict[Rank, float]) -> Evidence:
     return by_rank({rank: round(took[rank]) for rank in sorted(took)}, "ns")
 
 
-def _cause(spot: _Spot, price: str | MeasuredPrice) -> Cause:
-    ranks, worst, ran = tuple(sorted(spot.took)), spot.worst, spot.ran_share
+def _cause(spot: _HotSpot, price: str | MeasuredPrice) -> Cause:
+    ranks, worst, cpu_share = tuple(sorted(spot.took)), spot.worst, spot.cpu_share
     takes = _takes(spot.took) if isinstance(price, str) else f"{readable.duration(price.saving_ns)} a step"
     who = readable.ranks(ranks).capitalize()
     where = printable(worst.frame, LONGEST_NAME)
     evidence = {
         "source_line": Evidence(where),
         "per_step": _per_step(spot.took),
-        "cpu_share": Evidence(round(ran, 3), "share"),
+        "cpu_share": Evidence(round(cpu_share, 3), "share"),
     }
     if isinstance(price, MeasuredPrice):
         evidence["per_step_of_the_run"] = Evidence(round(price.saving_ns), "ns")
@@ -223,24 +229,24 @@ def _cause(spot: _Spot, price: str | MeasuredPrice) -> Cause:
         measured=None if isinstance(price, str) else price,
         confidence="high",
         evidence=evidence | ({"calls": Evidence(printable(worst.call, LONGEST_NAME))} if worst.call else {}),
-        advice=_advice(ran),
+        advice=_advice(cpu_share),
     )
 
 
-def _advice(ran: float) -> str:
-    if ran <= MAX_RAN_SHARE_ASLEEP:
+def _advice(cpu_share: float) -> str:
+    if cpu_share <= MAX_CPU_SHARE_WAITING:
         return (
-            f"The thread ran for only {100 * ran:.0f} % of that time. For the rest it slept, or waited for a file, the "
-            "network, a lock, a CPU or another process. Do this work in a separate thread or process, less often, "
+            f"The thread ran for only {100 * cpu_share:.0f} % of that time. For the rest it slept, or waited for a file, "
+            "the network, a lock, a CPU or another process. Do this work in a separate thread or process, less often, "
             "or not on every rank."
         )
-    if ran >= MIN_RUNNING_SHARE:
+    if cpu_share >= MIN_RUNNING_SHARE:
         return (
             "Python computes there while no PyTorch operation runs. Do this work less often, on whole tensors, or "
             "ahead of time in the loader's workers."
         )
     return (
-        f"The thread ran for {100 * ran:.0f} % of that time, and waited for the rest. Do this work less often, in a "
+        f"The thread ran for {100 * cpu_share:.0f} % of that time, and waited for the rest. Do this work less often, in a "
         "separate thread, or ahead of time in the loader's workers."
     )
 

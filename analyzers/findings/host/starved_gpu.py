@@ -11,35 +11,35 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 
 MIN_SHARE_IN_TINY_KERNELS = 0.5
-"""Least share of kernels shorter than their launch for which launches themselves are the bottleneck."""
+"""Least share of kernels shorter than the median launch for which launches are the bottleneck."""
 
-_FASTER = "host=2x"
+_SCENARIO = "host=2x"
 
 
 def host_bound(case: Case) -> Iterator[Cause]:
     """GPUs that are idle because their CPU has not launched the next kernel."""
     dfg = case.replayed.built.dfg
-    saving = case.pricer.saving_ns(_FASTER) if dfg.has_gpu() else None
+    saving = case.pricer.saving_ns(_SCENARIO) if dfg.has_gpu() else None
     if saving is None or not case.worth_naming(saving):
         return
-    # ESP405 reports a GPU that idles because the CPU had waited for it.
+    # ESP405 reports a GPU that idles because the CPU waited for it before.
     specific = [*blocking_sync(case)]
     if any(explains(case, cause, saving) for cause in specific):
         return
-    idle = {part.rank: part.host / part.step_us for part in case.parts if part.step_us}
+    idle = {one.rank: one.host / one.step_us for one in case.parts if one.step_us}
     most = max(idle.values(), default=0)
     kernels = _kernels(dfg, case.replayed.steps.steady)
     launches = dfg.of(Cls.LAUNCH) & np.isin(dfg.step, case.replayed.steps.steady)
-    shares = len(case.replayed.steps.steady) * len(dfg.marks.ranks)
+    rank_steps = len(case.replayed.steps.steady) * len(dfg.marks.ranks)
     yield Cause(
         id="ESP401",
         title=f"The CPU limits the step: a GPU waits for kernel launches for up to {100 * most:.0f} % of it",
         ranks=dfg.marks.ranks,
-        scenario=_FASTER,
+        scenario=_SCENARIO,
         confidence="medium",
         evidence={
             "host_share": by_rank({rank: round(share, 4) for rank, share in idle.items()}, "share"),
-            "launches_per_step_and_rank": Evidence(round(float(launches.sum()) / shares, 1)),
+            "launches_per_step_and_rank": Evidence(round(float(launches.sum()) / rank_steps, 1)),
             **kernels.evidence(),
             "priced_as": Evidence("a CPU twice as fast; gaps above 1 ms stay"),
         },

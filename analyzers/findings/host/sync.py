@@ -1,4 +1,4 @@
-"""ESP405: calls within the step that wait for the device, which idles afterwards."""
+"""ESP405: calls within the step that wait for the device, which then idles."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from esprof.core.types import Ns, Rank
 from esprof.replay.dfg import LaneKind
 from esprof.replay.whatif.graph.selections import waits_for_device
 
-_NONE = "sync=0"
+_SCENARIO = "sync=0"
 
 _MAX_CALLERS_NAMED = 5
-"""Most callers that are listed, costliest first."""
+"""Number of callers that are listed, costliest first."""
 
 _REMEDIES = {
     ITEM: "read losses and metrics every so many steps, or keep them on the device and read them when the next step runs",
@@ -25,72 +25,74 @@ _REMEDIES = {
     "none",
     "aten::copy_": "copy with `non_blocking=True` into pinned memory, and read the result later",
 }
-_OTHERWISE = "take the synchronisation out of the step, or do it every so many steps"
+_DEFAULT_REMEDY = "take the synchronisation out of the step, or do it every so many steps"
 
 
 @dataclass
 class _Caller:
-    """All calls of one name that wait for the device, over the steady-state steps of all ranks."""
+    """Calls of one operation that wait for the device, over the steady-state steps of all ranks."""
 
     calls: int = 0
     idle_ns: int = 0
+    """Time for which the device idles after the calls, ns."""
     line: str | None = None
     module: str | None = None
     by_rank: dict[Rank, Ns] = field(default_factory=lambda: defaultdict(int))
+    """`idle_ns` of each rank."""
 
 
 def blocking_sync(case: Case) -> Iterator[Cause]:
-    """Within the step, CPU threads wait for their device, which then waits for them."""
-    if not case.replayed.built.dfg.has_gpu() or not case.worth_naming(case.pricer.saving_ns(_NONE)):
+    """Calls within the step that make the CPU wait for its device, which then idles."""
+    if not case.replayed.built.dfg.has_gpu() or not case.worth_naming(case.pricer.saving_ns(_SCENARIO)):
         return
     callers = _callers(case)
     idle = sum(caller.idle_ns for caller in callers.values())
     if not idle:
         return
     steps, ranks = len(case.replayed.steps.steady), case.replayed.built.dfg.marks.ranks
-    shares = steps * len(ranks)
+    rank_steps = steps * len(ranks)
     worst_first = sorted(callers, key=lambda name: -callers[name].idle_ns)
     first, worst = worst_first[0], callers[worst_first[0]]
-    often, idle_ns = round(worst.calls / shares), worst.idle_ns / shares
+    often, idle_ns = round(worst.calls / rank_steps), worst.idle_ns / rank_steps
     times = f"{often} times a step" if often > 1 else "once a step"
     yield Cause(
         id="ESP405",
         title=f"{first} blocks the CPU {times}; afterwards the GPU idles {readable.duration(idle_ns)} in total",
         ranks=tuple(rank for rank in ranks if any(caller.by_rank.get(rank) for caller in callers.values())),
-        scenario=_NONE,
+        scenario=_SCENARIO,
         confidence="medium",
-        evidence=_evidence(callers, worst_first[:_MAX_CALLERS_NAMED], shares, steps, ranks),
+        evidence=_evidence(callers, worst_first[:_MAX_CALLERS_NAMED], rank_steps, steps, ranks),
         advice=_advice(first, worst),
     )
 
 
 def _advice(name: str, caller: _Caller) -> str:
     where = f"At {caller.line}: " if caller.line else ""
-    remedy = _REMEDIES.get(name, _OTHERWISE)
+    remedy = _REMEDIES.get(name, _DEFAULT_REMEDY)
     text = f"{where}{remedy}" if where else f"{remedy[0].upper()}{remedy[1:]}"
     return f"{text}. The saving assumes a step in which no call waits for the device."
 
 
 def _evidence(
-    callers: dict[str, _Caller], named: list[str], shares: int, steps: int, ranks: tuple[Rank, ...]
+    callers: dict[str, _Caller], named: list[str], rank_steps: int, steps: int, ranks: tuple[Rank, ...]
 ) -> dict[str, Evidence]:
     idle = {rank: round(sum(caller.by_rank.get(rank, 0) for caller in callers.values()) / steps) for rank in ranks}
     evidence = {
         "calls_per_step_and_rank": Evidence(
-            {name: round(callers[name].calls / shares, 2) for name in named}, None, "cause"
+            {name: round(callers[name].calls / rank_steps, 2) for name in named}, None, "cause"
         ),
-        "idle_after": Evidence({name: round(callers[name].idle_ns / shares) for name in named}, "ns", "cause"),
+        "idle_after": Evidence({name: round(callers[name].idle_ns / rank_steps) for name in named}, "ns", "cause"),
         "idle_after_by_rank": by_rank(idle, "ns"),
     }
-    places = {
+    details = {
         "python_line": {name: line for name in named if (line := callers[name].line)},
         "module": {name: module for name in named if (module := callers[name].module)},
     }
-    return evidence | {name: Evidence(dict(of), None, "cause") for name, of in places.items() if of}
+    return evidence | {name: Evidence(dict(of), None, "cause") for name, of in details.items() if of}
 
 
 def _callers(case: Case) -> dict[str, _Caller]:
-    """Name of an operation, or of a call outside any -> its waits for the device in the steady-state steps."""
+    """Name of an operation, or of a call outside of operations -> its waits for the device in the steady-state steps."""
     dfg, timeline = case.replayed.built.dfg, case.replayed.timeline
     waits = np.flatnonzero(waits_for_device(dfg))
     target = dfg.pred_target[waits]
@@ -113,8 +115,7 @@ def _callers(case: Case) -> dict[str, _Caller]:
 
 
 def _busy(case: Case, rank: Rank) -> np.ndarray:
-    """When any kernel is on the rank's GPU, including collectives that wait for peers: disjoint spans, ns, shape "
-    "(n, 2)."""
+    """Disjoint intervals in which kernels occupy the rank's GPU, also while they wait for peers: ns, shape (n, 2)."""
     dfg, timeline = case.replayed.built.dfg, case.replayed.timeline
     nodes = np.flatnonzero(dfg.on(LaneKind.STREAM) & (dfg.rank == rank))
     # A collective's kernel occupies its stream from its arrival on: the next kernel starts when it ends.
@@ -129,15 +130,16 @@ def _busy(case: Case, rank: Rank) -> np.ndarray:
 def _idle_after(returned: np.ndarray, busy: np.ndarray) -> np.ndarray:
     """Length of the GPU's idle interval in which each call returns, ns, int64[calls]; 0 where the GPU is busy.
 
-    `busy` has the GPU's busy spans. If several calls return in one idle interval, it counts for the last.
+    `returned` are the times at which calls return, ns; `busy` the GPU's busy intervals (`_busy`). If several calls return in
+    one idle interval, it counts for the last.
     """
     after = np.searchsorted(busy[:, 0], returned, side="right")
     inside = (after > 0) & (after < len(busy))
     since, until = busy[np.maximum(after - 1, 0), 1], busy[np.minimum(after, len(busy) - 1), 0]
     idle = np.where(inside & (returned >= since), until - since, 0)
     is_last = np.r_[after[1:] != after[:-1], True] if len(after) else np.zeros(0, bool)
-    pause: np.ndarray = np.where(is_last, idle, 0)
-    return pause
+    idle_ns_of_call: np.ndarray = np.where(is_last, idle, 0)
+    return idle_ns_of_call
 
 
 _PAGES = (

@@ -13,13 +13,13 @@ from esprof.replay.dfg import Dfg
 from esprof.replay.whatif.graph.selections import gpu_work
 
 MIN_SHARE_OF_STEP = 0.1
-"""Least share of the GPU work for which a change of precision matters."""
+"""Least share of GPU time in these kernels for which they are reported."""
 
 PLAIN = r"(?<![a-z])sgemm(?!_fp16)|_simt_sgemm|scudnn|f32f32_f32f32_f32_|_ffma_"
-"""Finds the names of kernels that multiply matrices, or convolve, in single precision without tensor cores: of cuBLAS
+"""Matches the names of kernels that multiply matrices or convolve in single precision without tensor cores: of cuBLAS
 (`volta_sgemm_128x64_tn`, `ampere_sgemm_…`, `sm80_xmma_gemm_f32f32_f32f32_f32_…`), CUTLASS (`cutlass_80_simt_sgemm_…`) and
-cuDNN (`implicit_convolve_sgemm`, `volta_scudnn_…`). With tensor cores they are called otherwise: `s1688gemm`, `tensorop`,
-`tf32f32`."""
+cuDNN (`implicit_convolve_sgemm`, `volta_scudnn_…`). Kernels that use
+tensor cores have other names: `s1688gemm`, `tensorop`, `tf32f32`."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class _Family:
     """Devices of one architecture with tensor cores."""
 
     devices: str
-    """Finds their names."""
+    """Regular expression that matches their names."""
     modes: str
-    """What their tensor cores take."""
+    """Number formats of their tensor cores."""
     advice: str
 
 
@@ -44,13 +44,13 @@ _FAMILIES = (
     _Family(r"\bG?H(100|200|800|20)\b", "TF32, bfloat16 and float16", _TF32),
     _Family(r"\bG?B(100|200|300)\b|RTX 50\d\d", "TF32, bfloat16 and float16", _TF32),
 )
-"""By NVIDIA's papers on the architectures: Volta (WP-08608) and Turing (WP-09183) multiply float16 on tensor cores, Ampere
-(GA100: V1.0 of 2020; GA102), Ada, Hopper (H100: V1.04) and Blackwell TF32 and bfloat16 as well. Nothing is said of devices
-that are not here."""
+"""Source: NVIDIA's papers on the architectures. The tensor cores of Volta (WP-08608) and Turing (WP-09183) compute float16,
+those of Ampere (GA100: V1.0 of 2020; GA102), Ada, Hopper (H100: V1.04) and Blackwell also TF32 and bfloat16. Other devices
+are not examined."""
 
 
 def fp32_matmul(case: Case) -> Iterator[Cause]:
-    """Much of the GPU work is single precision without tensor cores, on devices that have them."""
+    """GPU work in single precision without tensor cores, on devices that have them."""
     dfg = case.replayed.built.dfg
     families = {rank: family for rank in dfg.marks.ranks if (family := _family(case.run.rank(rank).device)) is not None}
     work = gpu_work(dfg) & np.isin(dfg.step, case.replayed.steps.steady)
@@ -60,7 +60,7 @@ def fp32_matmul(case: Case) -> Iterator[Cause]:
         for rank in families
     }
     ranks = tuple(rank for rank, share in shares.items() if share >= MIN_SHARE_OF_STEP)
-    # The what-if selects kernels by name on all ranks, so that every rank's device must be known.
+    # The what-if selects kernels by name on all ranks, so the device of every rank must be known.
     if not ranks or len(families) < len(dfg.marks.ranks):
         return
     if not case.worth_naming(case.pricer.saving_ns(f"kernel[{PLAIN}]=2x")):

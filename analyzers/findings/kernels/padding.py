@@ -11,29 +11,29 @@ from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.types import Rank
 
 MIN_PADDING_SHARE = 0.2
-"""Least share of padding that is reported: the sequences of a batch are never all equally long."""
+"""Least share of padding that is reported: the sequences of a batch are seldom equally long."""
 
 _BY_TOKENS = r"aten::(add|b|badd)?mm$|attention|softmax|gelu|silu|layer_norm"
 """Matches CPU operations whose time is known to be proportional to the number of tokens."""
 
 _PASSES = r"^(?!.*(aten::\w+_$|AccumulateGrad|foreach|Optimizer|addcdiv|addcmul|lerp|sqrt|c10d|reducer|DataLoader))"
-"""Matches all CPU operations of forward and backward pass: neither optimizers, which work in place, nor the collection and
-reduction of gradients."""
+"""Matches the CPU operations of forward and backward pass. Optimizers, which work in place, and the accumulation and
+reduction of gradients are excluded."""
 
 
 @dataclass(frozen=True)
 class _Tokens:
-    """Totals over those steps of a rank that have both counts."""
+    """Token counts of a rank, summed over the steps that have both counts."""
 
     steps: int
-    all: int
+    total: int
     padding: int
     is_fixed: bool
-    """Whether all sequences have the same length, whatever is in them."""
+    """Whether all batches have the same sequence length."""
 
     @property
     def share(self) -> float:
-        return self.padding / self.all
+        return self.padding / self.total
 
 
 def padding(case: Case) -> Iterator[Cause]:
@@ -42,7 +42,7 @@ def padding(case: Case) -> Iterator[Cause]:
     ranks = tuple(rank for rank, tokens in tokens_of.items() if tokens.share >= MIN_PADDING_SHARE)
     if not ranks:
         return
-    share = sum(tokens.padding for tokens in tokens_of.values()) / sum(tokens.all for tokens in tokens_of.values())
+    share = sum(tokens.padding for tokens in tokens_of.values()) / sum(tokens.total for tokens in tokens_of.values())
     scenario = _scenario(case, 1 / (1 - share)) if 0 < share < 1 else None
     if scenario is None or not case.worth_naming(case.pricer.saving_ns(scenario)):
         return
@@ -55,7 +55,9 @@ def padding(case: Case) -> Iterator[Cause]:
         confidence="low",
         evidence={
             "padding": by_rank({rank: round(tokens.share, 3) for rank, tokens in tokens_of.items()}, "share"),
-            "tokens_per_step": by_rank({rank: round(tokens.all / tokens.steps) for rank, tokens in tokens_of.items()}),
+            "tokens_per_step": by_rank(
+                {rank: round(tokens.total / tokens.steps) for rank, tokens in tokens_of.items()}
+            ),
             "steps_with_counts": by_rank({rank: tokens.steps for rank, tokens in tokens_of.items()}),
             "one_length_for_all": Evidence(all(tokens_of[rank].is_fixed for rank in ranks)),
         },
@@ -83,7 +85,7 @@ def _advice(tokens_of: dict[Rank, _Tokens], ranks: tuple[Rank, ...]) -> str:
 
 
 def _tokens(job: JobSteps, rank: Rank) -> _Tokens | None:
-    """Totals over the steps with counts of tokens and padding; None if no step has both."""
+    """Token counts of a rank; None if no step has counts of both tokens and padding."""
     steps = job.table(rank)
     tokens, padded, samples = (steps.ints(column) for column in ("tokens", "padding", "samples"))
     known = (tokens > 0) & (padded >= 0)

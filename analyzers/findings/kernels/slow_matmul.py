@@ -17,8 +17,7 @@ from esprof.replay.whatif.grammar import literal
 from esprof.replay.whatif.graph.selections import gpu_work
 
 SLOW_SHARE_OF_PEAK = 0.25
-"""Share of the device's peak below which a kernel counts as slow. Large multiplications reach half of the peak or "
-"more."""
+"""Share of the device's peak below which a kernel counts as slow. Large multiplications reach at least half of it."""
 
 GOOD_SHARE_OF_PEAK = 0.5
 """Share of the peak that the price assumes."""
@@ -26,8 +25,8 @@ GOOD_SHARE_OF_PEAK = 0.5
 MIN_SHARE_OF_STEP = 0.1
 """Least share of a GPU's time in these kernels for which they are reported."""
 
-MAX_SHAPES_NAMED = 5
-"""Most kernels that a finding covers, longest first: its scenario names each of them."""
+MAX_KERNELS_REPORTED = 5
+"""Number of kernels that a finding covers, longest first: its scenario names each of them."""
 
 _OPERANDS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}
 """Operations that multiply two matrices -> index of the first matrix among their arguments."""
@@ -41,33 +40,34 @@ Core Requirements")."""
 
 @dataclass
 class _Kernel:
-    """All calls of the kernels of one name, over the steady-state steps of all ranks."""
+    """All calls of one kernel, over the steady-state steps of all ranks."""
 
     precision: Precision
     took_ns: float = 0.0
     operations: float = 0.0
-    possible: float = 0.0
-    """Operations that the devices could have done in that time at their peak."""
+    """Floating-point operations of these calls."""
+    peak_operations: float = 0.0
+    """Floating-point operations at the devices' peak in the same time."""
     by_rank: dict[Rank, float] = field(default_factory=lambda: defaultdict(float))
-    """How long they took, ns."""
+    """Time, ns, by rank."""
     shapes: dict[tuple[int, int, int], float] = field(default_factory=lambda: defaultdict(float))
-    """(rows, columns, common size) -> how long such multiplications took, ns."""
+    """(rows, columns, inner size) -> time of these multiplications, ns."""
 
     @property
     def share(self) -> float:
         """Share of the peak that was reached."""
-        return self.operations / self.possible
+        return self.operations / self.peak_operations
 
 
 def slow_multiplications(case: Case) -> Iterator[Cause]:
-    """Much of the GPU time is in multiplications that reach a small share of the peak."""
+    """Matrix multiplications that take much GPU time and reach a small share of the peak."""
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
-    far = {
+    below = {
         name: kernel
         for name, kernel in _kernels(case).items()
-        if kernel.possible > 0 and kernel.share < SLOW_SHARE_OF_PEAK
+        if kernel.peak_operations > 0 and kernel.share < SLOW_SHARE_OF_PEAK
     }
-    slow = {name: far[name] for name in sorted(far, key=lambda name: -far[name].took_ns)[:MAX_SHAPES_NAMED]}
+    slow = {name: below[name] for name in sorted(below, key=lambda name: -below[name].took_ns)[:MAX_KERNELS_REPORTED]}
     if not slow:
         return
     work = gpu_work(dfg) & np.isin(dfg.step, steps)
@@ -77,7 +77,7 @@ def slow_multiplications(case: Case) -> Iterator[Cause]:
         for rank, total in of_rank.items()
     }
     ranks = tuple(rank for rank, share in shares.items() if share >= MIN_SHARE_OF_STEP)
-    reached = sum(one.operations for one in slow.values()) / sum(one.possible for one in slow.values())
+    reached = sum(one.operations for one in slow.values()) / sum(one.peak_operations for one in slow.values())
     scenario = _scenario(slow, reached)
     if not ranks or not case.worth_naming(case.pricer.saving_ns(scenario)):
         return
@@ -112,7 +112,7 @@ def _kernels(case: Case) -> dict[str, _Kernel]:
             kernel.took_ns += took_ns
             kernel.by_rank[rank] += took_ns
             kernel.operations += 2.0 * batch * rows * columns * common
-            kernel.possible += took_ns * rate * 1e3  # 10^12 operations a second are a thousand a nanosecond.
+            kernel.peak_operations += took_ns * rate * 1e3  # 10^12 operations a second are a thousand a nanosecond.
             kernel.shapes[rows, columns, common] += took_ns
     return found
 
@@ -133,7 +133,7 @@ def _multiplications(case: Case, rank: Rank) -> Iterator[tuple[str, float, tuple
     source, target = dfg.pred_idx[launched], dfg.pred_target[launched]
     mine = (dfg.rank[target] == rank) & np.isin(dfg.step[target], case.replayed.steps.steady) & (dfg.event[source] >= 0)
     source, target = source[mine], target[mine]
-    # The operation that encloses a launch. These do not nest: it is the thread's last one that began before the launch.
+    # Multiplications do not nest, so the one that encloses a launch is the last that its thread started before.
     tid, start = events.ints("tid"), events.ints("start_ns")
     end = start + events.ints("dur_ns")
     order = rows[np.lexsort((start[rows], tid[rows]))]
@@ -175,12 +175,14 @@ def _shape(operation: str, shapes: str) -> tuple[int, int, int, int] | None:
 
 
 def _scenario(names: Iterable[str], reached: float) -> str:
-    """Speeds these kernels up from the share `reached` of the peak to `GOOD_SHARE_OF_PEAK`."""
+    """The what-if that speeds these kernels up from the share `reached` of the peak to `GOOD_SHARE_OF_PEAK`."""
     pattern = "|".join(literal(name) for name in sorted(names))
     return f"kernel[^({pattern})$]={max(GOOD_SHARE_OF_PEAK / max(reached, 1e-3), 1.0):.3g}x"
 
 
-def _evidence(slow: dict[str, _Kernel], shares: dict[Rank, float], reached: float, visits: int) -> dict[str, Evidence]:
+def _evidence(
+    slow: dict[str, _Kernel], shares: dict[Rank, float], reached: float, rank_steps: int
+) -> dict[str, Evidence]:
     name, worst = max(slow.items(), key=lambda one: one[1].took_ns)
     rows, columns, common = _shape_of(worst)
     return {
@@ -188,7 +190,7 @@ def _evidence(slow: dict[str, _Kernel], shares: dict[Rank, float], reached: floa
         "share_of_peak": Evidence(round(reached, 4), "share"),
         "kernels": Evidence(len(slow)),
         "longest": Evidence(name),
-        "longest_per_step_and_rank": Evidence(round(worst.took_ns / visits), "ns"),
+        "longest_per_step_and_rank": Evidence(round(worst.took_ns / rank_steps), "ns"),
         "longest_multiplies": Evidence(f"{rows} × {common} by {common} × {columns}"),
         "longest_share_of_peak": Evidence(round(worst.share, 4), "share"),
         "longest_computes_in": Evidence(worst.precision),
@@ -196,6 +198,7 @@ def _evidence(slow: dict[str, _Kernel], shares: dict[Rank, float], reached: floa
 
 
 def _shape_of(kernel: _Kernel) -> tuple[int, int, int]:
+    """(rows, columns, inner size) of the multiplications that take the kernel longest."""
     return max(kernel.shapes, key=lambda shape: kernel.shapes[shape])
 
 

@@ -11,17 +11,17 @@ from esprof.replay.engine.timeline import replay
 from esprof.replay.steps import LeftOutFor
 from esprof.replay.whatif.graph import edits
 
-_NONE = "allocator=0"
+_SCENARIO = "allocator=0"
 
 
 def allocator(case: Case) -> Iterator[Cause]:
     """Allocator calls in steady-state steps, and the outlier steps that they cause."""
     replayed, dfg = case.replayed, case.replayed.built.dfg
-    outliers = [step for step, why in replayed.steps.left_out.items() if why.cause is LeftOutFor.ALLOCATOR]
-    saving = case.pricer.saving_ns(_NONE)
+    outliers = [step for step, reason in replayed.steps.left_out.items() if reason.cause is LeftOutFor.ALLOCATOR]
+    saving = case.pricer.saving_ns(_SCENARIO)
     if not outliers and not case.worth_naming(saving):
         return
-    # ESP503 says why the allocator finds no block, so it replaces this finding; but only this one reports outliers.
+    # ESP503 explains why the allocator finds no block, so it replaces this finding. Outliers are reported only here.
     specific = [*fragmentation(case)]
     if not outliers and any(explains(case, cause, saving or 0.0) for cause in specific):
         return
@@ -29,7 +29,7 @@ def allocator(case: Case) -> Iterator[Cause]:
     calls = dfg.of(Cls.ALLOCATOR)
     spent = {rank: dfg.dur_ns[calls & (dfg.rank == rank)].sum() for rank in dfg.marks.ranks}
     worst, steps = max(spent.values()), len(dfg.marks.steps)
-    # Evidence, not a price: the price is the saving of a steady-state step, and an outlier is none.
+    # Only evidence: the price is the saving of a steady-state step, and outliers are not steady-state steps.
     without = dict(zip(dfg.marks.steps, replay(edits.shorten(dfg, calls, 0)).step_ns(), strict=True))
     measured = dict(zip(dfg.marks.steps, replayed.measured_ns, strict=True))
     yield Cause(
@@ -38,7 +38,7 @@ def allocator(case: Case) -> Iterator[Cause]:
         if outliers
         else f"cudaMalloc and cudaFree take up to {duration(worst / steps)} a step",
         ranks=tuple(rank for rank, total in spent.items() if total >= worst / 2),
-        scenario=_NONE,
+        scenario=_SCENARIO,
         confidence="high" if case.is_explained else "medium",
         evidence={
             "allocator_per_step": by_rank({rank: round(total / steps) for rank, total in spent.items()}, "ns"),
@@ -51,7 +51,7 @@ def allocator(case: Case) -> Iterator[Cause]:
 
 
 def _outlier_title(outliers: list[int], steps: int, measured: Mapping[int, int], without: Mapping[int, int]) -> str:
-    """How many steps were outliers, and the longest of them with and without the allocator's calls, ns by step."""
+    """Number of outliers, and the longest one with and without the allocator's calls; durations in ns by step."""
     longest = max(outliers, key=lambda step: measured[step])
     most = "" if len(outliers) == 1 else "up to "
     return (
@@ -75,4 +75,4 @@ _PAGES = (
     ),
 )
 
-RULE = Rule(pages=_PAGES, of_case=allocator, scenarios=(_NONE,))
+RULE = Rule(pages=_PAGES, of_case=allocator, scenarios=(_SCENARIO,))

@@ -14,18 +14,18 @@ from esprof.replay.whatif.gradients.buckets import MIB
 from esprof.run.run import Run
 
 MIN_UNUSED_SHARE = 0.25
-"""Least share of the reserved memory that was never in use. Blocks are rounded up and pooled by size, so some always is
-unused."""
+"""Least share of the reserved memory that was never in use. Blocks are rounded up and pooled by size, so some memory is
+always unused."""
 
 MIN_UNUSED_BYTES: Bytes = 512 * MIB
 """Less unused memory does not limit a job's batch size."""
 
-_NONE = "allocator=0"
+_SCENARIO = "allocator=0"
 
 
 @dataclass(frozen=True)
 class _Peak:
-    """The most memory that a rank's allocator had reserved, and the most that it had allocated up to then, bytes."""
+    """Peak of the memory that a rank's allocator had reserved, and the most that it had allocated up to then, bytes."""
 
     reserved: Bytes
     allocated: Bytes
@@ -38,8 +38,8 @@ class _Peak:
 def fragmentation(case: Case) -> Iterator[Cause]:
     """Ranks whose allocator calls the driver within steps while much of its reserved memory is free but fragmented."""
     dfg = case.replayed.built.dfg
-    asks = dfg.of(Cls.ALLOCATOR) & np.isin(dfg.step, dfg.marks.steps)
-    calls = {rank: int(np.count_nonzero(asks & (dfg.rank == rank))) for rank in dfg.marks.ranks}
+    is_call = dfg.of(Cls.ALLOCATOR) & np.isin(dfg.step, dfg.marks.steps)
+    calls = {rank: int(np.count_nonzero(is_call & (dfg.rank == rank))) for rank in dfg.marks.ranks}
     peaks = {rank: found for rank in dfg.marks.ranks if calls[rank] and (found := _peak(case.run, rank)) is not None}
     ranks = tuple(
         rank for rank, one in peaks.items() if one.unused >= max(MIN_UNUSED_BYTES, MIN_UNUSED_SHARE * one.reserved)
@@ -47,14 +47,14 @@ def fragmentation(case: Case) -> Iterator[Cause]:
     if not ranks:
         return
     worst = peaks[max(ranks, key=lambda rank: peaks[rank].unused)]
-    gains = case.worth_naming(case.pricer.saving_ns(_NONE))
+    saves_time = case.worth_naming(case.pricer.saving_ns(_SCENARIO))
     yield Cause(
         id="ESP503",
         title=f"Fragmented GPU memory causes cudaMalloc calls: {readable.size(worst.unused)} of the "
         f"{readable.size(worst.reserved)} reserved were never in use",
         ranks=ranks,
-        scenario=_NONE if gains else None,
-        severity=None if gains else "warning",
+        scenario=_SCENARIO if saves_time else None,
+        severity=None if saves_time else "warning",
         confidence="medium",
         evidence={
             "reserved": by_rank({rank: peaks[rank].reserved for rank in ranks}, "bytes"),

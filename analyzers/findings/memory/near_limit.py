@@ -11,7 +11,7 @@ from esprof.core import readable
 from esprof.core.types import Rank
 
 MIN_PCT_OF_LIMIT = 92.0
-"""Per cent of the limit from which on a peak is named."""
+"""Least peak that is reported, in per cent of the limit."""
 
 _ADVICE = {
     "cuda": "A longer sequence or memory fragmentation may end the job with an out-of-memory error. Use activation "
@@ -37,10 +37,10 @@ def near_limit(job: RecordedJob) -> Iterator[Cause]:
 
 
 def _cause(peaks: list[RankMemory], share: float) -> Cause:
-    ranks, of = tuple(peak.rank for peak in peaks), peaks[0].of
+    ranks, kind = tuple(peak.rank for peak in peaks), peaks[0].of
     memory = (
         f"{'its' if len(ranks) == 1 else 'their'} GPU memory"
-        if of == "cuda"
+        if kind == "cuda"
         else "the host memory available to the job"
     )
     return Cause(
@@ -48,14 +48,14 @@ def _cause(peaks: list[RankMemory], share: float) -> Cause:
         title=f"{readable.ranks(ranks).capitalize()} {readable.verb('use', ranks)} {share:.0f} % of {memory}",
         severity="warning",
         ranks=ranks,
-        # On hosts, memory of other processes is unknown, and pages shared by ranks are counted once for each.
-        confidence="high" if of == "cuda" else "medium",
+        # On hosts the memory of other processes is unknown, and pages that ranks share are counted once for each rank.
+        confidence="high" if kind == "cuda" else "medium",
         evidence={
             "peak": by_rank({peak.rank: peak.peak for peak in peaks}, "bytes"),
             "limit": Evidence(peaks[0].limit, "bytes"),
             "reached_in": by_rank({peak.rank: peak.reached for peak in peaks if peak.reached}),
         },
-        advice=_ADVICE[of],
+        advice=_ADVICE[kind],
     )
 
 

@@ -18,16 +18,16 @@ from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
 
 MIN_OPERATION_SHARE = 0.8
-"""Least share of a rank's extra CPU time that one operation must account for to be the reason for its lateness."""
+"""Least share of a rank's extra CPU time in one operation for that operation to be the reason."""
 
 MAX_EXCESS_OF_OTHERS = 0.1
-"""Most extra time of all other operations, as a share of their usual time, if one operation makes the rank late."""
+"""Largest extra time of all other operations, as a share of their usual time, for one operation to be the reason."""
 
 MIN_SHARE_OF_LINE = 0.25
-"""Least share of the time lost in one operation or gap that a line of Python must account for to be reported."""
+"""Least share of the time lost in one operation or gap for which a line of Python is reported."""
 
 MIN_TIMES_THE_PEERS = 3.0
-"""Least ratio of that operation's time to its time on the other ranks."""
+"""Least ratio of that operation's time to its time on the other ranks for it to be the reason."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Lateness:
 
     id: str
     phrase: str
+    """Reason in the title of the finding."""
     work: str
     """The argument of `straggler[…]=fix`."""
     advice: str
@@ -81,7 +82,7 @@ KINDS = (
 
 
 MIN_WORK_RATIO_SHOWN = 1.1
-"""Least ratio of a rank's amount of work to that of the others that the title states."""
+"""Least ratio of a rank's amount of work to that of the others for which the title states it."""
 
 COMPUTING = ("compute", "cpu")
 """Kinds of work that a rank may have more of, or may do more slowly."""
@@ -102,7 +103,7 @@ class SlowLocation:
     where: str
     """The operation, or the gap `before → after`."""
     lost_ns: int
-    """Time lost there in a mean step."""
+    """Time lost there in a mean step, ns."""
     python: str | None = None
     """The Python line that ran there, as `file(line): function`; None without stacks."""
     call: str | None = None
@@ -117,8 +118,10 @@ class SlowLocation:
 
 
 def inside_one_operation(blame: Blame, ranks: tuple[Rank, ...], kind: Lateness) -> Lateness:
-    """`kind`, or time inside one operation, if that accounts for the extra CPU time of `ranks` and all other operations take
-    as long as usual: a slower CPU, or more work, would make others longer, too."""
+    """Replace `kind` by time inside one operation if that accounts for the extra CPU time of `ranks`.
+
+    All other operations must take as long as usual: a slower CPU or more work would make them longer, too.
+    """
     dfg = blame.dfg
     mine = np.isin(dfg.rank, ranks) & np.isin(dfg.step, blame.steps) & dfg.on(LaneKind.CPU)
     nodes = np.flatnonzero(mine & dfg.of(*CLASSES[kind.work]) & ~dfg.of(Cls.HOST_GAP) & ~np.isnan(blame.peers.others))
@@ -147,14 +150,14 @@ def inside_one_operation(blame: Blame, ranks: tuple[Rank, ...], kind: Lateness) 
 
 
 def with_comparison(kind: Lateness, compared: Comparison) -> Lateness:
-    """`kind`, with whether the ranks have more work or take longer for the same work, if that is known."""
+    """Add to `kind` whether the ranks have more work or take longer for the same work, if that is known."""
     if kind.id == UNRECORDED.id or compared.is_more_work is None:
         return kind
     if not compared.is_more_work:
         return replace(kind, phrase=f"{kind.phrase}, with the same amount of work", advice=_SAME_WORK)
     amount = compared.amount or 0.0
     times = (
-        f": {amount:.{0 if amount >= 10 else 1}f} times the {compared.what}" if amount >= MIN_WORK_RATIO_SHOWN else ""
+        f": {amount:.{0 if amount >= 10 else 1}f} times the {compared.unit}" if amount >= MIN_WORK_RATIO_SHOWN else ""
     )
     return replace(kind, phrase=f"more work{times}", advice=_MORE_WORK)
 
@@ -175,7 +178,7 @@ def slow_locations(case: Case, ranks: tuple[Rank, ...], kind: Lateness) -> dict[
     dfg = case.replayed.built.dfg
     try:
         fixed = fix_stragglers(case.pricer.blame, ranks, CLASSES[kind.work])
-    except Declined:  # Work of this kind has no counterpart on other ranks, so it was not what was priced.
+    except Declined:  # Work of this kind has no counterpart on other ranks and was not priced.
         return {}
     lost_ns = dfg.dur_ns - fixed.dfg.dur_ns
     return {rank: location for rank in ranks if (location := location_of_loss(case, rank, lost_ns)) is not None}
@@ -208,7 +211,7 @@ def _modules(case: Case, rank: Rank, node: int) -> str | None:
 
 
 def _python_line(replayed: Replayed, rank: Rank, time_ns: np.ndarray, least_ns: float) -> tuple[str | None, str | None]:
-    """The Python line that accounts for most of `time_ns`, float64[N], and its callee; None below `least_ns`."""
+    """(line, callee) that account for most of `time_ns`, float64[N]; (None, None) below `least_ns`."""
     took = PythonTime(replayed.run, replayed.built.dfg, rank).took(time_ns)
-    place = max(took, key=lambda place: took[place][0], default=None)
-    return (None, None) if place is None or took[place][0] < least_ns else place
+    location = max(took, key=lambda location: took[location][0], default=None)
+    return (None, None) if location is None or took[location][0] < least_ns else location

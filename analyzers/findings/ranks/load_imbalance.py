@@ -8,7 +8,7 @@ from esprof.analyzers.evidence import Evidence, Value, by_rank
 from esprof.analyzers.finding import Confidence
 from esprof.analyzers.findings.data.input_data import READY
 from esprof.analyzers.findings.ranks.lateness import SlowLocation, location_of_loss
-from esprof.analyzers.findings.ranks.stragglers import SCENARIO as FIXED
+from esprof.analyzers.findings.ranks.stragglers import SCENARIO as STRAGGLERS_FIXED
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core import readable
 from esprof.core.types import Rank
@@ -16,39 +16,39 @@ from esprof.replay.dfg import Cls
 from esprof.replay.ranks.blame import MIN_STEPS_FOR_TEST
 
 MIN_SHARE_OF_STEPS = 0.5
-"""Share of the steps above which some rank must have more work: fewer are noise."""
+"""Share of the steps above which some rank must have significantly more work: fewer are noise."""
 
 MIN_SHARE_OF_DELAYS = 0.25
 """A second rank must delay more than this share of the steps that the most frequent one delays: fewer are noise."""
 
 MIN_WAIT_SHARE_OF_STEP = 0.05
-"""Share of a step that the others must wait in the median step, and that balancing must save, for ranks to be listed whose
-extra work is not statistically significant."""
+"""If the extra work of ranks is not statistically significant, the others must wait for this share of the median step, and
+balancing must save as much."""
 
 _BALANCED = "balance=fix"
 
 
 def load_imbalance(case: Case) -> Iterator[Cause]:
-    """Ranks of which one has more work in most steps, but not always the same. The cost of stragglers is not "
-    "included."""
+    """Ranks that have more work than the others in different steps. The cost of stragglers is not included."""
     blame = case.pricer.blame
     # The rank that delays each delayed step most, if it had significantly more work. ESP101 covers input data.
     delayed = np.flatnonzero(blame.late_ns.any(axis=1))
     worst = blame.late_ns[delayed].argmax(axis=1)
     has_more = blame.has_more(besides=(Cls.DATA,))[delayed, worst]
     longest = blame.late_ns.max(axis=1)
-    typical = float(np.median(longest))
+    median_ns = float(np.median(longest))
     is_significant = has_more.sum() > MIN_SHARE_OF_STEPS * len(blame.steps)
-    late = has_more if is_significant else longest[delayed] >= typical / 2
+    late = has_more if is_significant else longest[delayed] >= median_ns / 2
     delays = np.bincount(worst[late], minlength=len(blame.dfg.marks.ranks))
     if np.count_nonzero(delays > MIN_SHARE_OF_DELAYS * delays.max(initial=0)) < 2:
         return
     saving = case.pricer.saving_ns(_BALANCED)
-    beyond = None if saving is None else saving - max(0.0, case.pricer.saving_ns(FIXED) or 0.0)
-    if beyond is None or not case.worth_naming(beyond):
+    additional = None if saving is None else saving - max(0.0, case.pricer.saving_ns(STRAGGLERS_FIXED) or 0.0)
+    if additional is None or not case.worth_naming(additional):
         return
     if not is_significant and (
-        min(typical, beyond) < MIN_WAIT_SHARE_OF_STEP * case.pricer.step_ns or _by_input(case) > beyond / 2
+        min(median_ns, additional) < MIN_WAIT_SHARE_OF_STEP * case.pricer.step_ns
+        or _input_saving_ns(case) > additional / 2
     ):
         return
     latest = {rank: int(count) for rank, count in zip(blame.dfg.marks.ranks, delays, strict=True) if count}
@@ -60,7 +60,7 @@ def load_imbalance(case: Case) -> Iterator[Cause]:
         ranks=tuple(latest),
         scenario=_BALANCED,
         confidence=_confidence(case) if is_significant else "low",
-        evidence={"latest_in_steps": by_rank(latest), "lateness_in_median_step": Evidence(round(typical), "ns")}
+        evidence={"latest_in_steps": by_rank(latest), "lateness_in_median_step": Evidence(round(median_ns), "ns")}
         | ({"lost_in": by_rank({rank: one.where for rank, one in locations.items()})} if locations else {})
         | ({"python_line": by_rank(lines)} if (lines := _lines(locations)) else {}),
         advice="No single rank is slow; the work of each step is distributed unevenly. Give all ranks the same "
@@ -73,19 +73,22 @@ def _confidence(case: Case) -> Confidence:
     return "high" if case.is_explained and len(case.replayed.steps.steady) >= MIN_STEPS_FOR_TEST else "medium"
 
 
-def _by_input(case: Case) -> float:
-    """Saving if no rank waited for input data, ns: ESP101 reports it."""
+def _input_saving_ns(case: Case) -> float:
+    """Saving if no rank waited for input data, ns, which ESP101 reports."""
     return case.pricer.saving_ns(READY) or 0.0
 
 
 def _locations(case: Case, ranks: Iterable[Rank], steps: np.ndarray, worst: np.ndarray) -> dict[Rank, SlowLocation]:
-    """Where each of `ranks` loses most in the `steps` that it delays most; `worst` is the column of that rank."""
+    """Where each of `ranks` loses most time in the steps that it delays most.
+
+    `steps` are indices of steps, `worst` the index of the rank that delays each of them.
+    """
     blame = case.pricer.blame
     found = {}
     for rank in ranks:
         column = blame.dfg.marks.ranks.index(rank)
-        its = np.array(blame.steps)[steps[worst == column]]
-        lost = np.where(np.isin(blame.dfg.step, its), np.maximum(blame.excess_ns, 0), 0)
+        delayed = np.array(blame.steps)[steps[worst == column]]
+        lost = np.where(np.isin(blame.dfg.step, delayed), np.maximum(blame.excess_ns, 0), 0)
         if (location := location_of_loss(case, rank, lost)) is not None:
             found[rank] = location
     return found

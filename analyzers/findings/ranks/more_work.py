@@ -15,42 +15,43 @@ from esprof.replay.replayed import Replayed
 from esprof.run.run import Run
 
 MIN_SHARE_EXPLAINED = 0.5
-"""Least share of the slow ranks' extra compute time that more work must explain, to be the reason."""
+"""Least share of the slow ranks' extra compute time that more work must explain to be the reason."""
 
 MAX_DIFFERENCE = 0.02
-"""Two ranks whose amounts differ by at most this share have the same amount of work."""
+"""Largest relative difference of two amounts of work that count as equal."""
 
 MAX_OPTIMIZER_SHARE_MORE_WORK, MIN_OPTIMIZER_SHARE_SLOWER = 0.25, 0.6
 """Relative slowdown of the optimizer as a share of that of all compute: up to the first, the rank has more work; from the
 second on, it is slower. The optimizer's work does not depend on the batch."""
 
 MIN_SHARE_LONGER = 0.7
-"""Least share of compute that must be slower by at least half the overall slowdown, for the optimizer to be used: a single
-slow operation is neither more work nor a slower device."""
+"""Least share of compute that must be slower by at least half the overall slowdown for the optimizer to be evidence. A
+single slow operation is neither more work nor a slower device."""
 
 MIN_OPTIMIZER_SHARE = 0.02
-"""Least share of the optimizer in compute time for it to be used."""
+"""Least share of the optimizer in compute time for it to be evidence."""
 
 _OPTIMIZER = "Optimizer.step#"
-"""Prefix of torch's annotations around an optimizer step."""
+"""Prefix of torch's annotations of optimizer steps."""
 
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ratios of the slow ranks to the others. None where unknown."""
+    """Ratios of the slow ranks to the others; None where unknown."""
 
     longer: float
     """Ratio of compute times."""
     amount: float | None
-    """Ratio of the amounts of work, in units of `what`."""
-    what: str
+    """Ratio of the amounts of work, in `unit`."""
+    unit: str
+    """Unit of the amounts of work, such as `tokens`."""
     operations: float
     """Ratio of the numbers of operations."""
     optimizer: float | None
     """Ratio of optimizer times."""
-    ran: float | None
+    cpu_time: float | None
     """Ratio of the training threads' CPU times, if they compute on CPUs."""
     spread: float
     """Share of their compute, without optimizers, that is slower by at least half the overall slowdown."""
@@ -63,8 +64,8 @@ class Comparison:
             return None
         if self.amount is not None and self.amount - 1 >= MIN_SHARE_EXPLAINED * extra:
             return True
-        if self.ran is not None and self.ran - 1 <= MAX_OPTIMIZER_SHARE_MORE_WORK * extra:
-            # It takes longer without using more CPU time, so it waits for a CPU or for something else.
+        if self.cpu_time is not None and self.cpu_time - 1 <= MAX_OPTIMIZER_SHARE_MORE_WORK * extra:
+            # It takes longer without more CPU time, so it waits for a CPU or for something else.
             return False
         beyond = None if self.optimizer is None or self.spread < MIN_SHARE_LONGER else (self.optimizer - 1) / extra
         if beyond is not None and beyond <= MAX_OPTIMIZER_SHARE_MORE_WORK:
@@ -73,7 +74,7 @@ class Comparison:
         if beyond is not None and beyond >= MIN_OPTIMIZER_SHARE_SLOWER:
             return False
         is_alike = self.amount is not None and abs(self.amount - 1) <= MAX_DIFFERENCE
-        return False if is_alike and self.what in _COMPLETE and abs(self.operations - 1) <= MAX_DIFFERENCE else None
+        return False if is_alike and self.unit in _COMPLETE and abs(self.operations - 1) <= MAX_DIFFERENCE else None
 
 
 _OPERATIONS, _CPU_TIME = "operations", "CPU time"
@@ -87,17 +88,17 @@ def compare(case: Case, ranks: Sequence[Rank]) -> Comparison:
     mine, computing = _computing(blame, ranks)
     took, usual = blame.work_ns[mine & computing].sum(), blame.peers.others[mine & computing].sum()
     amounts = _amounts(case, ranks)
-    what = next(iter(amounts), "")
+    unit = next(iter(amounts), "")
     fixed = mine & computing & _of_optimizer(replayed, ranks)
     known = float(blame.peers.others[fixed].sum())
     longer = float(took / max(usual, 1))
     return Comparison(
         longer=longer,
-        amount=amounts.get(what),
-        what=what,
+        amount=amounts.get(unit),
+        unit=unit,
         operations=amounts.get(_OPERATIONS, 1.0),
         optimizer=float(blame.work_ns[fixed].sum()) / known if known >= MIN_OPTIMIZER_SHARE * max(usual, 1) else None,
-        ran=None if blame.dfg.has_gpu() else amounts.get(_CPU_TIME),
+        cpu_time=None if blame.dfg.has_gpu() else amounts.get(_CPU_TIME),
         spread=_spread(blame, mine & computing & ~fixed, longer),
     )
 
@@ -118,8 +119,10 @@ def _computing(blame: Blame, ranks: Sequence[Rank]) -> tuple[np.ndarray, np.ndar
 
 
 def _amounts(case: Case, ranks: Sequence[Rank]) -> dict[str, float]:
-    """Unit -> ratio of these ranks' amount of work to the median of the others, if it is known of all ranks. In this order:
-    tokens, samples, elements of operations' input tensors, operations, and CPU time of the training threads."""
+    """Unit -> ratio of these ranks' amount of work to the median of the others, if the amounts of all ranks are known.
+
+    In this order: tokens, samples, elements of operations' input tensors, operations, CPU time of the training threads.
+    """
     replayed, job, steps = case.replayed, case.job.steps, case.replayed.steps.steady
     counts: list[tuple[str, Callable[[Rank], float]]] = [
         ("tokens", lambda rank: _mean(job, rank, steps, "tokens")),
@@ -134,11 +137,11 @@ def _amounts(case: Case, ranks: Sequence[Rank]) -> dict[str, float]:
     alike = [rank for rank in roles if {roles[rank]} == {roles[slow] for slow in ranks}]
     others = [rank for rank in alike if rank not in ranks]
     found = {}
-    for what, count in counts if others else ():
-        of = {rank: count(rank) for rank in alike}
-        if min(of.values()) > 0:
-            usual = float(np.median([of[rank] for rank in others]))
-            found[what] = float(np.mean([of[rank] for rank in ranks])) / usual
+    for unit, count in counts if others else ():
+        amount = {rank: count(rank) for rank in alike}
+        if min(amount.values()) > 0:
+            usual = float(np.median([amount[rank] for rank in others]))
+            found[unit] = float(np.mean([amount[rank] for rank in ranks])) / usual
     return found
 
 
@@ -161,7 +164,7 @@ def _elements(run: Run, rank: Rank, steps: Sequence[int]) -> float:
 
 def _size(shapes: str) -> float:
     """Elements of all tensors in a text such as `[[8, 3], [], [4]]`."""
-    dims = ([int(number) for number in _NUMBER.findall(part)] for part in shapes.split("]"))
+    dims = ([int(number) for number in _NUMBER.findall(tensor)] for tensor in shapes.split("]"))
     return float(sum(np.prod(one, dtype=float) for one in dims if one))
 
 
@@ -171,7 +174,7 @@ def _operations(replayed: Replayed, rank: Rank) -> float:
 
 
 def _of_optimizer(replayed: Replayed, ranks: Sequence[Rank]) -> np.ndarray:
-    """Mask of the work that the optimizers of these ranks do or launch, bool[N]."""
+    """Mask of the nodes that the optimizers of these ranks run or launch, bool[N]."""
     dfg, found = replayed.built.dfg, np.zeros(replayed.built.dfg.nodes, bool)
     for rank in ranks:
         events = replayed.run.events(rank)

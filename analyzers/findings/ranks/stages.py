@@ -10,16 +10,16 @@ from esprof.core import readable
 from esprof.replay.whatif.terms.balance import stage_ns
 
 MIN_TIMES_THE_MEAN_STAGE = 1.1
-"""A stage is listed if it computes more than this many times as long as the mean stage."""
+"""Ratio of a stage's compute time to that of the mean stage above which the stage is listed."""
 
 MIN_SHARE_OF_LONGEST = 0.9
-"""Least share of the longest stage's compute time for which another stage is listed, too."""
+"""Share of the longest stage's compute time above which another stage is listed, too."""
 
 _BALANCED = "balance[stages]=fix"
 
 
 def uneven_stages(case: Case) -> Iterator[Cause]:
-    """Some stages compute longer, and the others wait for them."""
+    """Pipeline stages that compute longer than the others, which wait for them."""
     blame = case.pricer.blame
     if not blame.roles.any():
         return

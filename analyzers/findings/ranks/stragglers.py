@@ -1,4 +1,4 @@
-"""ESP201–204, ESP206: stragglers, which reach collectives last while the others wait, and why they are late."""
+"""ESP201–204, ESP206: stragglers, the ranks that reach collectives last while the others wait, and why they are late."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,17 +37,17 @@ SCENARIO = "straggler[work]=fix"
 def stragglers(case: Case) -> Iterator[Cause]:
     """The slow ranks, if fixing them saves enough, with the id of their main cause.
 
-    They are priced together: of two that are late in different steps, fixing one alone saves nothing
+    They are priced together, because fixing only one of two slow ranks may save nothing
     (docs/explanation/replay.md §4).
     """
     ranks = case.pricer.blame.slow_ranks
-    named: set[Rank] = set()
+    reported: set[Rank] = set()
     for cause in _late(case, ranks) if ranks else ():
-        named.update(cause.ranks)
+        reported.update(cause.ranks)
         yield cause
     for rank, work in _single_rank_work(case).items():
-        if rank not in named:
-            yield _by_single_rank_work(rank, work)
+        if rank not in reported:
+            yield _single_rank_cause(rank, work)
 
 
 def _late(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
@@ -57,7 +57,7 @@ def _late(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
 
 
 def _is_late_by_input(case: Case, ranks: tuple[Rank, ...]) -> bool:
-    """Whether the batches of `ranks` are persistently later, and ESP101 does not report the same ranks."""
+    """Whether input data persistently delays `ranks`, and ESP101 does not report the same ranks."""
     blame = case.pricer.blame
     # That the ranks are slow is established; the question is whether input data is the reason.
     columns = np.searchsorted(blame.dfg.marks.ranks, ranks)
@@ -78,7 +78,7 @@ def _late_by_work(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
 
 
 def _unpriced(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
-    """Slow ranks that replay cannot fix, with the id of the kind of work with the greatest excess."""
+    """Slow ranks that replay cannot fix, with the id of the work with the longest extra time."""
     blame = case.pricer.blame
     delay = blame.late_ns.mean(axis=0)[np.isin(blame.dfg.marks.ranks, ranks)].sum()
     mine = np.isin(blame.dfg.rank, ranks) & np.isin(blame.dfg.step, blame.steps)
@@ -114,15 +114,19 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, m
         confidence="low" if saving is None else "high" if is_tested and saving > 2 * margin else "medium",
         evidence=_evidence(case.replayed, ranks) | more | _location_evidence(locations),
         advice=" ".join(
-            [*(location.pointer(rank) for rank, location in locations.items()), kind.advice, *_not_always(seen, saving)]
+            [
+                *(location.pointer(rank) for rank, location in locations.items()),
+                kind.advice,
+                *_duration_note(seen, saving),
+            ]
         ),
     )
 
 
 def _single_rank_work(case: Case) -> dict[Rank, OwnFunction]:
-    """Rank -> the function of the job's own code that takes it longest, of those that no other rank runs.
+    """Rank -> the function of the job's own code that takes longest among those that no other rank runs.
 
-    Only on CPUs, where no device work hides it, and if all ranks do the same work.
+    Only for jobs on CPUs, where no device work hides it, and only if all ranks have the same role.
     """
     blame = case.pricer.blame
     if blame.dfg.has_gpu() or len(set(blame.roles.tolist())) > 1:
@@ -134,13 +138,13 @@ def _single_rank_work(case: Case) -> dict[Rank, OwnFunction]:
 
 
 def _price_of(one: OwnFunction) -> MeasuredPrice:
-    """Saving of the job's step without it: all of its time on its rank."""
+    """Saving of a step without this function: all of its time on its rank."""
     ranks, mean = len(one.took_ns), one.measured
     return MeasuredPrice(saving_ns=ranks * mean.saving_ns, margin_ns=ranks * mean.margin_ns, step_ns=mean.step_ns)
 
 
-def _by_single_rank_work(rank: Rank, work: OwnFunction) -> Cause:
-    """A rank with work that no other rank does, found in the samples of all steps only."""
+def _single_rank_cause(rank: Rank, work: OwnFunction) -> Cause:
+    """A rank with work that no other rank does, which only the samples of all steps show."""
     where, price = printable(work.location.frame, LONGEST_NAME), _price_of(work)
     calls = {"python_call": by_rank({rank: printable(work.location.call, LONGEST_NAME)})} if work.location.call else {}
     return Cause(
@@ -169,7 +173,7 @@ def _sustained(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: st
 
 
 def _measured(case: Case, seen: Sustained, scenario: str) -> MeasuredPrice:
-    """Saving of the mean step of the run, derived from that of a recorded step."""
+    """Saving of the mean step of the run, derived from the saving of a recorded step."""
     (answer,) = case.pricer.answers([scenario])
     low, high = answer.saving_low_us or 0.0, answer.saving_high_us or 0.0
     step_us = us(case.pricer.step_ns)
@@ -180,13 +184,13 @@ def _comparison(compared: Comparison) -> dict[str, Evidence]:
     known = {
         "compute_time_ratio": round(compared.longer, 3),
         "work_ratio": None if compared.amount is None else round(compared.amount, 3),
-        "work_counted_in": None if compared.amount is None else compared.what,
+        "work_counted_in": None if compared.amount is None else compared.unit,
         "optimizer_time_ratio": None if compared.optimizer is None else round(compared.optimizer, 3),
     }
     return {name: Evidence(value) for name, value in known.items() if value is not None}
 
 
-def _not_always(seen: Sustained | None, saving: float | None) -> list[str]:
+def _duration_note(seen: Sustained | None, saving: float | None) -> list[str]:
     if seen is None or seen.is_always or saving is None:
         return []
     return [

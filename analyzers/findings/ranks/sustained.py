@@ -1,4 +1,4 @@
-"""For how much of the run the ranks are slow that are slow in the recorded steps."""
+"""Share of the run in which ranks that are slow in the recorded steps are slow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
 
 MIN_SHARE_OF_STEP = 0.25
-"""Least share of a step that a slow rank must cost for delayed steps to be recognised by their duration alone."""
+"""Least cost of a slow rank, as a share of a step, for which delayed steps are recognised by their duration alone."""
 
 DELAYED_FROM_SHARE = 0.6
 """A step counts as delayed if it is shorter than a recorded one by less than this share of the slow rank's cost."""
 
 NEAR_STEPS = 8
-"""Steps without profiler, nearest to the recorded ones, that show how long these would take without it."""
+"""Number of steps without profiler, nearest to the recorded ones, that show how long those would take without it."""
 
 MIN_CPU_SHARE = 0.5
 """Least share of the delay that must appear as extra CPU time of the slow ranks, for CPU time to be used."""
@@ -53,7 +53,7 @@ class Sustained:
 
 
 def sustained(case: Case, ranks: Sequence[Rank], saving: float, *, computes: bool) -> Sustained | None:
-    """For how much of the run `ranks` are slow, which cost the share `saving` of a recorded step; None where unknown.
+    """In how much of the run `ranks` are slow; None where unknown. They cost the share `saving` of a recorded step.
 
     Estimated from the duration of the job's steps and, with `computes`, from the ranks' CPU time: the smaller of the two.
     """
@@ -82,10 +82,10 @@ def _mean(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), mean_margin(values)
 
 
-def _ratio(part: tuple[float, float], whole: tuple[float, float]) -> tuple[float, float]:
-    """(share of a whole, half the width of its 95 % interval), both limited to 0 to 1."""
-    share = min(1.0, max(0.0, part[0] / whole[0]))
-    return share, min(1.0, float(np.hypot(part[1], share * whole[1])) / whole[0])
+def _ratio(value: tuple[float, float], total: tuple[float, float]) -> tuple[float, float]:
+    """(share of `value` in `total`, half the width of its 95 % interval), both from 0 to 1."""
+    share = min(1.0, max(0.0, value[0] / total[0]))
+    return share, min(1.0, float(np.hypot(value[1], share * total[1])) / total[0])
 
 
 def _beyond(case: Case, ranks: Sequence[Rank], steps: np.ndarray) -> np.ndarray | None:
