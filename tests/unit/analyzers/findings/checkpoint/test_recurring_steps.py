@@ -1,4 +1,4 @@
-"""Steps that are slow every so many steps: must fire, must not, and who is named for what."""
+"""ESP403, ESP601, ESP806 and ESP807: slow steps that recur."""
 
 import itertools
 
@@ -17,7 +17,7 @@ MS = 1_000_000
 
 
 def job(*step_ms, stages=(), phase="plain", loader_wait_ms=None) -> Run:
-    """A Run with these steps on each rank, and `stages` (rank, name, step, ms), each at the begin of its step."""
+    """A Run with these steps on each rank, and `stages` (rank, name, step, ms), each at the start of its step."""
     extra = {} if loader_wait_ms is None else {"loader_wait_ns": [round(ms * MS) for ms in loader_wait_ms]}
     steps = [step_table(ms, phase=phase, first=1, **extra) for ms in step_ms]
     marked = {}
@@ -48,7 +48,7 @@ def found(run: Run):
     return causes
 
 
-def test_saves_are_named_with_their_rank_and_priced_by_the_means():
+def test_saves_are_reported_with_their_rank_and_priced_by_the_means():
     saves = [(0, "torch.save", step, 300) for step in range(4, 42, 4)]
     (finding,) = diagnose(job(every(4), every(4, seed=1), stages=saves)).findings
     assert (finding.id, finding.ranks, finding.confidence) == ("ESP601", (0,), "high")
@@ -60,7 +60,7 @@ def test_saves_are_named_with_their_rank_and_priced_by_the_means():
     assert finding.evidence["lost_there"].of(0) == pytest.approx(300 * MS, rel=0.01)
 
 
-def test_how_often_steps_are_slow_at_random_is_no_surer_than_their_number():
+def test_the_margin_includes_the_uncertainty_of_the_number_of_slow_steps():
     slow_ms = np.where(np.isin(np.arange(1, 42), [7, 12, 23, 26, 38]), 400, 100) + 0.0
     stages = [(0, "validate", step, 290) for step in (7, 12, 23, 26, 38)]
     (cause,) = found(job(slow_ms, stages=stages))
@@ -68,19 +68,19 @@ def test_how_often_steps_are_slow_at_random_is_no_surer_than_their_number():
     assert cause.measured.margin_ns == pytest.approx(2 * 300 * MS * np.sqrt(1 / 8 * 7 / 8 / 40), rel=0.05)
 
 
-def test_the_throughput_is_that_of_all_steps():
+def test_the_throughput_covers_all_steps():
     diagnosis = diagnose(job(every(4)))
     assert diagnosis.throughput.steps_per_s == pytest.approx(1 / 0.175, rel=0.03)
     assert diagnosis.step_us == pytest.approx(175_000, rel=0.03)
 
 
-def test_a_stage_that_the_job_marked_is_named():
+def test_a_stage_that_the_job_marked_is_reported():
     (cause,) = found(job(every(5), stages=[(0, "validate", step, 290) for step in range(5, 42, 5)]))
     assert cause.id == "ESP806"
     assert cause.title.endswith("rank 0 spends the extra time in validate")
 
 
-def test_a_stage_that_all_steps_have_is_not_the_cause():
+def test_a_stage_of_all_steps_is_not_the_cause():
     stages = [(0, "forward", step, 50) for step in range(1, 42)]
     (cause,) = found(job(every(5), stages=stages))
     assert (cause.id, cause.confidence) == ("ESP806", "medium")
@@ -88,7 +88,7 @@ def test_a_stage_that_all_steps_have_is_not_the_cause():
     assert "lost_there" not in cause.evidence
 
 
-def test_waiting_for_the_loader_is_named():
+def test_waiting_for_the_loader_is_reported():
     wait = every(6, slow_ms=310, usual_ms=10)
     (cause,) = found(job(every(6), loader_wait_ms=wait))
     assert cause.title.endswith("spends the extra time waiting for the data loader")
@@ -120,24 +120,24 @@ def test_windows_hide_some_of_the_slow_steps():
         "never",
         "alike",
         "at random",
-        "a short row",
+        "a short series",
         "one step",
         "none",
     ],
 )
-def test_no_period_is_made_up(step_ms):
+def test_other_slow_steps_are_not_reported(step_ms):
     assert found(job(step_ms)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "share"), [(12, 0.3), (20, 0.2), (30, 0.15), (100, 1 / 8)])
-def test_the_period_is_not_seen_where_chance_makes_steps_slow(n, share):
+def test_randomly_slow_steps_have_no_period(n, share):
     rng = np.random.default_rng(5)
     runs = [np.where(rng.random(n) < share, 400.0, 100.0) for _ in range(300)]
     assert sum(bool(found(job(run))) for run in runs) <= 3
 
 
-def test_a_save_is_named_though_it_lies_in_a_stage_of_the_job():
+def test_a_save_within_a_stage_of_the_job_is_reported():
     stages = [
         (0, name, step, ms) for step in range(4, 42, 4) for name, ms in (("checkpoint", 300), ("torch.save", 290))
     ]
@@ -145,7 +145,7 @@ def test_a_save_is_named_though_it_lies_in_a_stage_of_the_job():
     assert cause.id == "ESP601"
 
 
-def test_a_price_that_may_be_none_is_not_sure():
+def test_a_price_whose_interval_contains_zero_has_medium_confidence():
     slow = every(4, n=17)
     slow[11] = 5_000
     stages = [(0, "torch.save", step, 40) for step in (4, 8, 16)] + [(0, "torch.save", 12, 4_900)]
@@ -154,7 +154,7 @@ def test_a_price_that_may_be_none_is_not_sure():
     assert (finding.saving_low_us, finding.confidence) == (0, "medium")
 
 
-# What the stacks tell
+# Evidence from stacks
 
 
 MAIN, SAVE, WAIT = "train.py(30): main", "train.py(52): main", "train.py(31): main"
@@ -162,7 +162,7 @@ BACKWARD = "python3.11/site-packages/torch/autograd/graph.py(9): _engine_run_bac
 
 
 def sampled(run: Run, *stacks_of_ranks) -> Run:
-    """The run with a sample of each of its steps a rank: `stacks_of_ranks` are functions from (step, ns) to (stack, ns)s."""
+    """The run with samples: `stacks_of_ranks` are functions (step, duration ns) -> [(stack, ns)], one for each rank."""
     tables = {}
     for rank, stacks in enumerate(stacks_of_ranks):
         steps = run.steps(rank)
@@ -179,8 +179,8 @@ def sampled(run: Run, *stacks_of_ranks) -> Run:
     return Run(run.meta, read)
 
 
-def beyond(usual: str, slow: str, k: int = 5):
-    """100 ms of each step at `usual`, and what each k-th takes beyond that at `slow`."""
+def extra_time(usual: str, slow: str, k: int = 5):
+    """Samples that show `usual` for 100 ms of each step, and `slow` for the extra time of every k-th step."""
 
     def stacks(step, dur):
         extra = dur - 100 * MS if step % k == 0 else 0
@@ -189,9 +189,9 @@ def beyond(usual: str, slow: str, k: int = 5):
     return stacks
 
 
-def test_a_line_that_only_slow_steps_are_at_is_named_with_what_it_calls():
+def test_a_line_of_slow_steps_only_is_reported_with_its_callee():
     evaluate = f"{SAVE}\neval.py(7): evaluate\nmodel.py(3): Model.forward"
-    (cause,) = found(sampled(job(every(5)), beyond(f"{MAIN}\nmodel.py(3): Model.forward", evaluate)))
+    (cause,) = found(sampled(job(every(5)), extra_time(f"{MAIN}\nmodel.py(3): Model.forward", evaluate)))
     assert (cause.id, cause.confidence) == ("ESP806", "high")
     assert cause.title.endswith(f": rank 0 spends the extra time in {SAVE}, calling eval.py(7): evaluate")
     assert cause.evidence["source_line"].value == f"{SAVE}, calling eval.py(7): evaluate"
@@ -206,25 +206,28 @@ def test_a_line_that_only_slow_steps_are_at_is_named_with_what_it_calls():
         ("unsaveable", "ESP806"),
     ],
 )  # fmt: skip
-def test_a_function_that_is_named_for_saving_saves(function, id):
+def test_functions_are_recognised_as_saves_by_their_names(function, id):
     stack = f"{SAVE}\nio.py(7): {function}\npython3.11/pickle.py(9): Pickler.write"
-    (cause,) = found(sampled(job(every(5)), beyond(MAIN, stack)))
+    (cause,) = found(sampled(job(every(5)), extra_time(MAIN, stack)))
     assert cause.id == id
 
 
-def test_a_rank_that_waits_for_another_where_it_always_waits_is_not_named():
-    saving, waiting = beyond(MAIN, f"{SAVE}\nio.py(7): save"), beyond(f"{WAIT}\n{BACKWARD}", f"{WAIT}\n{BACKWARD}")
+def test_a_rank_that_waits_where_it_always_waits_is_not_listed():
+    saving, waiting = (
+        extra_time(MAIN, f"{SAVE}\nio.py(7): save"),
+        extra_time(f"{WAIT}\n{BACKWARD}", f"{WAIT}\n{BACKWARD}"),
+    )
     (cause,) = found(sampled(job(every(5), every(5, seed=1)), waiting, saving))
     assert (cause.id, cause.ranks) == ("ESP601", (1,))
 
 
-def test_a_long_place_is_in_the_title_as_a_whole():
+def test_the_title_contains_a_long_source_location_completely():
     place = f"site-packages/{'deep/' * 40}precision.py(110): Precision.{'_wrap' * 20}_closure"
-    (cause,) = found(sampled(job(every(5)), beyond(MAIN, f"{MAIN}\n{place}")))
+    (cause,) = found(sampled(job(every(5)), extra_time(MAIN, f"{MAIN}\n{place}")))
     assert cause.title.endswith(f" spends the extra time in {place}")
 
 
-def test_steps_that_are_slow_at_random_are_named_where_a_line_tells_them_from_others():
+def test_randomly_slow_steps_are_reported_if_a_line_explains_them():
     slow = (7, 9, 18, 33)
     steps = np.where(np.isin(np.arange(1, 42), slow), 500.0, 100.0)
 
@@ -259,7 +262,7 @@ def test_the_first_steps_of_epochs_are_a_group_of_their_own():
     )
 
 
-def test_what_a_job_compiles_as_it_begins_is_no_cost_of_every_step():
+def test_compilation_in_the_first_steps_is_not_reported():
     slow = np.where(np.isin(np.arange(1, 200), (2, 3, 5)), 5_000.0, 100.0)
 
     def compiling(step, dur):
@@ -268,26 +271,26 @@ def test_what_a_job_compiles_as_it_begins_is_no_cost_of_every_step():
     assert found(sampled(job(slow), compiling)) == []
 
 
-def test_a_long_row_of_slow_steps_is_named_with_its_first_and_last_step():
+def test_a_long_series_of_slow_steps_is_reported_with_its_first_and_last_step():
     (cause,) = found(job(np.where(np.arange(60) > 40, 400, 100)))
     assert (cause.id, cause.confidence) == ("ESP807", "medium")
     assert cause.title == "Steps 42 to 60 take 400.0 ms instead of 100.0 ms"
 
 
-def test_a_short_row_is_named_where_it_can_be_told_why():
+def test_a_short_series_is_reported_if_its_cause_is_known():
     step_ms = np.where((np.arange(60) > 40) & (np.arange(60) < 46), 400, 100)
     (cause,) = found(job(step_ms, stages=[(0, "validate", step, 290) for step in range(42, 47)]))
     assert cause.title == "Steps 42 to 46 take 400.0 ms instead of 100.0 ms: rank 0 spends the extra time in validate"
 
 
-def test_what_a_machine_does_to_some_steps_does_not_hide_a_period():
+def test_other_slow_steps_do_not_hide_a_period():
     step_ms = every(9, n=60)
     step_ms[[3, 11, 20, 21, 22, 33, 40, 47, 55]] = 150
     periodic = next(cause for cause in found(job(step_ms)) if cause.id == "ESP806")
     assert periodic.title.startswith("One step in 9 takes ")
 
 
-def test_ranks_that_ran_for_longer_are_named_where_nothing_else_tells():
+def test_ranks_with_more_cpu_time_are_reported_without_other_evidence():
     step_ms = np.where(np.arange(60) > 40, 400, 100)
     ran = [[round(ms * MS) for ms in step_ms], [90 * MS] * 60]
     steps = [step_table(step_ms, first=1, cpu_ns=one) for one in ran]
@@ -297,7 +300,7 @@ def test_ranks_that_ran_for_longer_are_named_where_nothing_else_tells():
     assert cause.evidence["lost_there"].of(0) == pytest.approx(300 * MS)
 
 
-def test_steps_that_are_slow_by_garbage_collection_are_told_so():
+def test_steps_that_garbage_collection_makes_slow_are_reported_as_such():
     stages = [(0, "garbage collection", step, 290) for step in range(5, 42, 5)]
     (cause,) = found(job(every(5), stages=stages))
     assert cause.id == "ESP403"
@@ -305,7 +308,7 @@ def test_steps_that_are_slow_by_garbage_collection_are_told_so():
 
 
 def epochs(run: Run, *first_steps: int) -> Run:
-    """`run` with a pass over a DataLoader that begins in each of these steps."""
+    """`run` with a new pass over a DataLoader that starts in each of these steps."""
     steps = run.steps(0)
     start = steps.ints("start_ns")
     rows = [
@@ -317,7 +320,7 @@ def epochs(run: Run, *first_steps: int) -> Run:
     return Run(run.meta, lambda name, rank: stages if name == "stages" else getattr(run, name)(rank))
 
 
-def test_one_slow_epoch_is_named_where_the_job_waited_for_its_loader():
+def test_a_single_slow_epoch_is_reported_if_the_job_waited_for_its_loader():
     step_ms = np.where(np.arange(1, 42) == 20, 2_000, 100)
     waited = job(step_ms, loader_wait_ms=np.where(step_ms > 100, 1_900, 5))
     (cause,) = found(epochs(waited, 20))

@@ -1,4 +1,4 @@
-"""ESP905 on jobs with eight transfers a step, 1 MiB in 20 ms each, and on links that were measured as fast, or not."""
+"""ESP905 on a job with eight collectives a step, 1 MiB in 20 ms each, and measured curves that agree with it or not."""
 
 import pytest
 
@@ -21,23 +21,23 @@ def found(*sweeps, sizes=(1,) * 8, buckets=(1,) * 8):
 
 
 @pytest.mark.parametrize("times", [0.5, 2])
-def test_transfers_that_are_clearly_not_what_was_measured_are_told(times):
+def test_collectives_that_differ_clearly_from_the_curve_are_reported(times):
     (cause,) = found(link(0, PER_BYTE / times))
     assert cause.evidence["recorded_over_measured"].value == pytest.approx(times, rel=0.01)
     assert cause.evidence["collectives"].value == 8
     assert cause.ranks == (0, 1)
 
 
-def test_transfers_like_those_that_were_measured_are_not():
+def test_collectives_close_to_the_curve_are_not_reported():
     assert found(link(0, PER_BYTE)) == []
     assert found(link(0, PER_BYTE * 1.1)) == []
 
 
-def test_without_probes_or_of_another_collective_nothing_is_said():
+def test_nothing_is_reported_without_a_curve_of_the_same_collective():
     assert found() == []
     assert found(link(0, PER_BYTE / 2, name="all_gather")) == []
 
 
-def test_sizes_beyond_the_curve_and_few_transfers_tell_nothing():
+def test_nothing_is_reported_for_sizes_beyond_the_curve_or_few_collectives():
     assert found(link(0, PER_BYTE / 2, sizes=(1 << 10, 1 << 12))) == []
     assert found(link(0, PER_BYTE / 2), sizes=(1, 1), buckets=(2,)) == []

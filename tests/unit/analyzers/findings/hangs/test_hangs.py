@@ -1,4 +1,4 @@
-"""ESP80x: what a flight recording says of a job that hung, lost a rank, or had slow steps."""
+"""ESP801–805 and ESP808: flight recordings of jobs that hung, lost a rank, or had slow steps."""
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ def only(run):
     return findings[0]
 
 
-def test_a_job_that_hung_names_the_rank_its_line_and_the_collective():
+def test_a_hang_is_reported_with_the_rank_its_line_and_the_collective():
     run = run_of_flight({0: killed(WAITING, fatal=SIGTERM_TEXT), 1: killed(ELSEWHERE, fatal=SIGTERM_TEXT)})
     found = only(run)
     assert (found.id, found.severity, found.ranks) == ("ESP801", "critical", (1,))
@@ -38,7 +38,7 @@ def test_a_job_that_hung_names_the_rank_its_line_and_the_collective():
     assert evidence["stacks"] == by_rank({1: "data.py(88): read", 0: "train.py(20): step"})
 
 
-def test_the_verdict_says_where_that_rank_is_and_needs_no_window():
+def test_the_verdict_contains_the_location_of_the_rank_and_needs_no_window():
     diagnosis = diagnose(run_of_flight({0: killed(WAITING), 1: killed(ELSEWHERE)}))
     assert diagnosis.verdict.endswith("which rank 0 waits in. Rank 1 is at data.py(88): read.")
     assert (diagnosis.steps, diagnosis.breakdown, diagnosis.replay_error_pct) == ((), (), None)
@@ -47,7 +47,7 @@ def test_the_verdict_says_where_that_rank_is_and_needs_no_window():
     assert msgspec.json.decode(msgspec.json.encode(diagnosis), type=Diagnosis) == diagnosis
 
 
-def test_a_job_that_still_runs_stands_still():
+def test_a_job_that_still_runs_hangs():
     run = run_of_flight({0: killed(WAITING, alive=True), 1: killed(ELSEWHERE, alive=True)})
     assert only(run).title.startswith("The job hangs in step 9: rank 1 did not enter all_reduce 2")
 
@@ -63,7 +63,7 @@ def test_a_hang_comes_before_the_costs_of_a_replayed_run():
     assert diagnosis.breakdown
 
 
-def test_different_collectives_show_where_they_part():
+def test_mismatched_collectives_are_reported_with_the_first_difference():
     other = snapshot(1, [call(1), call(2, "broadcast", 7, over=False)])
     found = only(run_of_flight({0: killed(WAITING), 1: killed(other)}))
     assert (found.id, found.ranks) == ("ESP802", (1,))
@@ -75,7 +75,7 @@ def test_different_collectives_show_where_they_part():
     assert found.evidence["skipped_one"].value is False
 
 
-def test_ranks_that_disagreed_and_crashed_by_it_are_told_by_what_they_had_entered():
+def test_a_mismatch_that_crashed_the_ranks_is_found_in_the_collectives_that_they_entered():
     calls = ([call(1), call(2)], [call(1), call(2, elements=7)])
     ended = {
         rank: FlightLog(snapshots=(snapshot(rank, made, reason="error", error="RuntimeError: unmatched"),))
@@ -89,19 +89,19 @@ def test_a_collective_that_all_entered_points_to_the_network():
     assert only(run_of_flight(dict(enumerate(stuck)))).id == "ESP805"
 
 
-def test_a_rank_that_a_signal_ended_is_named_and_not_those_that_the_launcher_ended():
+def test_a_rank_that_crashed_is_reported_and_those_that_the_launcher_ended_are_not():
     found = only(run_of_flight({0: killed(fatal=SIGTERM_TEXT), 1: killed(fatal=SEGV_TEXT)}))
     assert (found.id, found.ranks) == ("ESP803", (1,))
     assert found.title == "Rank 1 died in step 9: Segmentation fault"
     assert found.evidence["stacks"] == by_rank({1: "/job/train.py(88): step"})
 
 
-def test_a_rank_that_vanished_is_named_even_if_its_last_steps_were_not_written():
+def test_a_rank_that_vanished_is_reported_even_if_its_last_steps_were_not_written():
     found = only(run_of_flight({0: killed(fatal=SIGTERM_TEXT), 1: killed()}))
     assert (found.id, found.ranks) == ("ESP803", (1,))
 
 
-def test_of_ranks_that_exceptions_ended_the_first_is_named():
+def test_only_the_first_rank_that_an_exception_ended_is_reported():
     errors = [
         snapshot(rank, [], reason="error", error=error, at_ns=SEEN_NS + at)
         for rank, error, at in ((0, "RuntimeError: Connection closed by peer", 5), (1, "ValueError: bad sample", 1))
@@ -111,7 +111,7 @@ def test_of_ranks_that_exceptions_ended_the_first_is_named():
     assert "ValueError: bad sample" in found.title
 
 
-def test_a_rank_that_ended_before_the_others_is_named_and_not_the_one_that_lost_it():
+def test_a_rank_that_ended_early_is_reported_and_the_one_that_lost_its_connection_is_not():
     lost = snapshot(0, [call(2)], reason="error", error="RuntimeError: Connection closed by peer [127.0.0.1]:5548")
     found = only(run_of_flight({0: FlightLog(snapshots=(lost,)), 1: FlightLog()}))
     assert (found.id, found.ranks) == ("ESP801", (1,))
@@ -130,18 +130,18 @@ def interrupted(rank, calls):
         {0: killed(), 1: killed()},
         {0: killed(alive=True), 1: killed(alive=True)},
         {rank: FlightLog(snapshots=(interrupted(rank, []),)) for rank in (0, 1)},
-        # A validation at the end of a job lasts, and nothing waits.
+        # A long validation at the end of a job, for which no rank waits.
         {rank: FlightLog(snapshots=(snapshot(rank, [call(1)]),)) for rank in (0, 1)},
-        # The exception came while a bucket was under way.
+        # An exception while a bucket was being sent.
         {0: FlightLog(), 1: FlightLog(snapshots=(interrupted(1, [call(1, over=False)]),))},
     ],
-    ids=["peace", "ended from outside", "all killed", "running", "Ctrl-C", "long end", "Ctrl-C under way"],
+    ids=["normal end", "ended from outside", "all killed", "running", "Ctrl-C", "long end", "Ctrl-C in a collective"],
 )  # fmt: skip
-def test_a_job_that_ended_as_it_should_or_from_outside_has_no_finding(logs):
+def test_a_job_that_ended_normally_or_from_outside_has_no_finding(logs):
     assert diagnose(run_of_flight(logs)).findings == ()
 
 
-def test_a_rank_that_was_late_and_came_is_a_stall_of_that_step():
+def test_a_rank_that_was_late_but_arrived_is_reported_as_a_slow_step():
     ended = {one.rank: FlightLog(snapshots=(one,)) for one in (WAITING, ELSEWHERE)}
     found = only(run_of_flight(ended, last_step=20, long_steps={9: 8 * S}))
     assert (found.id, found.severity, found.ranks, found.confidence) == ("ESP804", "warning", (1,), "high")
@@ -150,7 +150,7 @@ def test_a_rank_that_was_late_and_came_is_a_stall_of_that_step():
     assert found.evidence["lost_in_total"] == Evidence(7_990 * MS, "ns")
 
 
-def test_stalls_at_one_place_are_one_finding():
+def test_slow_steps_at_one_location_are_one_finding():
     snapshots = [
         snapshot(0, [], step=step, location=("data.py", 88, "read"), reason="slow", at_ns=step * 10_000_000 + S)
         for step in (9, 12, 15)
@@ -160,12 +160,12 @@ def test_stalls_at_one_place_are_one_finding():
     assert found.confidence == "medium"
 
 
-def test_a_slow_step_that_costs_the_job_next_to_nothing_is_no_finding():
+def test_a_slow_step_that_costs_the_job_little_is_not_reported():
     slow = snapshot(0, [], step=12, reason="slow", at_ns=12 * 10_000_000 + 35_000_000)
     assert diagnose(run_of_flight({0: FlightLog(snapshots=(slow,))}, last_step=1000)).findings == ()
 
 
-def test_a_collective_that_was_under_way_just_then_is_not_the_cause_of_a_slow_step():
+def test_a_collective_that_has_just_started_is_not_the_cause_of_a_slow_step():
     late = SEEN_NS - 1_000_000
     pair = (
         snapshot(0, [call(1, over=False, at_ns=late)], reason="slow"),
@@ -175,17 +175,17 @@ def test_a_collective_that_was_under_way_just_then_is_not_the_cause_of_a_slow_st
     assert (found.id, found.ranks) == ("ESP804", (0, 1))
 
 
-def test_a_run_without_windows_and_faults_says_what_a_step_takes():
+def test_a_run_without_windows_and_faults_reports_the_step_time():
     diagnosis = diagnose(run_of_flight({0: FlightLog()}))
     assert diagnosis.verdict.startswith("A step takes 10.0 ms. No window was recorded")
 
 
-def test_a_rank_of_which_no_step_is_known_has_a_diagnosis():
+def test_a_rank_without_known_steps_has_a_diagnosis():
     diagnosis = diagnose(run_of_flight({0: FlightLog()}, last_step=0))
     assert (diagnosis.verdict, diagnosis.step_us) == ("No step ended, and no window was recorded.", None)
 
 
-def test_the_terminal_shows_a_hang_without_a_breakdown_and_makes_names_harmless():
+def test_the_terminal_shows_a_hang_without_a_breakdown_and_escapes_names():
     location = ("/job/\x1b[31mtrain.py", 20, "step\x1b[0m")
     moved = msgspec.structs.replace(ELSEWHERE, threads=snapshot(1, [], location=location).threads)
     diagnosis = diagnose(run_of_flight({0: killed(WAITING), 1: killed(moved)}))
@@ -198,7 +198,7 @@ def test_the_terminal_shows_a_hang_without_a_breakdown_and_makes_names_harmless(
 
 
 def at_start(rank, **fields):
-    """The log of a rank that stood still, ended no step, and was in no process group."""
+    """The log of a rank that made no progress, ended no step, and was in no process group."""
     fields = {"lingers": True, "stands_still": True, "same_place_ns": 61 * S, "world_size": 2} | fields
     one = msgspec.structs.replace(snapshot(rank, [], step=0, **fields), groups=())
     return killed(one, fatal=SIGTERM_TEXT, starting=True)
@@ -208,7 +208,7 @@ def of_start(logs):
     return only(run_of_flight(logs, last_step=0))
 
 
-def test_a_rank_that_did_not_join_the_process_group_is_named_with_its_line():
+def test_a_rank_that_did_not_join_the_process_group_is_reported_with_its_line():
     found = of_start({0: at_start(0, joins=True), 1: at_start(1, location=("data.py", 7, "download"))})
     assert (found.id, found.ranks, found.confidence) == ("ESP801", (1,), "high")
     assert found.title == (
@@ -219,7 +219,7 @@ def test_a_rank_that_did_not_join_the_process_group_is_named_with_its_line():
 
 
 @pytest.mark.parametrize(("alive", "when"), [(False, "The job hung in step 9"), (True, "The job hangs in step 9")])
-def test_a_rank_that_waits_in_no_collective_is_named_with_its_loaders_worker(alive, when):
+def test_a_rank_that_waits_for_a_loader_worker_is_reported_with_that_worker(alive, when):
     worker = Worker(worker=1, pid=7, dump=SIGTERM_TEXT)
     one = snapshot(0, [call(1)], lingers=True, stands_still=True, same_place_ns=61 * S, workers=(worker,), world=1)
     found = only(run_of_flight({0: killed(one, alive=alive)}))
@@ -227,8 +227,8 @@ def test_a_rank_that_waits_in_no_collective_is_named_with_its_loaders_worker(ali
     assert found.evidence["stacks"].of(0).endswith("(process 7), which is at /job/train.py(88): step")
 
 
-def test_a_job_that_was_ended_while_it_started_is_not_said_to_hang():
-    """By Ctrl-C, or by SIGTERM, before anybody stood still for long."""
+def test_a_job_that_was_stopped_while_it_started_did_not_hang():
+    """By Ctrl-C or SIGTERM, before any rank made no progress for long."""
     interrupted = snapshot(
         0, [], step=0, reason="error", error="KeyboardInterrupt: ", location=("train.py", 3, "build")
     )
@@ -240,7 +240,7 @@ def test_a_job_that_was_ended_while_it_started_is_not_said_to_hang():
     assert found.evidence["stacks"] == by_rank({0: "train.py(3): build", 1: "/job/train.py(88): step"})
 
 
-def test_a_rank_that_raised_before_its_first_step_was_over_is_named_and_not_those_that_were_ended_for_it():
+def test_a_rank_that_raised_in_its_first_step_is_reported_and_those_that_the_launcher_ended_are_not():
     raised = snapshot(1, [], step=0, reason="error", error="ValueError: no such file")
     found = of_start({0: killed(fatal=SIGTERM_TEXT, starting=True), 1: FlightLog(snapshots=(raised,), starting=True)})
     assert (found.id, found.ranks) == ("ESP803", (1,))

@@ -1,4 +1,4 @@
-"""Training threads that wait for a CPU: must fire, must not, and who is named."""
+"""ESP404: training threads that wait for a CPU."""
 
 import msgspec
 import pytest
@@ -22,7 +22,7 @@ def step_of(begin: float, number: int, compute_ms: float):
 
 
 def found(*ready_ms, throttled_ms=0, threads=None):
-    """The findings on six steps of 100 ms, of which each rank waited `ready_ms` for a CPU; odd ranks are done sooner."""
+    """Findings on six steps of 100 ms, in which each rank waited `ready_ms` for a CPU; odd ranks finish earlier."""
     ranks = range(len(ready_ms))
     rows = {rank: [row for n in range(6) for row in step_of(100 * MS * n, n, 40 if rank % 2 else 80)] for rank in ranks}
     noted = {
@@ -45,7 +45,7 @@ def found(*ready_ms, throttled_ms=0, threads=None):
     return [finding for finding in diagnosis.findings if finding.id == "ESP404"]
 
 
-def test_a_thread_that_could_run_and_did_not_is_named_with_what_it_costs():
+def test_a_thread_that_waits_for_a_cpu_is_reported_with_its_cost():
     (finding,) = found(30)
     assert finding.title == "Rank 0 waits 30.0 ms a step for a CPU: other threads use the CPUs"
     assert finding.saving_us == pytest.approx(30 * MS, rel=0.02)
@@ -54,36 +54,38 @@ def test_a_thread_that_could_run_and_did_not_is_named_with_what_it_costs():
     assert "runqueue=0" in finding.command
 
 
-def test_ranks_that_wait_far_less_are_not_named_beside_the_worst():
+def test_ranks_that_wait_far_less_than_the_worst_are_not_listed():
     (finding,) = found(40, 4, 20)
     assert finding.ranks == (0, 2)
     assert finding.command is not None
     assert "rank0+2.runqueue=0" in finding.command
 
 
-def test_a_quota_is_told_from_other_users():
+def test_a_quota_is_distinguished_from_other_load():
     (finding,) = found(30, throttled_ms=40)
     assert finding.title.endswith("the CPU quota is used up")
     assert finding.evidence["throttled_by_quota"].of(0) == 40 * NS
 
 
-def test_threads_are_held_against_the_hosts_cpus():
+def test_threads_are_compared_with_the_cpus_of_the_host():
     run_of_threads = found(30, 30, threads=8)[0]
     assert run_of_threads.evidence["operator_threads_on_host"].value == 16
     assert run_of_threads.evidence["max_cpus_per_rank"].value == 2.0
 
 
 @pytest.mark.parametrize("ready_ms", [0, 2, None])
-def test_a_little_waiting_is_usual_and_none_was_recorded(ready_ms):
+def test_short_and_unrecorded_waits_are_not_reported(ready_ms):
     assert found(ready_ms) == []
 
 
-# Without the kernel's count
+# Without scheduler statistics
 
 
 def stalling(stalls, ranks=4):
-    """ESP404 of a job whose ranks compute forty operations of 0.2 ms and meet at 100 ms; `stalls` are the numbers of the
-    operations of each rank that take 3 ms longer."""
+    """ESP404 on a job whose ranks run forty operations of 0.2 ms, and an all-reduce that ends at 100 ms.
+
+    `stalls(rank)` are the numbers of the operations that take 3 ms longer.
+    """
     rows = {}
     for rank in range(ranks):
         now, of_rank = 0.0, [step(0, 0, 120 * MS)]
@@ -95,7 +97,7 @@ def stalling(stalls, ranks=4):
     return [finding for finding in diagnose(run_of(rows)).findings if finding.id == "ESP404"]
 
 
-def test_ranks_that_stall_again_and_again_at_other_places_each_lack_cpus():
+def test_ranks_that_stall_repeatedly_at_different_operations_lack_cpus():
     (finding,) = stalling(lambda rank: range(rank, 36 + 4 * (rank == 2), 4))
     assert finding.ranks == (0, 1, 2, 3)
     assert "each at different operations" in finding.title
@@ -111,11 +113,11 @@ def test_ranks_that_stall_again_and_again_at_other_places_each_lack_cpus():
     "how",
     [
         {"stalls": lambda rank: range(0, 36, 4) if rank == 1 else ()},  # one rank
-        {"stalls": lambda rank: range(0, 36, 4)},  # all at the same places
+        {"stalls": lambda rank: range(0, 36, 4)},  # all at the same operations
         {"stalls": lambda rank: (rank, rank + 12, rank + 24)},  # seldom
-        {"stalls": lambda rank: range(rank, 40, 5)},  # each at places of its own: the job may be made so
-        {"stalls": lambda rank: range(rank, 36, 4), "ranks": 2},  # nothing tells what is usual
+        {"stalls": lambda rank: range(rank, 40, 5)},  # each at operations of its own: may be part of the job
+        {"stalls": lambda rank: range(rank, 36, 4), "ranks": 2},  # two ranks do not show the usual duration
     ],
 )
-def test_pauses_that_tell_of_no_starvation(how):
+def test_other_pauses_are_not_reported(how):
     assert stalling(**how) == []

@@ -1,4 +1,4 @@
-"""Python code on all ranks alike: must fire, must not, and what is named."""
+"""ESP402 and ESP403: Python code and garbage collection on all ranks."""
 
 import msgspec
 import numpy as np
@@ -36,12 +36,12 @@ def seen(frame, dur_ms=20.0, call=None, ran=0.0):
     return names | {"dur_ns": dur_ns, "cpu_ns": round(ran * dur_ns)}
 
 
-def found(*stacks_of_ranks, gap_ms=20, stack="train.py(30): main", stages=(), plain=None, looks=()):
-    """The findings of Python code in jobs whose ranks compute alike, and whose stacks are all that is given."""
+def found(*stacks_of_ranks, gap_ms=20, stack="train.py(30): main", stages=(), plain=None, sampled=()):
+    """Findings on Python code in a job of equal ranks with these stacks."""
     ranks = range(len(stacks_of_ranks))
     run = run_of({rank: rows(gap_ms) for rank in ranks}, stacks=dict(zip(ranks, stacks_of_ranks, strict=True)))
-    looks = sorted([(1, 10, 1, 6, stack), *looks])
-    samples = table(dict(zip(SAMPLES.names, zip(*looks, strict=True), strict=True)), SAMPLES)
+    sampled = sorted([(1, 10, 1, 6, stack), *sampled])
+    samples = table(dict(zip(SAMPLES.names, zip(*sampled, strict=True), strict=True)), SAMPLES)
     phases = ["timed"] * 6 + ["stack"]
     steps = step_table([80 + gap_ms] * 7, start_ns=EPOCH_NS, first=0, phase=phases)
 
@@ -57,7 +57,7 @@ def found(*stacks_of_ranks, gap_ms=20, stack="train.py(30): main", stages=(), pl
     return [finding for finding in diagnosis.findings if finding.id in ("ESP402", "ESP403")]
 
 
-def test_a_hook_of_a_single_process_is_named_with_its_line_and_what_it_called():
+def test_a_hook_of_a_single_process_is_reported_with_its_line_and_callee():
     (finding,) = found([seen(HOOK, call=EMIT, ran=0.9)])
     assert finding.id == "ESP402"
     assert finding.title == f"Rank 0 spends 20.0 ms a step in {HOOK}, calling {EMIT}"
@@ -69,13 +69,13 @@ def test_a_hook_of_a_single_process_is_named_with_its_line_and_what_it_called():
     assert r"python[^train\.py\(\d+\): hook( →|$)]=0" in finding.command
 
 
-def test_on_all_ranks_alike_it_is_named_once():
+def test_a_hook_on_all_ranks_is_reported_once():
     (finding,) = found(*[[seen(HOOK)]] * 3)
     assert finding.ranks == (0, 1, 2)
     assert "slept, or waited" in finding.advice
 
 
-def test_lines_of_a_function_are_one_place_and_those_of_the_training_loop_are_not():
+def test_lines_of_a_function_are_reported_together_and_those_of_the_training_loop_are_not():
     lines = [seen(HOOK, 8), seen("train.py(10): hook", 4), seen(LINE, 5), seen("train.py(31): main", 3)]
     titles = [finding.title for finding in found(lines)]
     assert titles == [
@@ -85,7 +85,7 @@ def test_lines_of_a_function_are_one_place_and_those_of_the_training_loop_are_no
     ]
 
 
-def test_what_one_rank_does_alone_is_for_the_stragglers():
+def test_code_of_a_single_rank_is_left_to_the_straggler_rule():
     alone, alike = [seen(HOOK, 12), seen(LINE, 8)], [seen(LINE, 20)]
     assert [finding.title for finding in found(alone, alike, alike)] == [
         f"Ranks 0–2 spend up to 20.0 ms a step in {LINE}"
@@ -94,13 +94,13 @@ def test_what_one_rank_does_alone_is_for_the_stragglers():
 
 
 def collected(*at_ms: float, took_ms: float = 10.0):
-    """A garbage collection at each of these moments."""
+    """A garbage collection at each of these times."""
     begin = [EPOCH_NS + round(at * NS) for at in at_ms]
     columns = {"kind": ["stage"] * len(begin), "name": [GARBAGE_COLLECTION] * len(begin), "worker": [-1] * len(begin)}
     return table(columns | {"start_ns": begin, "end_ns": [at + round(took_ms * NS) for at in begin]}, STAGES)
 
 
-def test_garbage_collections_are_named_wherever_they_came():
+def test_garbage_collections_are_reported_independently_of_their_step():
     # In the third and the fourth of five steps, each in the gap.
     collections = [collected(245, 345), collected(245, took_ms=8)]
     (finding,) = found([], [], stages=collections)
@@ -112,19 +112,19 @@ def test_garbage_collections_are_named_wherever_they_came():
     assert "python[garbage collection]=0" in finding.command
 
 
-def test_a_line_is_not_to_blame_for_the_garbage_that_was_collected_there():
+def test_garbage_collection_does_not_count_as_time_of_the_line_where_it_ran():
     (code, garbage) = found([seen(HOOK, 20)], stages=[collected(245, took_ms=15)])
     assert (code.id, garbage.id) == ("ESP402", "ESP403")
     assert code.saving_us == pytest.approx((4 * 20 + 5) * MS / 5, rel=0.01)
     assert garbage.saving_us == pytest.approx(15 * MS / 5, rel=0.01)
 
 
-def test_collections_of_the_whole_run_are_priced_where_enough_steps_are_known():
+def test_collections_of_the_whole_run_are_priced_if_there_are_enough_of_them():
     plain = step_table([100] * 40, start_ns=EPOCH_NS + 1000 * NS, first=10)
     (finding,) = found([], stages=[collected(1245, 2345, 3345, took_ms=20)], plain=plain)
     assert (finding.id, finding.command) == ("ESP403", None)
     assert finding.saving_us == pytest.approx(3 * 20 * MS / 40, rel=0.01)
-    # Two may be all that there ever are.
+    # Two may never recur.
     assert found([], stages=[collected(1245, 2345, took_ms=20)], plain=plain) == []
 
 
@@ -134,8 +134,8 @@ def test_collections_of_loader_workers_do_not_stop_the_rank():
     assert found([], stages=[of_worker]) == []
 
 
-def test_collections_that_most_steps_have_are_told_beside_few_slow_ones():
-    """8 ms in each step, and three steps that are slow by one of 200 ms: what those cost is not what all cost."""
+def test_collections_in_most_steps_are_reported_in_addition_to_a_few_slow_steps():
+    """8 ms in most steps, and 200 ms in three slow ones, which are a small share of the cost."""
     took = np.full(400, 100.0)
     took[[50, 170, 333]] = 300
     plain = step_table(took, start_ns=EPOCH_NS + 1000 * NS, first=10)
@@ -148,43 +148,43 @@ def test_collections_that_most_steps_have_are_told_beside_few_slow_ones():
     assert of_slow.evidence["slow_steps"].value == 3
 
 
-def test_waiting_for_the_backward_pass_is_no_python_code():
+def test_waiting_for_the_backward_pass_is_not_python_code():
     engine = "python3.11/site-packages/torch/autograd/graph.py(979): _engine_run_backward"
     assert found([seen(LINE, call=engine, ran=0.9)]) == []
 
 
-def test_a_gap_in_which_only_waiting_was_seen_is_not_told_by_other_gaps():
+def test_a_gap_with_samples_of_waiting_is_not_explained_by_other_gaps():
     waits = "python3.11/site-packages/torch/distributed/distributed_c10d.py(5042): barrier"
-    looks = [
+    sampled = [
         (EPOCH_NS + round((140 * n + at) * NS), 20 * NS, 0, n, f"{LINE}\n{waits}")
         for n in range(6)
         for at in (60, 80, 100)
     ]
-    assert found([seen(HOOK, 1)], gap_ms=60, looks=looks) == []
+    assert found([seen(HOOK, 1)], gap_ms=60, sampled=sampled) == []
 
 
-def test_a_gap_that_is_like_no_other_is_told_by_the_samples_in_it():
-    # Windows with stacks saw the hook for 1 ms a step; here the gap takes 60 ms, and something else was seen in it.
-    looks = [(EPOCH_NS + round((140 * n + 60) * NS), 20 * NS, 0, n, "data.py(7): fetch") for n in range(6)]
-    looks += [(EPOCH_NS + round((140 * n + 85) * NS), 25 * NS, 0, n, "data.py(7): fetch") for n in range(6)]
-    (finding,) = found([seen(HOOK, 1)], gap_ms=60, looks=looks)
+def test_an_unusual_gap_is_explained_by_its_own_samples():
+    # Windows with stacks show the hook for 1 ms a step. Here the gap takes 60 ms, and its samples show another line.
+    sampled = [(EPOCH_NS + round((140 * n + 60) * NS), 20 * NS, 0, n, "data.py(7): fetch") for n in range(6)]
+    sampled += [(EPOCH_NS + round((140 * n + 85) * NS), 25 * NS, 0, n, "data.py(7): fetch") for n in range(6)]
+    (finding,) = found([seen(HOOK, 1)], gap_ms=60, sampled=sampled)
     assert finding.evidence["source_line"].value == "data.py(7): fetch"
     assert "slept, or waited" in finding.advice
 
 
-def test_waiting_for_a_collective_is_no_python_code():
+def test_waiting_for_a_collective_is_not_python_code():
     waits = "python3.11/site-packages/torch/distributed/distributed_c10d.py(4394): all_gather_single"
     assert found([seen(LINE, call=waits, ran=0.2)]) == []
     assert [one.id for one in found([seen(LINE, call=waits, ran=0.9)])] == ["ESP402"]
 
 
-def test_comprehensions_and_lambdas_are_a_part_of_their_function():
+def test_comprehensions_and_lambdas_belong_to_their_function():
     (finding,) = found([seen(HOOK, 8), seen("train.py(10): hook.<locals>.<genexpr>", 12)])
     assert finding.evidence["per_step"].of(0) == pytest.approx(20 * NS)
     assert finding.saving_us == pytest.approx(20 * MS, rel=0.01)
 
 
-def test_of_the_training_loop_each_call_is_a_place_of_its_own():
+def test_calls_of_the_training_loop_are_reported_separately():
     calls = [seen(LINE, 12, call="lib/a.py(3): f"), seen(LINE, 8, call="lib/b.py(4): g")]
     assert [one.evidence["calls"].value for one in found(calls)] == ["lib/a.py(3): f", "lib/b.py(4): g"]
 
@@ -193,16 +193,16 @@ def test_of_the_training_loop_each_call_is_a_place_of_its_own():
     ("stacks", "gap_ms"),
     [([], 20), ([seen(None)], 20), ([seen(HOOK)], 0.15), ([seen(HOOK, 0.5), seen(None, 19.5)], 20)],
 )
-def test_nothing_is_named_where_nothing_was_seen_or_it_costs_nothing(stacks, gap_ms):
+def test_unknown_and_short_code_is_not_reported(stacks, gap_ms):
     assert found(stacks, gap_ms=gap_ms) == []
 
 
-def test_names_are_shown_without_what_could_pass_for_control_characters():
+def test_names_are_shown_without_control_characters():
     (finding,) = found([seen("a\x1b[2J.py(1): f")])
     assert "\x1b" not in finding.title
 
 
-def test_of_two_ranks_both_must_be_there():
+def test_of_two_ranks_both_must_spend_the_time():
     assert found([seen(HOOK)], [seen(None)]) == []
     assert [finding.ranks for finding in found([seen(HOOK, 20)], [seen(HOOK, 12), seen(None, 8)])] == [(0, 1)]
 
@@ -212,12 +212,12 @@ def test_of_two_ranks_both_must_be_there():
     ["a\\,b.py", "a],b/train.py", "a[1]/train.py", "a b/it's=1,2.py", "C:\\jobs\\train.py", "<string>", "{x}(y)*.py"],
 )
 @pytest.mark.parametrize("function", ["<lambda>", "Job.<locals>.<listcomp>", "main"])
-def test_whatever_a_file_is_called_its_command_finds_it(file, function):
+def test_the_command_matches_any_file_name(file, function):
     (finding,) = found([seen(f"{file}(9): {function}")])
     assert finding.saving_us == pytest.approx(20 * MS, rel=0.01)
 
 
-# By the steps of the whole run
+# Steps of the whole run
 
 PLAIN = 40
 CALL, STEP = "module.py(1786): Module._call_impl", "optim/adam.py(9): Adam.step"
@@ -225,21 +225,23 @@ TORCH = "python3.11/site-packages/torch/"
 
 
 def found_in_run(*inside, gap_ms=2.0, ran=0.9, ranks=1, ms=40, stages=(), recorded=()):
-    """The findings where the hook leaves a gap of `gap_ms` in the recorded steps, and 40 steps without profiler, of 100 ms
-    but the first, show each of the stacks `inside` for `ms`, twice a step. `recorded` are stacks that are seen in each of
-    the recorded steps, while an operation of 40 ms runs."""
+    """Findings on a hook that leaves a gap of `gap_ms` in the recorded steps.
+
+    Samples of 40 steps of 100 ms without profiler, except the first, show each of the stacks `inside` for `ms`, in two
+    samples a step. Samples of the recorded steps show the stacks `recorded` while an operation of 40 ms runs.
+    """
     plain = step_table([100] * PLAIN, start_ns=EPOCH_NS + 10_000 * NS, first=7)
     begin = plain.ints("start_ns").tolist()
-    looks = [
+    sampled = [
         (begin[step] + at * NS, ms * NS // 2, ms * NS // 2, 7 + step, stack)
         for stack in inside
         for step in range(1, PLAIN)
         for at in (30, 60)
     ]
     length = 80 + gap_ms
-    looks += [(EPOCH_NS + round((length * n + 20) * NS), NS, NS, n, stack) for stack in recorded for n in range(6)]
+    sampled += [(EPOCH_NS + round((length * n + 20) * NS), NS, NS, n, stack) for stack in recorded for n in range(6)]
     gap = [seen(HOOK, gap_ms, ran=ran)]
-    return found(*[gap] * ranks, gap_ms=gap_ms, stack="train.py(30): main", plain=plain, looks=looks, stages=stages)
+    return found(*[gap] * ranks, gap_ms=gap_ms, stack="train.py(30): main", plain=plain, sampled=sampled, stages=stages)
 
 
 def test_a_function_of_operations_too_short_to_leave_gaps_is_priced_by_the_samples_of_the_run():
@@ -256,12 +258,12 @@ def test_a_function_of_operations_too_short_to_leave_gaps_is_priced_by_the_sampl
     [
         f"{LINE}\n{HOOK}\n{TORCH}nn/modules/{CALL}\nmodel.py(3): Net.forward",  # it calls the model
         f"{LINE}\n{HOOK}\n{TORCH}{STEP}",  # or the optimizer
-        f"{LINE}\n{TORCH}nn/modules/{CALL}\nmodel.py(3): Net.forward\n{HOOK}",  # it is a part of the model
+        f"{LINE}\n{TORCH}nn/modules/{CALL}\nmodel.py(3): Net.forward\n{HOOK}",  # the model calls it
         f"{LINE}\n{TORCH}utils/data/dataloader.py(7): next\n{HOOK}",  # it makes batches
-        LINE,  # it was not seen
+        LINE,  # no samples of it
     ],
 )
-def test_what_is_a_part_of_the_training_is_priced_by_its_gaps(inside):
+def test_code_that_belongs_to_the_training_is_priced_by_its_gaps(inside):
     (finding,) = found_in_run(inside)
     assert finding.saving_us == pytest.approx(2 * MS, rel=0.02)
     assert finding.command is not None
@@ -274,22 +276,22 @@ def test_garbage_collections_in_a_function_are_not_its_own_time():
     assert min(code.saving_us, garbage.saving_us) == pytest.approx(4 * MS, rel=0.05)
 
 
-def test_a_hook_of_a_module_is_no_part_of_the_model():
+def test_a_hook_of_a_module_does_not_belong_to_the_model():
     (finding,) = found_in_run(
         f"{LINE}\n{TORCH}nn/modules/{CALL}\nmodel.py(3): Net.forward\n{TORCH}nn/modules/{CALL}\n{HOOK}"
     )
     assert finding.command is None
 
 
-def test_a_pause_that_came_in_the_window_by_chance_costs_what_the_run_shows():
+def test_a_pause_in_the_window_by_chance_is_priced_by_the_run():
     (finding,) = found_in_run(f"{LINE}\n{HOOK}", gap_ms=50, ran=0.0, ms=10)
     assert finding.saving_us == pytest.approx(10 * MS, rel=0.05)
-    # Code that computes holds Python's lock, and is seen less than it takes.
+    # Code that computes holds the GIL, so samples underestimate it.
     (finding,) = found_in_run(f"{LINE}\n{HOOK}", gap_ms=50, ran=0.9, ms=10)
     assert finding.saving_us == pytest.approx(50 * MS, rel=0.01)
 
 
-# By the samples alone
+# Samples only
 
 METRIC = "metrics.py(20): Metric.update"
 ITEM = f"{TORCH}_tensor.py(4): item"
@@ -299,7 +301,7 @@ def found_by_samples(*inside, ms=20, ranks=1, **how):
     return found_in_run(*inside, gap_ms=0.02, ranks=ranks, ms=ms, **how)
 
 
-def test_a_function_of_many_short_operations_is_named_though_it_leaves_no_gap():
+def test_a_function_of_many_short_operations_is_reported_although_it_leaves_no_gap():
     (finding,) = found_by_samples(f"{LINE}\ntrainer.py(5): emit\n{METRIC}\n{ITEM}", ranks=2)
     assert (finding.id, finding.command) == ("ESP402", None)
     assert finding.evidence["source_line"].value == METRIC
@@ -309,7 +311,7 @@ def test_a_function_of_many_short_operations_is_named_though_it_leaves_no_gap():
     assert finding.saving_us == pytest.approx(20 * MS * (PLAIN - 1) / PLAIN, rel=0.03)
 
 
-def test_the_function_that_others_pass_their_time_on_to_is_named_at_the_line_that_takes_most():
+def test_the_innermost_function_is_reported_at_its_costliest_line():
     emit = f"{LINE}\ntrainer.py(5): emit"
     lines = [
         f"{emit}\n{METRIC}\n{ITEM}",
@@ -328,23 +330,23 @@ def test_the_function_that_others_pass_their_time_on_to_is_named_at_the_line_tha
         (f"{LINE}\n{TORCH}nn/modules/{CALL}\nmodel.py(3): Net.forward", 20),
         (f"{LINE}\n{TORCH}utils/data/dataloader.py(7): next\ndata.py(4): Set.__getitem__", 20),
         (f"{LINE}\nstep.py(4): step\n{TORCH}{STEP}", 20),
-        (f"{LINE}\n{METRIC}\n{ITEM}", 2),  # too little to be sure
+        (f"{LINE}\n{METRIC}\n{ITEM}", 2),  # too short
         (LINE, 20),  # the training loop itself
     ],
 )
-def test_what_trains_or_takes_little_is_not_named_by_samples(inside, ms):
+def test_training_code_and_short_code_are_not_reported_from_samples(inside, ms):
     assert found_by_samples(inside, ms=ms) == []
 
 
-def test_work_on_tensors_is_none_of_python():
+def test_work_on_tensors_is_not_python_code():
     loss = f"{LINE}\n{METRIC}\n{TORCH}functional.py(3): cdist"
     assert found_by_samples(loss, recorded=[loss]) == []
     assert len(found_by_samples(loss, recorded=[LINE])) == 1
 
 
-def test_what_slow_steps_do_is_told_of_them():
+def test_code_of_slow_steps_is_left_to_the_rule_for_recurring_steps():
     took = np.where(np.arange(PLAIN) % 4 == 3, 200, 100)
     plain = step_table(took, start_ns=EPOCH_NS + 10_000 * NS, first=7)
     begin = plain.ints("start_ns").tolist()
-    looks = [(begin[at] + 90 * NS, 80 * NS, 80 * NS, 7 + at, METRIC) for at in range(3, PLAIN, 4)]
-    assert found([], plain=plain, looks=looks) == []
+    sampled = [(begin[at] + 90 * NS, 80 * NS, 80 * NS, 7 + at, METRIC) for at in range(3, PLAIN, 4)]
+    assert found([], plain=plain, sampled=sampled) == []

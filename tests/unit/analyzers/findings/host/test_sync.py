@@ -1,4 +1,4 @@
-"""Calls that wait for the device: who called, what it costs, and what `sync=0` makes of it."""
+"""ESP405, calls that wait for the device, and the what-if `sync=0`."""
 
 import pytest
 
@@ -13,11 +13,10 @@ STEP_US = 1_000.0
 
 
 def reading_step(number: int, *, waits: bool = True, stream: int = 7) -> list:
-    """A kernel of 300 µs, whose result is read; then 200 µs of the CPU's own work, which launches 300 µs more. The step ends
-    when that is done, 150 µs later."""
+    """A kernel of 300 µs whose result is read, then 200 µs of CPU work, which launches another kernel of 300 µs."""
     at, correlation = number * STEP_US, 10 * number + 1
     rows = [step(number, at, at + STEP_US), op("aten::mm", at, 20), *launched("a", at + 5, at + 20, 300, correlation)]
-    if stream != 7:  # What is read is somewhere else, and done at once; the other stream stays busy.
+    if stream != 7:  # The read waits for another stream.
         rows += launched("read", at + 22, at + 30, 295, correlation + 3, stream=stream)
     if waits:
         rows += [
@@ -30,8 +29,8 @@ def reading_step(number: int, *, waits: bool = True, stream: int = 7) -> list:
     return rows
 
 
-def job(*besides: Row, **how) -> Run:
-    return run_of({0: [row for number in range(1, STEPS + 1) for row in reading_step(number, **how)] + [*besides]})
+def job(*more: Row, **how) -> Run:
+    return run_of({0: [row for number in range(1, STEPS + 1) for row in reading_step(number, **how)] + [*more]})
 
 
 def sync_findings(run: Run) -> list:
@@ -40,13 +39,13 @@ def sync_findings(run: Run) -> list:
 
 def test_without_the_wait_the_cpu_launches_while_the_gpu_works():
     (found,) = answer(job(), ["sync=0"]).what_if
-    # The wait of 293 µs keeps 20 at most of its own: the CPU needs 1,000 - 293 to 313 µs, and the GPU 600.
+    # At most 20 of the 293 µs are not waiting: the CPU needs 1,000 - 293 to 313 µs, and the GPU 600.
     assert found.predicted_us == pytest.approx(STEP_US - 283, abs=12)
     assert "at once" in (found.note or "")
 
 
 def test_a_step_is_no_shorter_than_its_gpu_needs():
-    """The CPU has 60 µs of work around a wait for 1,000 µs of kernels."""
+    """The CPU has 60 µs of work and waits for 1,000 µs of kernels."""
     rows = []
     for number in range(1, 12):
         at = number * 1_100.0
@@ -60,11 +59,11 @@ def test_a_step_is_no_shorter_than_its_gpu_needs():
     assert found.predicted_us == pytest.approx(1_000, rel=0.02)
 
 
-def test_a_read_within_the_step_is_named_with_its_caller_and_the_pause_of_the_gpu():
+def test_a_read_within_the_step_is_reported_with_its_caller_and_the_idle_time_of_the_gpu():
     (finding,) = sync_findings(job())
     assert finding.title.startswith("aten::item blocks the CPU once a step")
     assert finding.evidence["calls_per_step_and_rank"].of("aten::item") == 1
-    # From the end of the kernel at 320 µs to the begin of the next at 540 µs.
+    # From the end of the kernel at 320 µs to the start of the next one at 540 µs.
     assert finding.evidence["idle_after"].of("aten::item") == 220_000
     assert finding.command.endswith("sync=0")
     assert "losses and metrics" in finding.advice
@@ -72,7 +71,7 @@ def test_a_read_within_the_step_is_named_with_its_caller_and_the_pause_of_the_gp
     assert "ESP401" not in {one.id for one in diagnose(job()).findings}
 
 
-def test_the_modules_around_the_read_are_named_where_the_trace_has_them():
+def test_the_modules_that_enclose_the_read_are_reported_if_the_trace_has_them():
     router = (python("nn.Module: Router_1", number * STEP_US + 25, 400) for number in range(1, STEPS + 1))
     (finding,) = sync_findings(job(*router))
     assert finding.evidence["module"].of("aten::item") == "Router_1"
@@ -94,8 +93,8 @@ def test_the_line_is_that_of_a_sample_taken_while_the_call_waits():
     assert finding.advice.startswith("At train.py(52): log_loss: ")
 
 
-def test_a_gpu_busy_elsewhere_has_no_pause():
-    """While the result of one stream is read, the other works on until the next kernel comes."""
+def test_a_gpu_that_is_busy_on_another_stream_is_not_idle():
+    """While the result of one stream is read, another stream is busy until the next kernel starts."""
     rows = []
     for number in range(1, 7):
         at = number * STEP_US
@@ -109,7 +108,7 @@ def test_a_gpu_busy_elsewhere_has_no_pause():
     ]
 
 
-def test_of_kernels_shorter_than_their_launch_the_host_finding_says_so():
+def test_the_finding_of_a_slow_cpu_mentions_kernels_shorter_than_their_launch():
     def advice(kernel_us: float) -> tuple[float, str]:
         rows = [step(1, 0, 10_000)]
         for n in range(50):

@@ -1,4 +1,4 @@
-"""Multiplications in single precision on devices with tensor cores."""
+"""ESP703: multiplications in single precision on devices with tensor cores."""
 
 import re
 
@@ -35,7 +35,7 @@ def found(run: Run) -> list:
     ("device", "mode"),
     [("NVIDIA A100-SXM4-80GB", "set_float32_matmul_precision"), ("Tesla V100-SXM2-16GB", "GradScaler")],
 )
-def test_single_precision_is_named_where_the_device_has_a_faster_mode(device, mode):
+def test_single_precision_is_reported_if_the_device_has_a_faster_mode(device, mode):
     (finding,) = found(job("ampere_sgemm_128x64_tn", device))
     assert finding.evidence["share_of_gpu_work"].of(0) == pytest.approx(0.667, abs=0.001)
     assert (finding.saving_us, finding.command) == (0, None)
@@ -53,7 +53,7 @@ def test_single_precision_is_named_where_the_device_has_a_faster_mode(device, mo
         job("ampere_sgemm_128x64_tn", "NVIDIA A100-SXM4-80GB", took=50),  # too little of the work
     ],
 )
-def test_nothing_is_said_of_other_devices_and_other_kernels(run):
+def test_other_devices_and_kernels_are_not_reported(run):
     assert not found(run)
 
 
@@ -77,7 +77,7 @@ def test_nothing_is_said_of_other_devices_and_other_kernels(run):
         ("volta_dgemm_64x64_nn", False),
     ],
 )
-def test_names_tell_single_precision_from_tensor_cores(name, is_plain):
+def test_kernel_names_distinguish_single_precision_from_tensor_cores(name, is_plain):
     assert bool(re.search(PLAIN, name)) == is_plain
 
 
@@ -90,5 +90,5 @@ def test_names_tell_single_precision_from_tensor_cores(name, is_plain):
         ("Tesla P40", False), ("CPU", False), ("AMD Instinct MI300X", False),
     ],
 )  # fmt: skip
-def test_the_families_of_devices(device, known):
+def test_devices_belong_to_known_families(device, known):
     assert (_family(device) is not None) == known

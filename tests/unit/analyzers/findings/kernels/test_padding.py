@@ -1,4 +1,4 @@
-"""Tokens that only pad: when they are named, and what follows for the job."""
+"""ESP701: padding tokens."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def found(run) -> list:
     return [finding for finding in diagnose(run).findings if finding.id == "ESP701"]
 
 
-def test_half_of_all_tokens_cost_half_of_what_depends_on_them():
+def test_half_of_all_tokens_cost_half_of_the_work_that_is_proportional_to_tokens():
     (finding,) = found(job([800] * 6, [400] * 6))
     assert finding.title == "50 % of the tokens are padding"
     assert finding.saving_us == pytest.approx(4_000, abs=1)
@@ -33,7 +33,7 @@ def test_half_of_all_tokens_cost_half_of_what_depends_on_them():
     assert finding.confidence == "low"
 
 
-def test_batches_of_different_lengths_are_to_be_sorted_or_packed():
+def test_batches_of_different_lengths_should_be_sorted_or_packed():
     (finding,) = found(job([800, 400, 960, 1600, 640, 800], [400, 200, 480, 800, 320, 400]))
     assert finding.evidence["one_length_for_all"].value is False
     assert "pack several into one row" in finding.advice
@@ -45,9 +45,9 @@ def test_batches_of_different_lengths_are_to_be_sorted_or_packed():
         job([800] * 6, [80] * 6),  # little padding
         job([800] * 6, [None] * 6),  # no mask
         job([None] * 6, [400] * 6),  # no tokens
-        job([800] * 6, [800] * 6),  # nothing but padding: no mask that anybody trains with
-        job([800] * 6, [400] * 6, computing="aten::add"),  # nothing that surely depends on tokens
+        job([800] * 6, [800] * 6),  # only padding: no usable mask
+        job([800] * 6, [400] * 6, computing="aten::add"),  # no work that is known to depend on tokens
     ],
 )
-def test_nothing_is_said_where_padding_is_little_unknown_or_costs_nothing(run):
+def test_padding_that_is_small_unknown_or_free_is_not_reported(run):
     assert not found(run)

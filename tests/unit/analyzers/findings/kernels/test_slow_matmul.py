@@ -1,4 +1,4 @@
-"""Multiplications far from the device's peak: must fire, must not."""
+"""ESP702: multiplications far below the device's peak."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ def multiply(shapes: str, at: float, name: str = "aten::mm") -> Row:
 
 
 def job(shapes: str = NARROW, device: str | None = A100, kernel: str = HALF, took: float = 600, name="aten::mm") -> Run:
-    """Steps of 1 ms in which the GPU multiplies for `took` us, by one kernel, and does something else for the rest."""
+    """Steps of 1 ms in which one kernel multiplies for `took` us and another one runs for the rest."""
     rows = []
     for number in range(1, 6):
         at = number * 1_000.0
@@ -36,7 +36,7 @@ def found(run: Run) -> list:
     return [finding for finding in diagnose(run).findings if finding.id == "ESP702"]
 
 
-def test_a_narrow_multiplication_is_named_with_its_sizes_and_share_of_the_peak():
+def test_a_narrow_multiplication_is_reported_with_its_sizes_and_share_of_the_peak():
     (finding,) = found(job())
     operations = 2 * 4096 * 4096 * 8
     assert finding.evidence["share_of_peak"].value == pytest.approx(operations / (600e-6 * 312e12), abs=1e-4)
@@ -48,7 +48,7 @@ def test_a_narrow_multiplication_is_named_with_its_sizes_and_share_of_the_peak()
     assert "kernel[" in finding.command
 
 
-def test_sizes_that_tensor_cores_do_not_like_are_said():
+def test_sizes_that_do_not_suit_tensor_cores_are_reported():
     (finding,) = found(job("[[1001, 409], [409, 5025]]", took=800, kernel=HALF.replace("bf16", "f16")))
     assert "1008, 5032 and 416" in finding.advice
 
@@ -68,16 +68,16 @@ def test_batches_and_biases_are_understood(shapes, name):
 @pytest.mark.parametrize(
     "run",
     [
-        job("[[8192, 8192], [8192, 8192]]", took=899),  # more than can be done in that time
+        job("[[8192, 8192], [8192, 8192]]", took=899),  # above the peak
         job(took=60),  # too little of the work
         job(device="Some GPU"),
         job(device=None),
         job(name="aten::add"),
-        job("[[4096, 4096], [512, 8]]"),  # no shapes of a multiplication
+        job("[[4096, 4096], [512, 8]]"),  # shapes that do not match
         job("[]"),
         job(kernel="ampere_dgemm_64x64_nn"),
     ],
     ids=["fast", "little", "unknown device", "no device", "another operation", "shapes", "no shapes", "64 bits"],
 )
-def test_nothing_is_said_where_it_is_not_so_or_not_known(run):
+def test_fast_or_unknown_multiplications_are_not_reported(run):
     assert not found(run)

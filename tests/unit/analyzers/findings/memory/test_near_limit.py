@@ -1,4 +1,4 @@
-"""What is said of memory: peaks by phase, the curves of the report, and who is near a limit."""
+"""Memory: peaks by phase, the curves of the report, and ESP502 for ranks near their limit."""
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ COLUMNS = ("step", "phase", "at_ns", "allocated", "reserved", "peak_allocated", 
 
 
 def samples(*rows, begin=0):
-    """Rows of (step, phase, allocated, reserved, peak, rss), in GiB, a second apart from second `begin` on."""
+    """Rows of (step, phase, allocated, reserved, peak, rss), in GiB, a second apart starting at second `begin`."""
     noted = [
         (step, phase, second * 10**9, *(None if amount is None else round(amount * GIB) for amount in amounts))
         for second, (step, phase, *amounts) in enumerate(rows, begin)
@@ -59,7 +59,7 @@ def test_a_peak_that_the_job_reset_was_reached_since():
     assert (rank.forward, rank.backward, rank.peak) == (3 * GIB, 1 * GIB, 5 * GIB)
 
 
-def test_a_peak_that_no_sample_saw_is_taken_from_the_ranks_end():
+def test_a_peak_between_samples_is_taken_from_the_end_of_the_rank():
     run = run_of(rss(1, 2, 1), peak_memory=4 * GIB, peak_memory_of="rss")
     assert memory_use(run).ranks[0].peak == 4 * GIB
 
@@ -68,7 +68,7 @@ def test_a_run_without_samples_has_no_curves():
     assert memory_use(run_of(table({}, MEMORY), peak_memory=GIB, peak_memory_of="rss")) is None
 
 
-def test_curves_are_bounded_and_keep_the_peak():
+def test_curves_are_bounded_and_contain_the_peak():
     amounts = [1.0] * 5_000
     amounts[3_333] = 9.0
     use = memory_use(run_of(*[rss(*amounts)] * 12, rss(*[8.0] * 9)))
@@ -82,12 +82,12 @@ def test_curves_are_bounded_and_keep_the_peak():
         assert curve.reserved == ()
 
 
-def test_curves_begin_together_where_the_first_rank_begins():
+def test_curves_share_a_time_axis_that_starts_with_the_first_rank():
     use = memory_use(run_of(rss(1, 2, 3, begin=40), rss(1, 2, 3, begin=45)))
     assert [curve.at_s for curve in use.curves] == [(0.0, 1.0, 2.0), (5.0, 6.0, 7.0)]
 
 
-def test_a_rank_near_its_devices_limit_is_named_and_the_others_are_not():
+def test_only_the_rank_near_the_limit_of_its_device_is_reported():
     full = cuda((1, None, 1, 1), (2, "forward", 3, 3), (2, "backward", 2, 9.5))
     run = run_of(cuda((1, None, 1, 9)), full)
     (found,) = near_limit(RecordedJob(run))
@@ -103,7 +103,7 @@ def test_ranks_on_one_host_share_its_memory(hosts, named):
     assert [found.ranks for found in near_limit(RecordedJob(run))] == named
 
 
-def test_nothing_is_said_without_a_limit():
+def test_nothing_is_reported_without_a_limit():
     full = run_of(rss(9.9))
     (rank,) = full.meta.ranks
     unknown = msgspec.structs.replace(full.meta, ranks=(msgspec.structs.replace(rank, memory_limit=None),))

@@ -1,4 +1,4 @@
-"""More work against slower execution: each must be told where the run tells it, and neither where it does not."""
+"""Comparison of slow ranks with the others: more work, slower execution, or unknown."""
 
 import numpy as np
 import pytest
@@ -60,44 +60,44 @@ def test_a_rank_with_more_tokens_has_more_work():
 
 
 @pytest.mark.parametrize(("cpu_ms", "expected"), [((35, 65), "more work"), ((35, 37), "with the same amount of work")])
-def test_computing_that_takes_longer_and_runs_no_longer_is_no_more_work(cpu_ms, expected):
-    """A quota stops the rank, but not in its optimizer."""
+def test_longer_compute_without_more_cpu_time_is_the_same_work(cpu_ms, expected):
+    """A quota throttles the rank, but not in its optimizer."""
     found = straggler(job(rank(60, 5), cpu_ns=[ms * 1_000_000 for ms in cpu_ms]))
     assert expected in found.title
 
 
-def test_a_rank_with_as_many_tokens_and_operations_is_slower():
+def test_a_rank_with_equal_tokens_and_operations_is_slower():
     found = straggler(job(rank(60, 9), rank(30, 6), tokens=(320, 320)))
     assert found.title == "Rank 1 delays the other ranks: slower compute, with the same amount of work"
     assert "needs more time for the same work" in found.advice
 
 
-def test_as_many_samples_may_be_larger_ones():
+def test_equal_numbers_of_samples_do_not_prove_equal_work():
     found = straggler(job(rank(60, 5), samples=(32, 32)))
     assert found.title == "Rank 1 delays the other ranks: more work"
     unknown = straggler(job(rank(60, 7.2), samples=(32, 32)))
     assert unknown.title == "Rank 1 delays the other ranks: slower compute"
 
 
-def test_an_optimizer_that_takes_as_long_tells_more_work():
+def test_an_optimizer_that_takes_as_long_indicates_more_work():
     found = straggler(job(rank(60, 5)))
     assert found.title.endswith("more work")
     assert found.evidence["optimizer_time_ratio"].value == pytest.approx(1)
 
 
-def test_an_optimizer_that_takes_longer_too_tells_slower_execution():
+def test_an_optimizer_that_takes_longer_too_indicates_slower_execution():
     assert "with the same amount of work" in straggler(job(rank(60, 10))).title
 
 
-def test_what_is_done_more_often_is_more_work():
+def test_more_operations_are_more_work():
     compared = compared_with(job(rank(20, 5, operations=3), rank(20, 5)))
-    assert (compared.what, compared.amount) == ("operations", pytest.approx(5 / 3))
+    assert (compared.unit, compared.amount) == ("operations", pytest.approx(5 / 3))
     assert compared.is_more_work
 
 
 @pytest.mark.parametrize("optimizer_ms", [0.1, 7.2])
-def test_neither_is_said_where_nothing_tells(optimizer_ms):
-    # An optimizer that is hardly there tells nothing; nor does one that is longer by half as much as all else.
+def test_the_title_states_neither_without_evidence(optimizer_ms):
+    # An optimizer is no evidence if it is very short, or if it is slower by half as much as everything else.
     usual = rank(30, min(optimizer_ms, 5))
     found = straggler(job(rank(60, optimizer_ms), usual))
     assert found.title == "Rank 1 delays the other ranks: slower compute"

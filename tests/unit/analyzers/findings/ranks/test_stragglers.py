@@ -1,4 +1,4 @@
-"""Work that one rank alone is seen at, in all steps: must be named, must not, and where."""
+"""ESP201 from samples of all steps: work that only one rank does."""
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ FORWARD = "model.py(3): Net.forward"
 
 
 def rows() -> list:
-    """Six steps of 100 ms of equal ranks, which meet at 60 ms."""
+    """Six steps of 100 ms of equal ranks, whose all-reduce ends at 60 ms."""
     found = []
     for n in range(6):
         at = 100 * MS * n
@@ -26,21 +26,23 @@ def rows() -> list:
 
 
 def stragglers(*stacks_of_ranks, ms=10):
-    """The slow ranks of a job whose ranks are seen, in each of 40 steps without profiler, at each of their stacks for `ms`,
-    and otherwise in the model."""
+    """Findings on slow ranks of a job of 40 steps without profiler.
+
+    In each of these steps the samples show each of a rank's stacks for `ms`, and otherwise the model.
+    """
     plain = step_table([100] * PLAIN, start_ns=EPOCH_NS + 10_000 * NS, first=7)
     recorded = step_table([100] * 7, start_ns=EPOCH_NS, first=0, phase=["timed"] * 6 + ["stack"])
     steps = Table(pa.concat_tables([recorded.arrow, plain.arrow], promote_options="permissive"))
     begin = plain.ints("start_ns").tolist()
     samples = []
     for stacks in stacks_of_ranks:
-        looks = [(EPOCH_NS + 610 * NS, NS, NS, 6, MAIN)]
+        sampled = [(EPOCH_NS + 610 * NS, NS, NS, 6, MAIN)]
         for at in range(1, PLAIN):
-            looks += [
+            sampled += [
                 (begin[at] + 10 * (k + 1) * NS, ms * NS, ms * NS // 2, 7 + at, one) for k, one in enumerate(stacks)
             ]
-            looks.append((begin[at] + 90 * NS, 20 * NS, 20 * NS, 7 + at, f"{MAIN}\n{CALL}\n{FORWARD}"))
-        samples.append(table(dict(zip(SAMPLES.names, zip(*looks, strict=True), strict=True)), SAMPLES))
+            sampled.append((begin[at] + 90 * NS, 20 * NS, 20 * NS, 7 + at, f"{MAIN}\n{CALL}\n{FORWARD}"))
+        samples.append(table(dict(zip(SAMPLES.names, zip(*sampled, strict=True), strict=True)), SAMPLES))
     run = run_of({rank: rows() for rank in range(len(samples))})
 
     def read(name, rank):
@@ -49,7 +51,7 @@ def stragglers(*stacks_of_ranks, ms=10):
     return [one for one in diagnose(Run(run.meta, read)).findings if one.id.startswith("ESP20")]
 
 
-def test_a_rank_that_alone_does_something_is_named_with_its_line_and_what_that_takes():
+def test_work_that_only_one_rank_does_is_reported_with_its_line_and_cost():
     (finding,) = stragglers([], [f"{MAIN}\n{LOG}\n{WRITE}"], [])
     assert (finding.id, finding.ranks, finding.command) == ("ESP201", (1,), None)
     assert (
@@ -62,7 +64,7 @@ def test_a_rank_that_alone_does_something_is_named_with_its_line_and_what_that_t
     assert finding.evidence["per_step"].of(0) == 0
 
 
-def test_the_line_is_in_what_the_rank_does_alone_and_not_in_what_all_do():
+def test_the_line_belongs_to_the_function_that_no_other_rank_runs():
     (finding,) = stragglers([f"{MAIN}\n{LOG}\n{CALL}\n{FORWARD}"], [])
     assert finding.evidence["python_line"].of(0) == LOG
 
@@ -71,11 +73,11 @@ def test_the_line_is_in_what_the_rank_does_alone_and_not_in_what_all_do():
     ("stacks", "ms"),
     [
         ([[LOG], [LOG]], 10),  # all do it
-        ([[f"{MAIN}\n{LOG}"], []], 1),  # it takes little
+        ([[f"{MAIN}\n{LOG}"], []], 1),  # short
         ([[f"{MAIN}\npython3.11/site-packages/torch/utils/data/dataloader.py(7): next\n{LOG}"], []], 10),  # input
-        ([[f"{MAIN}\n{CALL}\n{FORWARD}"], []], 10),  # one does more of what all do
+        ([[f"{MAIN}\n{CALL}\n{FORWARD}"], []], 10),  # more of the work of all ranks
         ([[f"{MAIN}\n{LOG}"]], 10),  # one rank
     ],
 )
-def test_what_all_ranks_do_or_takes_little_makes_no_rank_slow(stacks, ms):
+def test_work_of_all_ranks_and_short_work_are_not_reported(stacks, ms):
     assert stragglers(*stacks, ms=ms) == []

@@ -1,4 +1,4 @@
-"""For how much of a run a rank is slow: by the steps' durations, and by CPU time."""
+"""Share of a run in which a rank is slow: by the durations of steps, and by CPU time."""
 
 import numpy as np
 import pytest
@@ -27,8 +27,11 @@ def recorded(compute_ms: float, sleep_ms: float) -> list:
 
 
 def job(plain_ms, *, compute_ms=30.0, sleep_ms=0.0, cpu_ms=(None, None)) -> Run:
-    """Rank 1 computes, or sleeps, for longer in the window; `plain_ms` are the steps beside it, 10 before and the
-    rest behind. `cpu_ms` is the CPU time of each rank's steps, those of the window in their place."""
+    """A job whose rank 1 computes or sleeps for longer in the window.
+
+    `plain_ms` are the durations of the steps outside of it, 10 before and the rest after; `cpu_ms` is the CPU time of all
+    steps of each rank, including the window.
+    """
     run = run_of({0: recorded(30, 0), 1: recorded(compute_ms, sleep_ms)})
     took = [*plain_ms[:10], *[100] * 7, *plain_ms[10:]]
     phase = ["plain"] * 10 + ["timed"] * 7 + ["plain"] * (len(plain_ms) - 10)
@@ -43,15 +46,15 @@ def straggler(run: Run):
     return next(one for one in diagnose(run).findings if one.id.startswith("ESP20"))
 
 
-def test_a_rank_that_sleeps_all_along_is_priced_by_replay():
+def test_a_rank_that_sleeps_throughout_the_run_is_priced_by_replay():
     found = straggler(job([100] * 40, sleep_ms=40))
     assert found.evidence["share_of_run"].value == 1
     assert found.command is not None
-    assert "does not last" not in found.advice
+    assert "not permanent" not in found.advice
 
 
-def test_a_rank_that_sleeps_for_a_while_is_priced_by_how_long():
-    # 8 of 40 steps beside the window are as slow as those in it.
+def test_a_rank_that_sleeps_for_some_steps_is_priced_by_their_share():
+    # 8 of 40 steps outside of the window are as slow as those in it.
     plain = [60] * 6 + [100] * 8 + [60] * 26
     found = straggler(job(plain, sleep_ms=40))
     assert found.evidence["share_of_run"].value == pytest.approx(
@@ -59,7 +62,7 @@ def test_a_rank_that_sleeps_for_a_while_is_priced_by_how_long():
     )  # The job's first step does not count.
     assert found.command is None
     assert found.saving_us == pytest.approx(40_000 * 8 / 39, rel=0.05)
-    # How many of the steps are slow is known as well as 8 in 39 tell.
+    # The interval includes the uncertainty of a share of 8 in 39.
     assert found.saving_high_us - found.saving_us > 40_000 * 1.9 * np.sqrt(8 / 39 * 31 / 39 / 39)
     assert "The delay is not permanent" in found.advice
     assert "40.0 ms (`straggler[work]=fix`)" in found.advice
@@ -75,7 +78,7 @@ def test_a_slow_computation_must_show_in_the_cpu_time_of_the_other_steps():
     assert not any(one.id.startswith("ESP20") and one.saving_us > 0 for one in found)
 
 
-def test_nothing_is_said_where_too_few_steps_are_known():
+def test_the_share_is_unknown_if_there_are_too_few_steps():
     found = straggler(job([100] * 12, sleep_ms=40))
     assert "share_of_run" not in found.evidence
     assert found.command is not None

@@ -1,4 +1,4 @@
-"""What is said of transfers: many small ones, those that nothing hides, and what ESP301 says beside them."""
+"""ESP301, ESP302 and ESP303: exposed communication, small collectives, gradients sent after the backward pass."""
 
 import numpy as np
 import pytest
@@ -13,9 +13,11 @@ from tests.cases.graph import op, run_of, step
 FIXED_MS = 0.5
 
 
-def transfers_behind(sizes, *, backward=True, apart_ms=0.0, ms_per_mib=1.0):
-    """10 ms of forward and backward pass, then a transfer of each of `sizes` (MiB) by hand, each waited for and, if told so,
-    followed by an operation. Each takes half a millisecond and its bytes."""
+def job(sizes, *, backward=True, apart_ms=0.0, ms_per_mib=1.0):
+    """10 ms of forward and backward pass, then a blocking all-reduce of each of `sizes`, MiB.
+
+    Each takes half a millisecond plus the time for its bytes, and is followed by an operation of `apart_ms`.
+    """
     gradient = EVALUATE + GRADIENT if backward else "aten::linear"
     rows, now = [op("aten::linear", 0, 5 * MS), op(gradient, 5 * MS, 5 * MS)], 10 * MS
     for size in sizes:
@@ -36,11 +38,11 @@ def of_communication(run):
 SMALL = [size / 64 for size in range(1, 33)]
 
 
-def test_gradients_sent_one_by_one_should_be_sent_together():
-    found = of_communication(transfers_behind(SMALL))
+def test_small_gradients_should_be_combined():
+    found = of_communication(job(SMALL))
     assert set(found) == {"ESP302", "ESP303"}
     small = found["ESP302"]
-    # 31 of 32 times what a transfer costs beside its bytes.
+    # 31 of 32 times the fixed cost of a collective.
     assert small.saving_us == pytest.approx(31 * FIXED_MS * MS, rel=0.01)
     assert small.evidence["small_collectives_per_step_and_rank"].value == 32
     assert small.evidence["fixed_cost_per_collective"].value == pytest.approx(0.5e6, rel=0.01)
@@ -49,8 +51,8 @@ def test_gradients_sent_one_by_one_should_be_sent_together():
     assert "smaller" not in small.advice
 
 
-def test_no_compression_is_advised_where_latency_is_what_costs():
-    run = transfers_behind(SMALL)
+def test_compression_is_not_advised_if_latency_dominates():
+    run = job(SMALL)
     assert not any("lower precision" in finding.advice for finding in of_communication(run).values())
 
 
@@ -59,17 +61,17 @@ def test_no_compression_is_advised_where_latency_is_what_costs():
     [
         ([1 + size for size in SMALL], {}),  # large
         (SMALL[:6], {}),  # few
-        (SMALL, {"ms_per_mib": 50.0}),  # the bytes cost more
-        (SMALL, {"backward": False, "apart_ms": 2.0}),  # of activations: each is needed before the next
-        ([0.25] * 32, {}),  # all alike: nothing tells what is for bytes
+        (SMALL, {"ms_per_mib": 50.0}),  # bandwidth dominates
+        (SMALL, {"backward": False, "apart_ms": 2.0}),  # activations: each is needed before the next one
+        ([0.25] * 32, {}),  # one size only: no linear fit
     ],
 )
-def test_transfers_that_latency_does_not_dominate_or_that_cannot_be_put_together(sizes, how):
-    assert "ESP302" not in of_communication(transfers_behind(sizes, **how))
+def test_collectives_that_cannot_be_combined_or_are_not_dominated_by_latency_are_not_reported(sizes, how):
+    assert "ESP302" not in of_communication(job(sizes, **how))
 
 
-def test_small_transfers_of_one_size_are_named_by_the_general_finding():
-    exposed = of_communication(transfers_behind([0.25] * 32, backward=False))["ESP301"]
+def test_small_collectives_of_one_size_are_mentioned_by_the_general_finding():
+    exposed = of_communication(job([0.25] * 32, backward=False))["ESP301"]
     assert "combine them" in exposed.advice
 
 
@@ -78,12 +80,12 @@ def test_small_buckets_between_gpus_are_priced_as_larger_ones():
     run = run_of({rank: nccl_buckets.ddp_step(sizes, [1] * 20, compute_ms=0.01, transfer_ms=0.01) for rank in (0, 1)})
     small = of_communication(run)["ESP302"]
     assert "bucket_mb=" in small.command
-    # Twenty transfers of a little more than 0.1 ms, or one, and its bytes, behind a backward pass of 1 ms.
+    # Twenty collectives of a little more than 0.1 ms, or a single one, after a backward pass of 1 ms.
     assert 900 < small.saving_us < 1_000
 
 
 @pytest.mark.parametrize("module", [gloo_buckets, nccl_buckets])
-def test_one_bucket_of_all_gradients_is_sent_too_late(module):
+def test_a_single_bucket_of_all_gradients_is_late(module):
     late = of_communication(module.run_with((2, 2, 2, 2), (4,)))["ESP303"]
     (best,) = answer(module.run_with((2, 2, 2, 2), (4,)), ["bucket_mb=2"]).what_if
     assert late.saving_us >= best.saving_us - 1
@@ -93,15 +95,15 @@ def test_one_bucket_of_all_gradients_is_sent_too_late(module):
 
 
 @pytest.mark.parametrize("module", [gloo_buckets, nccl_buckets])
-def test_buckets_that_are_sent_as_they_come_are_not_too_late(module):
+def test_buckets_sent_as_soon_as_they_are_ready_are_not_late(module):
     found = of_communication(module.run_with((2, 2, 2, 2), (1, 1, 1, 1)))
     assert set(found) == {"ESP301"}
-    # The link is what takes the time: it has no pause in which more could be sent.
-    assert "begin earlier" not in found["ESP301"].advice
+    # The link is busy all the time, so nothing could be sent earlier.
+    assert "start collectives earlier" not in found["ESP301"].advice
 
 
-def test_gradients_sent_by_hand_behind_the_backward_pass_are_priced_by_a_bound():
-    late = of_communication(transfers_behind([8]))["ESP303"]
+def test_gradients_that_the_job_sends_after_the_backward_pass_have_an_upper_bound():
+    late = of_communication(job([8]))["ESP303"]
     assert late.command.endswith("overlap=perfect")
     assert "an upper bound" in late.advice
     assert "sends its gradients after the backward pass" in late.advice
@@ -110,23 +112,23 @@ def test_gradients_sent_by_hand_behind_the_backward_pass_are_priced_by_a_bound()
 @pytest.mark.parametrize(
     ("sizes", "how"),
     [
-        ([8], {"ms_per_mib": 0.01}),  # hardly felt
-        ([0.05], {"ms_per_mib": 50.0}),  # too few bytes to be sent in parts
-        ([0.0005], {"ms_per_mib": 50_000.0}),  # it takes long, and not for its bytes
+        ([8], {"ms_per_mib": 0.01}),  # short
+        ([0.05], {"ms_per_mib": 50.0}),  # too small for several buckets
+        ([0.0005], {"ms_per_mib": 50_000.0}),  # takes long, but not because of its size
         ([8], {"backward": False}),  # no gradients
     ],
 )
-def test_late_transfers_that_parts_would_not_help(sizes, how):
-    assert "ESP303" not in of_communication(transfers_behind(sizes, **how))
+def test_late_collectives_that_smaller_buckets_would_not_help_are_not_reported(sizes, how):
+    assert "ESP303" not in of_communication(job(sizes, **how))
 
 
-def test_where_one_cause_tells_most_of_it_the_general_one_is_left_out():
-    assert "ESP301" not in of_communication(transfers_behind([8]))
-    both = of_communication(transfers_behind([8, 8.5], backward=False))
+def test_a_specific_cause_that_explains_most_of_it_replaces_the_general_one():
+    assert "ESP301" not in of_communication(job([8]))
+    both = of_communication(job([8, 8.5], backward=False))
     assert set(both) == {"ESP301"}
 
 
-def test_a_line_through_times_never_falls_and_costs_nothing_less_than_nothing():
+def test_a_linear_fit_has_no_negative_slope_or_intercept():
     falling = line(np.array([1, 2, 4]), np.array([30.0, 20.0, 10.0]))
     assert falling is not None
     assert (falling.fixed_ns, falling.ns_per_byte, falling.least_ns) == (20, 0, 10)

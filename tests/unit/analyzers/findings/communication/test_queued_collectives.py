@@ -1,4 +1,4 @@
-"""Collectives that wait on their stream for others: must fire, must not, and what it costs."""
+"""ESP305: collectives that wait on their stream for others."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def queued(folder, shape):
     return [found for found in diagnose(esprof.load(folder)).findings if found.id == "ESP305"]
 
 
-def test_all_gathers_behind_reduce_scatters_of_their_process_group_are_named(tmp_path):
+def test_all_gathers_behind_reduce_scatters_of_their_process_group_are_reported(tmp_path):
     (found,) = queued(tmp_path, "queue")
     assert "all_gather behind reduce_scatter" in found.title
     assert found.command.endswith("streams=apart")

@@ -1,4 +1,4 @@
-"""Transfers below the rate that others of their kind reach: must fire, must not."""
+"""ESP304: collectives with less bandwidth than others of their kind."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def slow(slower, *, sizes=(2,) * 12, compute_ms=1.0):
     return [found for found in diagnose(run).findings if found.id == "ESP304"]
 
 
-def test_transfers_that_take_three_times_as_long_as_others_are_named_and_priced():
+def test_collectives_that_take_three_times_as_long_as_others_are_reported_with_a_price():
     (found,) = slow(range(0, 12, 2))
     assert "3.0 times as long" in found.title
     assert "collective[" in found.command
@@ -25,7 +25,7 @@ def test_transfers_that_take_three_times_as_long_as_others_are_named_and_priced(
     assert not found.evidence["overlap_compute"].value
 
 
-def test_that_they_are_slow_while_the_gpu_computes_is_told():
+def test_slow_collectives_that_overlap_compute_are_reported_as_such():
     (found,) = slow(range(4), compute_ms=10.0)
     assert found.evidence["overlap_compute"].value
     assert "while the GPU computes" in found.advice
@@ -35,14 +35,14 @@ def test_that_they_are_slow_while_the_gpu_computes_is_told():
     "how",
     [
         {"slower": ()},
-        {"slower": range(12)},  # all alike: nothing tells what the link could do
-        {"slower": (3,)},  # now and then
-        {"slower": range(0, 8, 2), "sizes": (2,) * 8},  # too few to tell
+        {"slower": range(12)},  # all equal: the bandwidth of the link is unknown
+        {"slower": (3,)},  # seldom
+        {"slower": range(0, 8, 2), "sizes": (2,) * 8},  # too few
     ],
 )
-def test_transfers_that_are_as_fast_as_others_or_seldom_slow_are_not(how):
+def test_collectives_that_are_as_fast_as_others_or_seldom_slow_are_not_reported(how):
     assert slow(**how) == []
 
 
-def test_sizes_that_cost_latency_are_not_slow():
+def test_small_collectives_that_latency_dominates_are_not_slow():
     assert slow((), sizes=(0.01, 2) * 8) == []
