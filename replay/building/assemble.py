@@ -1,4 +1,4 @@
-"""The graphs of all ranks as one: joins between them, one numbering, one set of names."""
+"""Assemble the graphs of all ranks: joins between them, common numbers and names."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -47,15 +47,16 @@ def _bases(graphs: Sequence[RankGraph]) -> list[int]:
 
 
 def _pooled(graphs: Sequence[RankGraph], clocks: Clocks) -> tuple[np.ndarray, np.ndarray, list[Lane], dict[str, int]]:
-    """(nodes, edges, lanes, number of each name) of all ranks, numbered consecutively, on the job's
-    clock. Nodes hold the numbers of their names, no longer packed.
+    """(nodes, edges, lanes, number of each name) of all ranks, numbered consecutively, on the job's clock.
+
+    Names of nodes are numbers of names, no longer packed.
     """
     nodes, edges = (joined(column) for column in zip(*((graph.nodes, graph.edges) for graph in graphs), strict=True))
     lanes: list[Lane] = []
     names: dict[str, int] = {}
     begin = edge = 0
     for graph in graphs:
-        mine = nodes[begin : begin + len(graph.nodes)]  # A view: what is set here is set in `nodes`.
+        mine = nodes[begin : begin + len(graph.nodes)]  # a view, so assignments change `nodes`
         start, end = mine["start_ns"], mine["start_ns"] + mine["dur_ns"]
         mine["dur_ns"] = clocks.apply(graph.rank, end) - clocks.apply(graph.rank, start)
         mine["start_ns"] = clocks.apply(graph.rank, start)
@@ -75,7 +76,7 @@ def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> 
     collective, is_arrival = nodes["collective"][members], nodes["cls"][members] == Cls.WAIT
     joins = nodes_of(len(arrival_ns), start_ns=arrival_ns, lane=JOIN_LANE, cls=Cls.WAIT)
     joins["collective"] = np.arange(len(joins))
-    # numpy keeps the last of several values for one index: in reverse, that of the collective's first member.
+    # With repeated indices numpy stores the last value; in reverse order that is the collective's first member.
     communications = members[~is_arrival][::-1]
     joins["step"][nodes["collective"][communications]] = nodes["step"][communications]
     name = np.zeros(len(joins), np.int64)
@@ -94,9 +95,9 @@ def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> 
 def graph_of(
     nodes: np.ndarray, in_order: topology.Sorted, lanes: Sequence[Lane], names: Sequence[str], marks: StepMarks
 ) -> Dfg:
-    """A graph of `nodes`, which stand lane by lane, and of the edges by which they were put `in_order`.
+    """The graph of `nodes`, which are sorted by lane, and of their edges, both in the topological order `in_order`.
 
-    The names of the nodes are indexes into `names`; `marks` hold numbers of nodes as they stand in `nodes`.
+    Names of nodes are indices into `names`; node numbers in `marks` are positions in `nodes`.
     """
     order, before = in_order.order, in_order.predecessors
     key = _keys(nodes, lanes)
@@ -129,28 +130,26 @@ def graph_of(
 
 
 def _keys(nodes: np.ndarray, lanes: Sequence[Lane]) -> np.ndarray:
-    """`Dfg.key`, int32[N]: a number for each lane role, name, neighbour before, and occurrence in the step; -1 on no lane.
+    """`Dfg.key`, int32[N]: key of lane role, name, previous neighbour, and occurrence in the step; -1 without a lane.
 
-    `nodes` stand lane by lane. Gaps and waits come and go between ranks: they count as no neighbours.
+    `nodes` are sorted by lane. Gaps and waits are no neighbours, since they differ between ranks.
     """
     roles = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in lanes))}
-    # The last entry is that of JOIN_LANE, which is -1.
+    # JOIN_LANE is -1 and reads the last entry.
     role = np.array([*(roles[lane.role] for lane in lanes), len(roles)])[nodes["lane"]]
     name, at = nodes["name"], np.arange(len(nodes))
     is_neighbour = (nodes["cls"] != Cls.HOST_GAP) & (nodes["cls"] != Cls.WAIT)
-    # The running maximum is the last neighbour up to each node; moved on by one, the last before it. Then its name, if it
-    # is on the same lane.
+    # The running maximum is the last neighbour up to each node; shifted by one, the last one before it.
     before = np.maximum.accumulate(np.where(is_neighbour, at, -1))
     before = np.append(-1, before[:-1])
     before = np.where((before >= 0) & (nodes["lane"][before] == nodes["lane"]), name[before], -1)
     identity, distinct = numbered(pairs(name * (len(roles) + 1) + role, before + 1))
-    # Occurrences are counted within one lane and step: `visit` is a number for each such pair. They are counted in order of
-    # visits, and put back where the nodes stand.
+    # Occurrences are counted within one lane and step: `visit` numbers these pairs.
     step = nodes["step"] - nodes["step"].min()
     visit = (nodes["lane"].astype(np.int64) - JOIN_LANE) * (step.max() + 1) + step
     by_visit = np.argsort(visit, kind="stable")
     occurrence = np.empty(len(nodes), np.int32)
     occurrence[by_visit], counts = occurrences(identity[by_visit], visit[by_visit], len(distinct))
-    # Each `identity` has as many keys as it occurs in one visit at most, behind those of all before it.
+    # Each `identity` gets a range of keys as long as its maximum number of occurrences in one visit.
     key = (np.cumsum(counts) - counts)[identity] + occurrence
     return np.where(nodes["lane"] == JOIN_LANE, -1, key).astype(np.int32)

@@ -22,7 +22,7 @@ from esprof.run.run import Run
 
 @dataclass(frozen=True)
 class Built:
-    """A Dfg with what was counted while it was built."""
+    """A Dfg with the counts and clocks of its construction."""
 
     dfg: Dfg
     counts: BuildCounts
@@ -69,7 +69,7 @@ def _coverage(calls: CollectiveCalls, number: np.ndarray, rendezvous: Rendezvous
     return BuildCounts(
         collectives=int((~calls.is_p2p).sum()),
         p2p=int(calls.is_p2p.sum()),
-        # A rank alone has nobody to be matched with.
+        # A group of one rank needs no match.
         collectives_matched=int((~calls.is_p2p & ((number >= 0) | (calls.members == 1))).sum()),
         collectives_partial=int((~calls.is_p2p & is_partial(calls, number)).sum()),
         p2p_matched=int((calls.is_p2p & (number >= 0)).sum()),

@@ -1,4 +1,4 @@
-"""Looking things up by time or by number, many at once."""
+"""Vectorized lookups by time or by number."""
 
 import numpy as np
 import pyarrow as pa
@@ -12,34 +12,33 @@ _TIME_BITS = 45
 
 
 class Sequences:
-    """Things in order of time within groups, such as the work launched to each stream."""
+    """Items in order of time within groups, such as the work launched to each stream."""
 
     def __init__(self, group: np.ndarray, moment: np.ndarray, origin: Ns) -> None:
-        """`group` and `moment` (ns) of each thing; a thing of group -1 is in none. No moment is before `origin`. Of two
-        things at the same moment the one that stands first counts as the earlier one."""
+        """`group` and `moment` (ns) of each item; an item of group -1 belongs to no group. No moment is before `origin`
+        (ns). Items at the same moment keep their order."""
         self._origin = origin
         keys = self._keys(group, moment)
         self._order = np.argsort(keys, kind="stable")
         self._sorted = keys[self._order]
 
     def _keys(self, group: np.ndarray, moment: np.ndarray) -> np.ndarray:
-        # The group in the upper bits, the time since `origin` in the lower ones: by these numbers things are in order of
-        # group, and of moment within a group, so that one binary search finds both.
+        # Group in the upper bits, time since `origin` in the lower bits: one binary search then finds both.
         keys: np.ndarray = (group.astype(np.int64) << _TIME_BITS) + (moment - self._origin)
         return keys
 
     def last(self, group: np.ndarray | int, moment: np.ndarray) -> np.ndarray:
-        """The last thing of each group at or before a moment; -1 where there is none."""
+        """Index of the last item of each group at or before a moment; -1 if there is none."""
         return self._at(group, moment, -1)
 
     def next(self, group: np.ndarray | int, moment: np.ndarray) -> np.ndarray:
-        """The first thing of each group after a moment; -1 where there is none."""
+        """Index of the first item of each group after a moment; -1 if there is none."""
         return self._at(group, moment, 0)
 
     def _at(self, group: np.ndarray | int, moment: np.ndarray, offset: int) -> np.ndarray:
         group = np.broadcast_to(group, moment.shape)
-        # `searchsorted` counts the things up to the moment: the last of them stands one before that, the next one there.
-        # Either may be of another group, which the upper bits tell.
+        # `searchsorted` returns the index of the next item. That item or the one before may belong to another group, which
+        # shows in the upper bits.
         at = np.searchsorted(self._sorted, self._keys(group, moment), side="right") + offset
         at = np.where(at < len(self._sorted), at, -1)
         same = (group >= 0) & (entries(self._sorted, at, -1) >> _TIME_BITS == group)
@@ -47,42 +46,42 @@ class Sequences:
 
 
 def position(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The last place of each of `wanted` in `numbers`; -1 where there is none, and for what is no number (negative)."""
+    """Index of the last occurrence of each of `wanted` in `numbers`; -1 if there is none, and for negative numbers."""
     if not len(wanted):
         return np.zeros(0, np.int64)
-    # `index_in` finds the first place, counted backwards the last one. What is not found counts as one behind all: -1.
+    # `index_in` finds the first occurrence, in reversed order the last one. Missing numbers get the length, hence -1.
     backwards = pc.index_in(pa.array(wanted), pa.array(numbers[::-1])).fill_null(len(numbers)).to_numpy()
     return np.where(wanted >= 0, len(numbers) - 1 - backwards, -1)
 
 
 def entries(values: np.ndarray, at: np.ndarray, absent: int | bool) -> np.ndarray:
-    """The entries of `values` at these places; `absent` where the place is -1."""
+    """The entries of `values` at the indices `at`; `absent` for index -1."""
     if not len(values):
         return np.full(np.shape(at), absent, values.dtype)
-    found: np.ndarray = values[at]  # For -1 numpy reads the last entry, which is then replaced.
+    found: np.ndarray = values[at]  # index -1 reads the last entry, which is then replaced
     found[at < 0] = absent
     return found
 
 
 def numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Integers as (int32 number of each, the distinct ones), numbered in the order in which they come."""
+    """(int32 number of each of `values`, the distinct values), numbered in order of first occurrence."""
     encoded = pa.array(values).dictionary_encode()
     return encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
 
 
 def pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """One integer for each pair of numbers from 0 to below 2^31, different for different pairs."""
+    """Pack pairs of numbers below 2^31 into one int64 each."""
     combined: np.ndarray = first.astype(np.int64) << 32 | second
     return combined
 
 
 @compiled
 def occurrences(numbers: np.ndarray, visit: np.ndarray, distinct: int) -> tuple[np.ndarray, np.ndarray]:
-    """(how often each of `numbers` came before in its visit, how often each number comes in one visit at most), int32.
+    """(earlier occurrences of each of `numbers` in its visit, maximum occurrences of each number in one visit), int32.
 
-    `numbers` go from 0 to below `distinct`; `visit` is the visit of each. The entries of a visit stand together.
+    `numbers` range from 0 to `distinct` - 1; `visit` is the visit of each. The entries of a visit are contiguous.
     """
-    # `latest` is the visit that each number was last seen in: in another one, counting begins anew.
+    # `latest` is the visit in which each number last occurred; in another visit its count restarts.
     found, seen = np.empty(len(numbers), np.int32), np.zeros(distinct, np.int32)
     most, latest = np.zeros(distinct, np.int32), np.full(distinct, -1, np.int64)
     for i in range(len(numbers)):

@@ -1,4 +1,4 @@
-"""Names of nodes as numbers: most are made of the names of one or two events, and spelled out once each at the end."""
+"""Names of nodes packed into numbers: most combine the names of one or two events, and are spelled out once at the end."""
 
 from enum import IntEnum
 
@@ -8,12 +8,11 @@ from esprof.replay.building.lookup import numbered
 from esprof.replay.dfg import gap_name
 
 CODE_BITS = 30
-"""Bits for the number of a text in a packed name, which holds its form, first text and second text, from the upper bits
-on."""
+"""Bits for the number of a text in a packed name, which holds its form, first text and second text, from high to low."""
 
 
 class NameForm(IntEnum):
-    """How a node's name is made of one or two texts."""
+    """How one or two texts form a node's name."""
 
     PLAIN = 0
     LAUNCH = 1
@@ -30,12 +29,12 @@ _SPELLING: dict[int, str] = {
 
 
 class Text(IntEnum):
-    """Texts that every part has, before those of its events."""
+    """Texts that every rank's graph has, before the names of its events."""
 
     START = 0
-    """Stands for what came before the first recorded operation."""
+    """Stands for the time before the first recorded operation."""
     END = 1
-    """Stands for what follows the last recorded operation."""
+    """Stands for the time after the last recorded operation."""
     STEP = 2
     HAND_OVER = 3
     WAIT_FOR_COLLECTIVES = 4
@@ -57,18 +56,18 @@ TEXTS = (
 
 
 def plain(text: Text) -> int:
-    """The name (packed) that is this text alone."""
+    """The packed name that consists of this text."""
     return int(text) << CODE_BITS
 
 
 def packed(form: NameForm, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
-    """Names (int64) of this form, made of the texts with these numbers."""
+    """Packed names (int64) of this form from the numbers of their texts."""
     names: np.ndarray = int(form) << 2 * CODE_BITS | first.astype(np.int64) << CODE_BITS | second
     return names
 
 
 def spelled(names: np.ndarray, texts: tuple[str, ...]) -> tuple[np.ndarray, list[str]]:
-    """Packed names as (int32 index, the distinct names)."""
+    """(int32 index of each packed name, the distinct names as text)."""
     codes, distinct = numbered(names)
     mask = (1 << CODE_BITS) - 1
     return codes, [

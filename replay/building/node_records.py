@@ -1,4 +1,4 @@
-"""Nodes and edges under construction, as records: many columns that grow and are numbered together."""
+"""Nodes and edges under construction, as numpy records."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -31,18 +31,18 @@ The nodes of a lane are contiguous, in the order in which the lane ran them."""
 
 EDGE = np.dtype([("lag", np.int64), ("source", np.int32), ("target", np.int32), ("kind", np.int8)], align=True)
 """An edge: the node `target` starts no earlier than `lag` ns after the node `source` ends. Nodes are numbered within
-their part; `kind` is an `Edge`."""
+their rank's graph; `kind` is an `Edge`."""
 
 
 class NextIds(NamedTuple):
-    """Where the next lane and the next node of a part will stand."""
+    """Numbers of the next lane and the next node of a rank's graph."""
 
     lane: int
     node: int
 
 
 def nodes_of(count: int, **columns: object) -> np.ndarray:
-    """`count` nodes (NODE) with these columns; of no event, collective or step unless a column says so."""
+    """`count` nodes (NODE) with these columns; by default without event, collective, bytes and step (-1)."""
     nodes = np.zeros(count, NODE)
     for column, value in ({"bytes": -1, "step": -1, "event": -1, "collective": -1} | columns).items():
         nodes[column] = value
@@ -50,9 +50,9 @@ def nodes_of(count: int, **columns: object) -> np.ndarray:
 
 
 def edges_of(source: np.ndarray, target: np.ndarray, kind: Edge | np.ndarray, lag: np.ndarray | Ns = 0) -> np.ndarray:
-    """Edges (EDGE) from each entry of `source` to that of `target`, lags in ns.
+    """Edges (EDGE) from each entry of `source` to the same entry of `target`; lags in ns.
 
-    A pair with a node that is -1, which is none, or with the same node twice gives no edge: callers need not mask those.
+    Pairs with node -1, and pairs of equal nodes, are left out, so callers need not mask them.
     """
     edges = np.empty(len(source), EDGE)
     edges["source"], edges["target"], edges["kind"], edges["lag"] = source, target, kind, lag
@@ -61,14 +61,16 @@ def edges_of(source: np.ndarray, target: np.ndarray, kind: Edge | np.ndarray, la
 
 
 def in_lane_order(lane: np.ndarray, begin: int) -> np.ndarray:
-    """Edges from each node from `begin` on to the next on its lane; `lane` is that of each node of the part."""
-    # Nodes stand lane by lane: the next on the lane is the next node, unless that one is on another lane.
+    """Edges from each node, from `begin` on, to the next node on its lane; `lane` is the lane of each node.
+
+    Nodes are sorted by lane.
+    """
     target = begin + 1 + np.flatnonzero(lane[begin + 1 :] == lane[begin:-1])
     return edges_of(target - 1, target, Edge.LANE)
 
 
 def joined(records: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays of nodes, or of edges, as one. As raw bytes: numpy copies records field by field, twenty times as slow."""
+    """Concatenate arrays of nodes or of edges, as raw bytes: copying records field by field is twenty times as slow."""
     dtype = records[0].dtype
     raw = np.dtype((np.void, dtype.itemsize))
     return np.concatenate([some.view(raw) for some in records]).view(dtype)

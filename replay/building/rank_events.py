@@ -1,4 +1,4 @@
-"""One rank's events as the graph builder reads them: the columns of its table, and which rows matter."""
+"""Events of one rank as input to the graph builder: columns of its table, and the rows that the graph needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from esprof.run.run import Run
 from esprof.run.schema import Table
 
 _NO_GPU_WORK = ("runtime", "sync", "annotation", "step", "python")
-"""Kinds that are no work of a GPU, although a stream may stand in their row."""
+"""Kinds that are not GPU work, although their rows may have a stream."""
 
 _MAX_NESTED_CALLS = 3
-"""How deep calls that describe collectives stand in one another, at most."""
+"""Maximum nesting depth of calls that describe collectives."""
 
 
 @dataclass(frozen=True)
 class Threads:
-    """What ran on the threads that ran operations of the job: rows, thread by thread, those of a thread in order of start.
+    """Rows on the threads that ran operations of the job, sorted by thread and start.
 
-    A thread without operations, such as the NCCL watchdog polling its events, is left out; gloo's threads are not CPU lanes.
+    Threads without operations, such as the NCCL watchdog, are left out; gloo's threads are not CPU lanes.
     """
 
     row: np.ndarray
@@ -40,32 +40,32 @@ class Threads:
 
 @dataclass(frozen=True)
 class Collectives:
-    """Rows of collective calls, by start; each column holds one entry for each of them."""
+    """Rows of collective calls, sorted by start; one entry per call in each column."""
 
     row: np.ndarray
     group: np.ndarray
-    """Process group of each call, int32, index into `groups`; -1, the last of these, where the trace names none."""
+    """Process group of each call, int32, index into `groups`; -1, the index of the last, if the trace names none."""
     groups: tuple[str | None, ...]
     """Names of the groups; the last is None, for calls whose group the trace does not name."""
     word: np.ndarray
-    """What each call is, such as `all_reduce`: int32, index into `words`; -1, the last of these, where that is not known."""
+    """Kind of each call, such as `all_reduce`: int32, index into `words`; -1, the index of the last, if unknown."""
     words: tuple[str | None, ...]
-    """What a call can be; the last is None, for calls of which it is not known."""
+    """Kinds of calls; the last is None, for calls of unknown kind."""
     launch: np.ndarray
-    """Row of the runtime call that launched each; -1 where none is known."""
+    """Row of the runtime call that launched each; -1 if unknown."""
     sequence: np.ndarray
-    """Sequence number of each call in its group; -1 where that was not recorded."""
+    """Sequence number of each call in its group; -1 if not recorded."""
     peer: np.ndarray
-    """The other rank of a point-to-point transfer, the root of a collective that has one; -1 where that is not known."""
+    """Other rank of a send or receive, or root of a collective; -1 if unknown or without a root."""
     bytes: np.ndarray
-    """Bytes that each call sent or received, whichever is more; -1 where unknown."""
+    """Larger of the bytes sent and received by each call; -1 if unknown."""
 
 
 @dataclass(frozen=True)
 class RankEvents:
     """The events of one rank over the chosen steps; times in ns on the rank's own clock.
 
-    Arrays of which nothing else is said hold an entry for each row of the event table.
+    Unless stated otherwise, arrays have one entry per row of the event table.
     """
 
     rank: Rank
@@ -74,9 +74,9 @@ class RankEvents:
     steps: np.ndarray
     """Numbers of the chosen steps, consecutive."""
     step_start: np.ndarray
-    """When each chosen step starts, shape (steps,)."""
+    """Start of each chosen step, ns, shape (steps,)."""
     step_end: np.ndarray
-    """When each chosen step ends, shape (steps,)."""
+    """End of each chosen step, ns, shape (steps,)."""
     start: np.ndarray
     end: np.ndarray
     name: np.ndarray
@@ -87,19 +87,19 @@ class RankEvents:
     """Kind of each event, int32, index into `kinds`."""
     kinds: tuple[str, ...]
     thread: np.ndarray
-    """Number of each event's thread, int32; those of `threads` come first. -1 for rows of other times or of no thread."""
+    """Number of each event's thread, int32; `threads` have the lowest numbers. -1 outside the steps or without a thread."""
     threads: Threads
     runtime: np.ndarray
     """Rows of runtime calls that start within the steps."""
     gpu: np.ndarray
-    """Rows of work on a GPU stream, by start."""
+    """Rows of work on GPU streams, sorted by start."""
     launch: np.ndarray
-    """Row of the runtime call that launched each of `gpu`; -1 where that was not recorded."""
+    """Row of the runtime call that launched each of `gpu`; -1 if not recorded."""
     sync: np.ndarray
-    """Rows of the profiler's own records of synchronisation that start within the steps."""
+    """Rows of the profiler's synchronization records that start within the steps."""
     collectives: Collectives
     may_wait_inside: bool
-    """Whether an operation may wait for others inside."""
+    """Whether operations of the job may wait for other ranks inside, without a recorded call."""
 
     @property
     def begin(self) -> Ns:
@@ -115,13 +115,13 @@ class RankEvents:
         return values
 
     def of_kind(self, rows: np.ndarray, kind: str) -> np.ndarray:
-        """Mask of those of `rows` that are of this kind."""
+        """Mask of the rows of this kind."""
         mask: np.ndarray = self.kind[rows] == (self.kinds.index(kind) if kind in self.kinds else len(self.kinds))
         return mask
 
     @cached_property
     def record_of(self) -> np.ndarray:
-        """For each row of the table, the row of the profiler's own record of what this call synchronises; -1 for none."""
+        """Row of the profiler's synchronization record of each row's call; -1 for none."""
         call = self.runtime_of(self.ints("correlation", self.sync))
         records = np.full(len(self.start), -1, np.int32)
         records[call[call >= 0]] = self.sync[call >= 0]
@@ -129,16 +129,16 @@ class RankEvents:
 
     @cached_property
     def comms(self) -> np.ndarray:
-        """Rows of the CPU calls that describe collectives, thread by thread."""
+        """Rows of the CPU calls that describe collectives, sorted by thread."""
         rows: np.ndarray = self.threads.row[self.by_name(self.threads.row, "record_param_comms".__eq__)]
         return rows
 
     def inside_comms(self, rows: np.ndarray) -> np.ndarray:
-        """Row of the outermost of `comms` that each of `rows` begins in; -1 for none."""
+        """Row of the outermost of `comms` in which each of `rows` begins; -1 for none."""
         calls, thread, moment = self.comms, self.thread[rows], self.start[rows]
         last = Sequences(self.thread[calls], self.start[calls], self.begin).last(thread, moment)
         outermost = np.full(len(rows), -1)
-        # From the call that began last backwards: of those that are still open, the earliest is the outermost, and stays.
+        # Backwards from the call that began last: the earliest call that is still open is the outermost, and is set last.
         for back in range(_MAX_NESTED_CALLS):
             call = entries(calls, np.maximum(last - back, -1), -1)
             is_open = (call >= 0) & (self.thread[call] == thread) & (self.end[call] >= moment)
@@ -147,9 +147,9 @@ class RankEvents:
 
     @cached_property
     def is_batched_p2p(self) -> np.ndarray:
-        """Mask of the collectives that are several point-to-point transfers in one kernel (`batch_isend_irecv`).
+        """Mask of the collectives that are several sends and receives in one kernel (`batch_isend_irecv`).
 
-        The kernel is launched behind the calls that describe its parts, so that nothing tells between whom they were
+        The kernel is launched after the calls that describe the sends and receives, so their peers are unknown
         (pytorch #194693).
         """
         rows = self.collectives
@@ -159,25 +159,25 @@ class RankEvents:
         return found
 
     def launched_in(self, rows: np.ndarray) -> np.ndarray:
-        """The step that launched each of `rows`, as the table has it; -1 where it is none of the chosen ones."""
+        """Step that launched each of `rows`, from the table; -1 if it is not one of the chosen steps."""
         step = self.ints("step", rows)
         return np.where((step >= self.steps[0]) & (step <= self.steps[-1]), step, -1)
 
     def step_at(self, moment: np.ndarray) -> np.ndarray:
-        """The step that began last at or before each of these moments (ns); -1 before the first."""
+        """Step during which each moment (ns) lies: the last to begin at or before it; -1 before the first."""
         return entries(self.steps, np.searchsorted(self.step_start, moment, side="right") - 1, -1)
 
     def runtime_of(self, correlation: np.ndarray) -> np.ndarray:
-        """Rows of the runtime calls with these correlations; -1 where there is none."""
+        """Rows of the runtime calls with these correlation ids; -1 if there is none."""
         at = position(self.ints("correlation", self.runtime), correlation)
         return entries(self.runtime, at, -1)
 
     def by_text(
         self, rows: np.ndarray, classify: Callable[[str], Any], dtype: np.dtype[Any] | type = bool
     ) -> np.ndarray:
-        """What `classify` says of each of `texts`, 0 or False for those that none of `rows` has as its name.
+        """Result of `classify` for each of `texts`; 0 or False for texts that are the name of none of `rows`.
 
-        `classify` is called once for each text, however many rows have it.
+        `classify` is called once per text, however many rows have it.
         """
         found = np.zeros(len(self.texts), dtype)
         for code in np.flatnonzero(np.bincount(self.name[rows])).tolist():
@@ -187,21 +187,20 @@ class RankEvents:
     def by_name(
         self, rows: np.ndarray, classify: Callable[[str], Any], dtype: np.dtype[Any] | type = bool
     ) -> np.ndarray:
-        """What `classify` says of the name of each of `rows`."""
+        """Result of `classify` for the name of each of `rows`."""
         found: np.ndarray = self.by_text(rows, classify, dtype)[self.name[rows]]
         return found
 
 
 def members_of(run: Run, group: str | None) -> tuple[Rank, ...]:
-    """Ranks of the group of this name, those that the run lacks among them; all ranks where the group is not known."""
+    """Ranks of the group of this name, including ranks that the run lacks; all ranks if the group is unknown."""
     return next((known.ranks for known in run.meta.groups if known.name == group), tuple(range(run.world_size)))
 
 
 def read_rank(run: Run, rank: Rank, boundaries: Mapping[int, tuple[Ns, Ns]], steps: Sequence[int]) -> RankEvents:
-    """Read what the builder needs of `rank` for these consecutive steps.
+    """Read the events of `rank` in these consecutive steps.
 
-    `boundaries` are start and end of each step on the rank's clock, ns. Raises InputError where the rank has no CPU
-    operation.
+    `boundaries` are start and end of each step on the rank's clock, ns. Raises InputError if the rank has no CPU operation.
     """
     table, spans = run.events(rank), np.array([boundaries[step] for step in steps], np.int64)
     begin, finish = int(spans[0, 0]), int(spans[-1, 1])
@@ -209,14 +208,14 @@ def read_rank(run: Run, rank: Rank, boundaries: Mapping[int, tuple[Ns, Ns]], ste
     end = start + table.ints("dur_ns")
     codes, texts = table.codes("name")
     rows = _KindRows(table)
-    # CPU calls must start inside: what the profiler itself does after the last step is no work of the job.
+    # CPU calls must start inside the steps: after the last step the profiler's own work follows.
     first, behind = np.searchsorted(start, [begin, finish]).tolist()
     inside = slice(first, behind)
     gpu = rows.on_stream()
     gpu = gpu[end[gpu] > begin]
     launch = _launches(table, gpu, rows.of(slice(first, None), "runtime"))
-    # A kernel belongs here unless it was launched after the last step: what still runs when the window opens holds its
-    # stream.
+    # All kernels launched by the end of the last step are included: those still running when the window begins occupy
+    # their stream.
     ours = launch < behind
     collectives = rows.collectives(gpu[ours], inside)
     called, working = (
@@ -274,20 +273,20 @@ class _KindRows:
         return np.union1d(on_threads[self._stream[on_threads] < 0], on_gpu)
 
     def _mask(self, kinds: tuple[str, ...]) -> np.ndarray:
-        return np.array([kind in kinds for kind in self.kinds] + [False])  # the last is that of code -1, null
+        return np.array([kind in kinds for kind in self.kinds] + [False])  # the last entry is for code -1, null
 
 
 def _launches(table: Table, gpu: np.ndarray, runtime: np.ndarray) -> np.ndarray:
-    """For each of the rows `gpu`, the one of `runtime` with its correlation; -1 where there is none."""
+    """The row among `runtime` with the same correlation id as each row of `gpu`; -1 if there is none."""
     correlation = table.ints("correlation")
     return entries(runtime, position(correlation[runtime], correlation[gpu]), -1)
 
 
 def _off_gloo_threads(table: Table, rows: np.ndarray, collectives: np.ndarray) -> np.ndarray:
-    """Those of `rows` that are not on threads that gloo transfers in: what it computes there is part of its transfers.
+    """The rows that are not on gloo's communication threads.
 
-    An all-gather of one tensor copies its parts, a mean divides. Such a thread is idle between two transfers, and as a chain
-    of calls would seem to have something to do all the time.
+    Operations on these threads belong to the collective: an all-gather of one tensor copies its chunks, a mean divides. As
+    a chain of calls, such a thread would seem busy between two collectives, when it is idle.
     """
     tid = table.ints("tid")
     roles, names = table.codes("thread_role")
@@ -297,10 +296,9 @@ def _off_gloo_threads(table: Table, rows: np.ndarray, collectives: np.ndarray) -
 
 
 def _threads(table: Table, rank: Rank, rows: np.ndarray, working: np.ndarray) -> tuple[np.ndarray, Threads]:
-    """Number the threads of `rows`, first those that have rows among `working`.
+    """Number the threads of `rows`, beginning with those that have rows among `working`.
 
-    Returns (int32 number for each row of the table, -1 for others; the threads that work). Raises InputError where none
-    does.
+    Returns (int32 number of each row's thread, -1 for other rows; the threads that work). Raises InputError if none works.
     """
     tid = table.ints("tid")
     rows, working = rows[tid[rows] >= 0], working[tid[working] >= 0]
@@ -311,12 +309,11 @@ def _threads(table: Table, rank: Rank, rows: np.ndarray, working: np.ndarray) ->
     number, tids = numbered(tid[rows])
     idle = ~np.isin(tids, tid[working])
     thread = np.full(len(table), -1, np.int32)
-    # The first argsort is the order of the threads, the idle ones last; the second its inverse, the place of each thread.
+    # The first argsort orders the threads, idle ones last; the second is its inverse, the new number of each thread.
     thread[rows] = np.argsort(np.argsort(idle, kind="stable"))[number]
     count = int((~idle).sum())
     mine = rows[thread[rows] < count]
     mine = mine[np.argsort(thread[mine], kind="stable")]
-    # Rows stand thread by thread now: where each thread begins, and where the last one ends.
     ptr = np.searchsorted(thread[mine], np.arange(count + 1))
     codes, names = table.codes("thread_role")
     roles = tuple([*names, "other"][code] for code in codes[mine[ptr[:-1]]].tolist())

@@ -1,4 +1,4 @@
-"""The part of the graph that one rank contributes, from its events and what is known of its collectives across ranks."""
+"""Build the graph of one rank from its events and its collectives as matched across ranks."""
 
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -20,12 +20,12 @@ from esprof.replay.rules import Rules
 
 @dataclass(frozen=True)
 class RankGraph:
-    """What one rank contributes. Lanes and nodes are numbered within the part, times are on the rank's own clock."""
+    """The graph of one rank. Lanes and nodes are numbered within it; times are on the rank's own clock."""
 
     rank: Rank
     lanes: tuple[Lane, ...]
     nodes: np.ndarray
-    """Records of type `node_records.NODE`, lane by lane."""
+    """Records of type `node_records.NODE`, sorted by lane."""
     edges: np.ndarray
     """Records of type `node_records.EDGE`, in any order."""
     texts: tuple[str, ...]
@@ -35,7 +35,7 @@ class RankGraph:
     last: np.ndarray
     """Node at which each of the rank's steps ends, shape (steps,)."""
     counts: BuildCounts
-    """What was counted in this rank alone: kernels, launches and waits."""
+    """Counts of this rank: kernels, launches and waits."""
 
 
 class _Laned(Protocol):
@@ -51,7 +51,7 @@ _Section = TypeVar("_Section", bound=_Laned)
 
 @dataclass
 class _Draft:
-    """Lanes and nodes of a part, section by section."""
+    """Lanes and nodes of a rank's graph under construction, section by section."""
 
     lanes: tuple[Lane, ...] = ()
     nodes: list[np.ndarray] = field(default_factory=list)
@@ -61,7 +61,7 @@ class _Draft:
         return NextIds(len(self.lanes), sum(map(len, self.nodes)))
 
     def add(self, work: _Section) -> _Section:
-        """Append a section, whose lanes and nodes are numbered from `next_ids` on, and return it."""
+        """Append a section, whose lanes and nodes are numbered from `next_ids`, and return it."""
         self.lanes += work.lanes
         self.nodes.append(work.nodes)
         return work
@@ -69,7 +69,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class _Work:
-    """What a rank did, and what its threads waited for."""
+    """The work of a rank, and the causes of its waits."""
 
     on_gpu: kernels.GpuWork
     on_gloo: gloo.GlooWork
@@ -80,13 +80,13 @@ class _Work:
     launches: np.ndarray
     """Rows of the calls that launched work and did not wait."""
     launched: list[Works]
-    """Collectives that each thread launched to gloo's threads, an entry for each thread."""
+    """Collectives that each thread launched to gloo's threads, one entry per thread."""
     chains: cpu_threads.Chains
     unknown: loader.UnknownBatches
 
 
 def rank_graph(events: RankEvents, rendezvous: RankRendezvous, rules: Rules) -> RankGraph:
-    """The nodes and edges of one rank. Independent of all others: may run in another thread or process."""
+    """The nodes and edges of one rank, independent of other ranks: may run in another thread or process."""
     draft = _Draft()
     work = _work(draft, events, rendezvous, rules)
     nodes = joined(draft.nodes)
@@ -104,7 +104,7 @@ def rank_graph(events: RankEvents, rendezvous: RankRendezvous, rules: Rules) -> 
 
 
 def _work(draft: _Draft, events: RankEvents, rendezvous: RankRendezvous, rules: Rules) -> _Work:
-    """Add the nodes of a rank to `draft`. GPU, gloo and loader come first, since the chains of threads look at them."""
+    """Add the nodes of a rank to `draft`. GPU, gloo and loader are first, since the chains of threads depend on them."""
     on_gpu = draft.add(kernels.gpu_work(events, rendezvous, draft.next_ids, has_queue=rules.launch_queue))
     on_gloo = draft.add(gloo.gloo_work(events, rendezvous, draft.next_ids))
     loading = draft.add(loader.loader_work(events, draft.next_ids))
@@ -121,10 +121,9 @@ def _work(draft: _Draft, events: RankEvents, rendezvous: RankRendezvous, rules: 
 
 
 def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray, rules: Rules) -> np.ndarray:
-    """All edges within a rank but those between GPU streams; `held` are the pieces of GPU work that waited for an event."""
+    """All edges within a rank except those between GPU streams; `held` marks GPU work that waited for an event."""
     chains = work.chains
-    # Nodes stand in sections: GPU work first, which `stream_order` ties, and unknown batches last, which have edges of
-    # their own.
+    # Unknown batches, the last section of nodes, have their own edges.
     in_order = len(nodes) - len(work.unknown.nodes)
     return joined(
         [
@@ -147,7 +146,7 @@ def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray, rules: Rules) -> np
 
 
 def _coverage(work: _Work) -> BuildCounts:
-    """How much work and how many waits a rank has, and what could not be explained of them."""
+    """Counts of a rank's work and waits, and of those that could not be explained."""
     return (
         kernels.coverage(work.on_gpu)
         + runtime_waits.coverage(work.runtime, work.causes, work.chains)

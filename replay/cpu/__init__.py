@@ -1,1 +1,1 @@
-"""What a rank's CPU time and stack samples say of its main thread."""
+"""CPU time and stack samples of a rank's main thread."""

@@ -1,4 +1,4 @@
-"""Operations that did not run: where a thread had less CPU time than the graph holds work of its operations."""
+"""Operations that did not run: threads with less CPU time than the duration of their operations in the graph."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,36 +12,36 @@ from esprof.replay.engine.timeline import Piece
 from esprof.run.run import Run, RunWarning
 
 MIN_NOTED_SHARE_OF_STEP = 0.05
-"""Share of a step from which on it is told that operations did not run: the least error that any what-if is given."""
+"""Share of a step from which on operations that did not run are reported: the least error of any what-if."""
 
 _OPERATIONS = (Cls.COMPUTE, Cls.CPU)
-"""Not gaps, which have a name of their own, and which nobody takes for computing."""
+"""Classes of operations. Gaps are excluded: nobody mistakes them for compute."""
 
 
 @dataclass(frozen=True)
 class NotRun:
-    """The operations of a rank that computes on CPUs, and how long they did not run; an entry for each of S steps.
+    """Operations of a rank that computes on CPUs, and how long they did not run; one entry per step of S steps.
 
-    What operations take on the main thread, without their waits and without all gaps, is compared with how long that thread
-    ran, or was ready to run while something else had its CPU. What goes beyond that it slept, or waited for something
-    that the graph does not hold. This is the least that is so, since the thread also ran in gaps.
+    The duration of operations on the main thread, without waits and gaps, is compared with the time that the thread ran, or
+    was ready to run while something else had its CPU. In the rest it slept, or waited for something that the graph does not
+    contain. This is a lower bound, since the thread also ran in gaps.
     """
 
     rank: Rank
     lane: int
     """Lane of the main thread."""
     operations_ns: np.ndarray
-    """What the operations on that thread take, ns, shape (S,)."""
+    """Duration of the operations on that thread, ns, shape (S,)."""
     idle_ns: np.ndarray
-    """How long of that they did not run, ns; 0 where the thread's CPU time is not known. Shape (S,)."""
+    """Time of `operations_ns` in which they did not run, ns, shape (S,); 0 if the thread's CPU time is unknown."""
     throttled_ns: float
-    """How long the rank's control groups were stopped at their CPU quota, ns a step, summed over CPUs."""
+    """Time per step for which the rank's control groups were throttled by their CPU quota, ns, summed over CPUs."""
     longest: str
-    """Name of the operation that the thread spends most time in."""
+    """Name of the operation with the largest total duration on the thread."""
 
 
 def not_run(run: Run, dfg: Dfg) -> tuple[NotRun, ...]:
-    """What did not run of each rank of `run` without a GPU; `dfg` is its graph."""
+    """Operations that did not run, for each rank of `run` without a GPU; `dfg` is its graph."""
     found = []
     for rank in dfg.marks.ranks:
         lane = dfg.main_lane(rank)
@@ -65,7 +65,7 @@ def _of_rank(run: Run, dfg: Dfg, rank: Rank, lane: int, nodes: np.ndarray) -> No
 
 
 def on_path_ns(found: Iterable[NotRun], dfg: Dfg, path: Sequence[Piece]) -> float:
-    """How long the operations on a path did not run, ns: of each rank and step the share that it is of all operations."""
+    """Time in which the operations on a path did not run, ns, assuming each rank's share of idle time in each step."""
     node = np.array([piece.node for piece in path], np.int64)
     took = np.array([piece.end_ns - piece.start_ns for piece in path], np.int64)
     works = np.isin([piece.cls for piece in path], _OPERATIONS)
@@ -78,7 +78,7 @@ def on_path_ns(found: Iterable[NotRun], dfg: Dfg, path: Sequence[Piece]) -> floa
 
 
 def warnings_of(found: Iterable[NotRun], steady_at: np.ndarray, step_ns: float) -> tuple[RunWarning, ...]:
-    """A warning for each rank whose operations did not run for much of a steady-state step, which takes `step_ns`."""
+    """Warnings for ranks whose operations did not run for much of a steady-state step of `step_ns`."""
     warnings = []
     for one in found:
         operations, idle = (float(each[steady_at].mean()) for each in (one.operations_ns, one.idle_ns))
@@ -86,7 +86,7 @@ def warnings_of(found: Iterable[NotRun], steady_at: np.ndarray, step_ns: float) 
             continue
         text = (
             f"rank {one.rank}: {readable.duration(idle)} a step of {readable.duration(operations)} in operations did not "
-            f"run: waited or was preempted; most time goes to {one.longest}"
+            f"run: waited or was preempted; most time is spent in {one.longest}"
         )
         if one.throttled_ns:
             text += f"; its CPU quota stopped it for {readable.duration(one.throttled_ns)} a step"

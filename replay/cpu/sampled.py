@@ -1,4 +1,4 @@
-"""Samples of a rank's training thread within a stretch of time, and its garbage collections."""
+"""Stack samples of a rank's training thread within a time interval, and its garbage collections."""
 
 import re
 from collections import defaultdict
@@ -13,29 +13,29 @@ from esprof.run.run import Run
 from esprof.run.stacks import MIN_SILENCE_SAMPLED_NS, SourceLocation, location_of
 
 _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\(")
-"""What the line contains at which Python waits for a collective."""
+"""Matches source lines at which Python waits for a collective."""
 
 _ENGINE = re.compile(r"torch/autograd/graph\.py\(\d+\): _engine_run_backward$")
-"""Finds the line that waits for a backward pass, which is no Python code until that calls some."""
+"""Matches the source line that waits for a backward pass, in which no Python code runs unless autograd calls it."""
 
 MIN_RUNNING_SHARE = 0.7
-"""From which share of its time on that the thread ran it computed, even in a call of a collective."""
+"""Least share of the time that the thread ran at which a line counts as computing, even in a call of a collective."""
 
 
 @dataclass(frozen=True)
 class LocationShare:
-    """Share of a stretch of time at one source location."""
+    """Share of a time interval that was spent at one source location."""
 
     location: SourceLocation
     share: float
     """Share of the time, from 0 to 1."""
     ran: float
-    """Share of its time that the thread ran there, from 0 to 1."""
+    """Share of the time at the location that the thread ran on a CPU, from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class RankSamples:
-    """The samples of one rank. Moments are on its own clock."""
+    """The samples of one rank. Times are on its own clock."""
 
     run: Run
     rank: Rank
@@ -45,21 +45,21 @@ class RankSamples:
 
     @cached_property
     def collections(self) -> np.ndarray:
-        """Begin and end of each garbage collection that was noted, ns, int64[collections, 2], by time."""
+        """Begin and end of each recorded garbage collection, ns, int64[collections, 2], sorted by begin."""
         stages = self.run.stages(self.rank)
         codes, names = stages.codes("name")
         mine = codes == (names.index(GARBAGE_COLLECTION) if GARBAGE_COLLECTION in names else len(names))
-        # Those of its loader's workers stop it only by the batches that it waits for.
+        # Collections in loader workers delay the thread only through the batches that it waits for.
         mine &= stages.ints("worker") < 0
         spans: np.ndarray = np.stack([stages.ints(column)[mine] for column in ("start_ns", "end_ns")], axis=1)
         return spans[np.argsort(spans[:, 0])]
 
     def collecting_ns(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-        """How long garbage was collected in each of these stretches of time, ns, float64[stretches]."""
+        """Time of garbage collection within each interval, ns, float64[intervals]."""
         if not len(self.collections):
             return np.zeros(len(begin_ns))
         first, last = self.collections.T
-        # One thread collects one after the other: what was collected by a moment grows within collections alone.
+        # Collections do not overlap, so the cumulative time is piecewise linear and grows only within collections.
         moments = self.collections.ravel()
         collected = np.repeat(np.cumsum(last - first), 2)
         collected[::2] -= last - first
@@ -68,13 +68,13 @@ class RankSamples:
 
     @cached_property
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
-        """(when each sample was taken, how long it stands for, how much of that the thread ran, its stack; the stacks)."""
+        """(time of each sample, ns; duration that it represents, ns; CPU time of that, ns; index of its stack; stacks)."""
         samples = self.run.samples(self.rank)
         codes, stacks = samples.codes("stack")
         return samples.ints("at_ns"), samples.ints("dur_ns"), samples.ints("cpu_ns"), codes, stacks
 
     def within(self, begin: Ns, end: Ns) -> list[LocationShare] | None:
-        """Locations sampled in this time; None without samples."""
+        """Locations sampled between `begin` and `end`; None without samples."""
         at, dur, cpu, codes, texts = self._samples
         first, last = np.searchsorted(at, [begin, end], side="right").tolist()
         took: dict[SourceLocation, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
@@ -91,8 +91,8 @@ class RankSamples:
         return rows if took else None
 
     def frames_behind(self, moments_ns: np.ndarray) -> list[tuple[str, bool]]:
-        """(the line of the job's own code that was seen first after it, whether that was within a millisecond) for each
-        moment; "" for no line."""
+        """(first sampled line of the job's own code, "" for none; whether it was sampled within `MIN_SILENCE_SAMPLED_NS`)
+        after each of `moments_ns`."""
         at, _, _, codes, texts = self._samples
         index = np.searchsorted(at, moments_ns)
         is_close = np.append(at, np.iinfo(np.int64).max)[index] - moments_ns <= MIN_SILENCE_SAMPLED_NS
@@ -104,6 +104,6 @@ class RankSamples:
 
 
 def is_waiting(location: SourceLocation, ran: float) -> bool:
-    """Whether Python waits there, for a collective or a backward pass, and does not compute."""
+    """Whether Python waits at this location for a collective or a backward pass; `ran` is the share of CPU time."""
     line = location.call or location.frame
     return bool(_ENGINE.search(line)) or (ran < MIN_RUNNING_SHARE and bool(_COLLECTIVE.search(line)))

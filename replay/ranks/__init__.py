@@ -1,2 +1,2 @@
-"""Who is late: the delay that each rank causes (`blame`), by the same work on other ranks (`counterparts`), if that is no
-chance (`persistence`); and ranks that are all starved of CPU (`stalls`)."""
+"""Slow ranks: the delay that each rank causes (`blame`), compared with the same work on other ranks (`counterparts`), and
+CPU starvation of all ranks (`stalls`)."""

@@ -1,4 +1,4 @@
-"""Who is late, and what that costs the others: arrivals at collectives, and the delay that each rank alone causes."""
+"""Slow ranks and their cost: arrivals at collectives, and the delay that each rank alone causes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,36 +18,36 @@ MIN_BLAME_RATIO = 1.4
 """A rank is slow when it bears more than this many times an even share of the blame: of two ranks, seven tenths."""
 
 MAX_CHANCE = 0.01
-"""Probability below which being late in that many steps does not count as chance."""
+"""Significance level of the test that a rank is late in more steps than chance explains."""
 
 MIN_STEPS_FOR_TEST = 5
-"""Steps from which on chance can be ruled out, however few the ranks."""
+"""Least number of steps with which the test can be significant for any number of ranks."""
 
 MAX_SUSPECTS = 16
-"""Ranks whose delay is replayed: those with most work beyond their counterparts'. A job of any size then needs as many."""
+"""Number of ranks whose delay is replayed, those with most excess work: bounds the number of replays for large jobs."""
 
 MIN_CATEGORY_SHARE_OF_STEP = 0.01
-"""Share of a step by which a category of work must take longer than usual for its rank to count as slow."""
+"""Least excess time of a category of work, as a share of a step, for its rank to count as slow."""
 
 MIN_DEVIATIONS = 3.0
-"""Work beyond that of counterparts is more than scatter from this many standard deviations on."""
+"""Number of standard deviations from which on excess work is more than scatter."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """When each rank came to each of C matched collectives."""
+    """Arrivals of each rank at each of C matched collectives."""
 
     ranks: tuple[Rank, ...]
     step: np.ndarray
     """Step that launched each collective, int64[C]."""
     arrived_ns: np.ndarray
-    """Recorded arrival of each rank, ns since the graph's `t0_ns`, float64[C, ranks]; NaN where a rank is no member."""
+    """Recorded arrival of each rank, ns since the graph's `t0_ns`, float64[C, ranks]; NaN if the rank is not a member."""
 
     def __len__(self) -> int:
         return len(self.step)
 
     def last(self) -> np.ndarray:
-        """Column of the rank that came last to each collective, shape (C,)."""
+        """Column of the rank that arrived last at each collective, shape (C,)."""
         column: np.ndarray = np.argmax(np.nan_to_num(self.arrived_ns, nan=-np.inf), axis=1)
         return column
 
@@ -55,13 +55,13 @@ class Arrivals:
         """(second last arrival, last arrival) of each collective, ns, shape (C, 2); equal where only one rank arrived."""
         # Ranks that did not arrive sort first.
         order = np.sort(np.nan_to_num(self.arrived_ns, nan=-np.inf), axis=1)
-        # One arrival alone (the others launched it in another step) has nobody to be late for.
+        # With one arrival (the other ranks launched it in another step) nobody is late.
         return np.stack([np.where(np.isfinite(order[:, -2]), order[:, -2], order[:, -1]), order[:, -1]], axis=1)
 
     def late_ns(self) -> np.ndarray:
-        """How long all others waited for each rank alone, ns, int64[ranks].
+        """Time that all other ranks waited for each rank alone, ns, int64[ranks].
 
-        One delay counts once, however many collectives were outstanding.
+        Overlapping delays count once, however many collectives were outstanding.
         """
         spans, last = self.lateness(), self.last()
         return np.array([union_ns(*spans[last == column].T) for column in range(len(self.ranks))], np.int64)
@@ -70,7 +70,6 @@ class Arrivals:
 def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
     """Arrivals at the collectives that were launched in `steps`."""
     nodes = np.flatnonzero((dfg.collective >= 0) & dfg.of(Cls.WAIT) & (dfg.rank >= 0) & np.isin(dfg.step, steps))
-    # A line for each collective that occurs, a column for each rank: each arrival is put into its place.
     numbers, row = np.unique(dfg.collective[nodes], return_inverse=True)
     arrived = np.full((len(numbers), len(dfg.marks.ranks)), np.nan)
     arrived[row, np.searchsorted(dfg.marks.ranks, dfg.rank[nodes])] = dfg.recorded_ns[nodes]
@@ -80,11 +79,12 @@ def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
 
 
 def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
-    """How long each call waits for another rank, one of `by`, ns, int64[N]; 0 for nodes that are no such calls.
+    """Time that allocator and launch calls wait for one of the ranks `by`, ns, int64[N]; 0 for other nodes.
 
-    Allocator calls stop for the work that their device holds, and a collective that waits is such work: what of a long one
-    lies in a wait of its rank is no work of its own. Nor is any of a long launch, which waits for room behind work that may
-    have been launched before the first step (docs/explanation/replay.md §4).
+    An allocator call waits until its device has completed pending work, which may be a collective that waits for other
+    ranks: the overlap of a long call with such a wait is not the rank's own work. Of a long launch, all time beyond
+    `MAX_BLOCKING_OWN` counts as waiting: it waits for room in the queue after work that may have been launched before the
+    first step (docs/explanation/replay.md §4).
     """
     seen = arrivals(dfg, dfg.marks.steps)
     is_long = dfg.dur_ns > rules.MIN_WAITING_CALL
@@ -95,7 +95,7 @@ def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
     last = seen.last()
     until = seen.arrived_ns[np.arange(len(seen)), last]
     collective, column = np.nonzero(np.isin(seen.ranks, by)[last][:, None] & (seen.arrived_ns < until[:, None]))
-    # All ranks on one axis of time, one behind the other: calls and waits of one never meet those of another.
+    # Each rank gets its own section of one time axis, so that calls and waits of different ranks never overlap.
     span = int((dfg.recorded_ns + dfg.dur_ns).max()) + 1
     begin, end = column * span + seen.arrived_ns[collective, column], column * span + until[collective]
     start = np.searchsorted(seen.ranks, dfg.rank[calls]) * span + dfg.recorded_ns[calls]
@@ -105,12 +105,12 @@ def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
 
 
 def _covered(begin: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """How much of the time before each moment `until` lies in any of the intervals, ns."""
+    """Total length of the union of the intervals before each moment `until`, ns."""
     if not len(begin):
         return np.zeros(len(until))
     order = np.argsort(begin)
     begin, reach = begin[order], np.maximum.accumulate(end[order])
-    # In order of begin, each interval adds what lies behind the latest end so far.
+    # Sorted by begin, each interval adds its time after the latest end so far.
     total = np.cumsum(np.maximum(reach - np.maximum(begin, np.append(-np.inf, reach[:-1])), 0))
     last = np.searchsorted(begin, until, side="right") - 1
     return np.where(last >= 0, total[last] - np.maximum(reach[last] - until, 0), 0)
@@ -118,11 +118,11 @@ def _covered(begin: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarra
 
 @dataclass(frozen=True)
 class Blame:
-    """Who delays the `steps` of a graph, and by how much. Nothing is computed before it is asked for, and all of it once.
+    """Ranks that delay the `steps` of a graph, and by how much; computed lazily.
 
-    What a rank is to blame for is the delay that it alone would cause: the steps with its work as recorded and all other
-    work as its counterparts' median, less the steps with all work so. Neighbours of a slow rank do no more work than their
-    counterparts, however late they come; and work that a backlog hides delays nobody (docs/explanation/replay.md §4).
+    The blame of a rank is the delay that it alone would cause: the steps with its own work as recorded and all other work
+    at its counterparts' median, minus the steps with all work at the median. Neighbours of a slow rank arrive late without
+    having more work, and so bear no blame; nor does work that a backlog hides (docs/explanation/replay.md §4).
     """
 
     dfg: Dfg
@@ -135,20 +135,20 @@ class Blame:
 
     @cached_property
     def work_ns(self) -> np.ndarray:
-        """What each node takes without waiting for other ranks inside of calls (`held_ns`), ns, int64[N]."""
+        """Duration of each node without waiting for other ranks inside calls (`held_ns`), ns, int64[N]."""
         work: np.ndarray = self.dfg.dur_ns - held_ns(self.dfg, self.dfg.marks.ranks)
         return work
 
     @cached_property
     def peers(self) -> Counterparts:
-        """What the same work takes on other ranks."""
+        """Duration of the same work on other ranks."""
         return counterparts(self.dfg, self.work_ns, self.roles)
 
     @cached_property
     def usual_ns(self) -> np.ndarray:
-        """What each node would take in a job whose ranks are all alike, ns, float64[N].
+        """Duration of each node in a job whose ranks are all alike, ns, float64[N].
 
-        Work that no rank of the same role has would not be there.
+        It is 0 for work that no other rank of the same role has.
         """
         alone = self.peers.own & np.isnan(self.peers.median) & self.shares_role
         usual = np.where(np.isnan(self.peers.median), self.work_ns, self.peers.median)
@@ -165,13 +165,13 @@ class Blame:
 
     @cached_property
     def excess_ns(self) -> np.ndarray:
-        """By how much each node takes longer than usual, ns, float64[N]; negative where it is shorter."""
+        """Duration of each node beyond `usual_ns`, ns, float64[N]; negative for shorter nodes."""
         excess: np.ndarray = self.work_ns - self.usual_ns
         return excess
 
     @cached_property
     def late_ns(self) -> np.ndarray:
-        """The delay that each rank alone causes in each of `steps`, ns, int64[steps, ranks]; 0 where it causes none."""
+        """Delay that each rank alone causes in each of `steps`, ns, int64[steps, ranks]."""
         dfg, ranks = self.dfg, self.dfg.marks.ranks
         by_rank = np.argsort(dfg.rank, kind="stable")
         offsets = np.searchsorted(dfg.rank[by_rank], [*ranks, np.iinfo(np.int32).max])
@@ -186,7 +186,7 @@ class Blame:
         return late
 
     def _suspects(self) -> list[int]:
-        """Columns of the ranks with most work beyond their counterparts', by lane and step; at most `MAX_SUSPECTS`."""
+        """Columns of the ranks with most excess work, summed over lanes and steps; at most `MAX_SUSPECTS`."""
         dfg, count = self.dfg, len(self.steps)
         within = np.flatnonzero(np.isin(dfg.step, self.steps) & (dfg.lane >= 0))
         visit = dfg.lane[within].astype(np.int64) * count + np.searchsorted(self.steps, dfg.step[within])
@@ -198,18 +198,18 @@ class Blame:
 
     @cached_property
     def step_ns(self) -> float:
-        """The mean of `steps` as they are, ns: by how much the end of all work launched so far grows."""
+        """Mean duration of `steps` as recorded, ns: growth of the end of all work launched so far."""
         return float(self._progress_ns(self.dfg.dur_ns).mean())
 
     @cached_property
     def _by_step(self) -> tuple[np.ndarray, np.ndarray]:
-        """(nodes in order of their step, those of loaders aside; where each step of the graph begins among them)."""
+        """(nodes sorted by step, without those of loaders; index at which each step of the graph begins among them)."""
         nodes = np.flatnonzero((self.dfg.step >= 0) & ~self.dfg.on(LaneKind.LOADER))
         nodes = nodes[np.argsort(self.dfg.step[nodes], kind="stable")]
         return nodes, np.searchsorted(self.dfg.step[nodes], self.dfg.marks.steps)
 
     def _progress_ns(self, dur_ns: np.ndarray) -> np.ndarray:
-        """By how much the end of all work launched so far grows with each of `steps`, ns, int64[steps]."""
+        """Growth of the end of all work launched so far in each of `steps`, ns, int64[steps]."""
         marks = self.dfg.marks
         end = longest_path.ends(self.dfg, dur_ns, self.dfg.residual_ns)
         nodes, begin = self._by_step
@@ -219,40 +219,41 @@ class Blame:
 
     @cached_property
     def slow_ranks(self) -> tuple[Rank, ...]:
-        """Ranks that bear clearly more than an even share of the blame, and have more work in more of the steps, or in the
-        same category step after step, than chance would give.
+        """Ranks that bear clearly more than an even share of the blame, if that is statistically significant: they have more
+        work in more steps, or in the same category step after step, than chance explains.
 
         Empty without collectives, if different ranks are late in different steps, or if a single hiccup decides.
         """
         if not len(arrivals(self.dfg, self.steps)):
             return ()
         count = len(self.dfg.marks.ranks)
-        # A hiccup of another rank must not hide a slow one, and a delay that shows only where ranks meet must not get lost.
+        # The trimmed mean ignores a hiccup of another rank; the mean includes delays that show in few steps.
         blames = (trimmed_mean(self.late_ns), self.late_ns.mean(axis=0))
         slow = np.any([blamed > MIN_BLAME_RATIO * blamed.sum() / count for blamed in blames], axis=0)
         if slow.any():
-            # Stages of a pipeline have more or less to do than others step after step, and are not slow for that.
+            # Pipeline stages have unequal work in every step by design, and do not count as slow because of it.
             shared = np.bincount(self.roles)[self.roles] > 1
             certain = ~self._by_chance() | (self._is_last_again_and_again() & shared)
             slow &= certain | self.persist(np.flatnonzero(slow & shared & ~certain), among=count)
         return tuple(rank for rank, is_slow in zip(self.dfg.marks.ranks, slow, strict=True) if is_slow)
 
     def _by_chance(self) -> np.ndarray:
-        """Whether each rank may have had more to do in that many steps by chance, bool[ranks]."""
-        # Delays show only when ranks meet, which may be in one step of several: what counts is who has more to do.
+        """Whether each rank may have had more work in that many steps by chance, bool[ranks]."""
+        # Delays show only at a rendezvous, possibly once in several steps, so the test counts steps with more work.
         guilty, count = self.has_more().sum(axis=0), len(self.dfg.marks.ranks)
-        # With more than two ranks, chance has more to pick from, so that each may have only its share of MAX_CHANCE. In few
-        # steps even all of them may be chance.
+        # With more than two ranks, MAX_CHANCE is divided among them. With few steps even all of them may be chance.
         by_chance = binomial_test(guilty, len(self.steps), 1 / count) > MAX_CHANCE * 2 / count
         mask: np.ndarray = by_chance & (guilty < len(self.steps))
         return mask
 
     def _is_last_again_and_again(self) -> np.ndarray:
-        """Whether each rank delays the steps by more than any other does, step after step, bool[ranks]: by how much
-        (`trimmed_test`), or in how many of the steps."""
+        """Whether each rank delays the steps by more than any other rank step after step, bool[ranks].
+
+        Tests the amount (`trimmed_test`) and the number of steps.
+        """
         late, count = self.late_ns.astype(np.float64), len(self.dfg.marks.ranks)
         ranked = np.sort(late, axis=1)
-        # What the others wait for this rank alone: its own delay less the longest of another.
+        # Time that the others wait for this rank alone: its own delay minus the longest delay of another rank.
         alone = late - np.where(late == ranked[:, -1:], ranked[:, -2:-1], ranked[:, -1:])
         by_amount = trimmed_test(alone) < MAX_CHANCE * 2 / count
         by_number = binomial_test((alone > 0).sum(axis=0), len(self.steps), 1 / count) < MAX_CHANCE * 2 / count
@@ -266,7 +267,7 @@ class Blame:
         columns `suspects` and only these classes are tested; `among` is the number of ranks from which chance could pick.
         """
         extra, of_rank = self._extra_by_category(suspects, only)
-        # Chance may also pick from all categories of a rank, noticed or not.
+        # The significance level is divided among all categories of a rank, noticed or not.
         categories = np.bincount(of_rank, minlength=1)
         noticed = trimmed_mean(extra) > MIN_CATEGORY_SHARE_OF_STEP * self.step_ns
         extra, of_rank = extra[:, noticed], of_rank[noticed]
@@ -280,7 +281,7 @@ class Blame:
         dfg = self.dfg
         of_suspects = np.isin(dfg.rank, np.array(dfg.marks.ranks)[suspects])
         nodes = np.flatnonzero(self.peers.own & dfg.of(*only) & np.isin(dfg.step, self.steps) & of_suspects)
-        # The names, the classes, and all of a lane: each a number of its own.
+        # One category per name, per class, and for the whole lane.
         kinds = len(dfg.names) + len(Cls) + 1
         kind = (dfg.name[nodes], len(dfg.names) + dfg.cls[nodes].astype(np.int64), np.full(len(nodes), kinds - 1))
         lane = dfg.lane[nodes].astype(np.int64) * kinds
@@ -296,9 +297,9 @@ class Blame:
     def has_more(self, besides: tuple[Cls, ...] = ()) -> np.ndarray:
         """Whether each rank had clearly more work than its counterparts in each of `steps`, bool[steps, ranks].
 
-        A lane, nodes of the classes `besides` aside, has it by more than its nodes scatter; the one that is longest beyond
-        its counterparts need not scatter, since a rank may be late by all of its work, or by one pause. Together its lanes
-        explain most of the delay that the rank causes in a mean step.
+        The excess of a lane, without nodes of the classes `besides`, must exceed its scatter, to which the node with the
+        largest excess does not contribute: a rank may be late by all of its work, or by one pause. The clear lanes of a rank
+        together must explain most of the delay that the rank causes in a mean step.
         """
         dfg, steps, lanes = self.dfg, len(self.steps), len(self.dfg.lanes)
         nodes = np.flatnonzero(self.peers.own & ~dfg.of(*besides) & np.isin(dfg.step, self.steps))
@@ -307,7 +308,7 @@ class Blame:
         np.maximum.at(longest, visit, excess)
         beyond, squares = (np.bincount(visit, of, len(longest)) for of in (excess, excess**2))
         clear = (beyond > 0) & (beyond > MIN_DEVIATIONS * np.sqrt(np.maximum(squares - longest**2, 0)))
-        # Threads of a rank hand over to one another: together they may be late.
+        # Threads of a rank hand work over to each other, so their excess is added.
         row, lane = np.nonzero(clear.reshape(steps, lanes))
         column = np.searchsorted(dfg.marks.ranks, [one.rank for one in dfg.lanes])[lane]
         more = np.zeros((steps, len(dfg.marks.ranks)))

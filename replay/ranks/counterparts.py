@@ -1,4 +1,4 @@
-"""The same work on other ranks: which nodes are counterparts of one another, and how long they take there."""
+"""Counterparts: nodes that do the same work on other ranks, and their durations."""
 
 import re
 from dataclasses import dataclass
@@ -10,29 +10,30 @@ from esprof.core.types import NS_PER_MS
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 
 MIN_SHARED_WORK_SHARE = 0.9
-"""Least share of their computing that two ranks must have in common to play the same role in a pipeline."""
+"""Least share of their compute nodes that two ranks must have in common to have the same role in a pipeline."""
 
 MIN_SLEEP_NS = NS_PER_MS
-"""A longer gap is a sleep, or a call that blocks: no stage of a pipeline has such by its role (`host` in
+"""A longer gap is a sleep or a blocking call, which is never due to a stage's role in a pipeline (`host` in
 docs/reference/what-ifs.md)."""
 
 _MESSAGE = re.compile("send|recv", re.IGNORECASE)
-"""Occurs in the names of all transfers from one rank to another, whatever the backend."""
+"""Occurs in the names of all point-to-point operations of any backend."""
 
 
 @dataclass(frozen=True)
 class Counterparts:
-    """What counterparts of each of N nodes take, ns, float64[N]; NaN for a node that has none.
+    """Durations of the counterparts of each of N nodes, ns, float64[N]; NaN for a node without counterparts.
 
-    Counterparts share step, lane role, name, neighbour and occurrence. Where there is none (rank 0 logs, and so has
-    other neighbours), and for what was launched before the first step, they share step, lane role and name; for a
-    loader, which works ahead, lane role and name in any step. A gap takes no time on ranks that do not have it: on
-    those of the same role, or, if it is longer than `MIN_SLEEP_NS`, on all; and no more does what a rank does more often
-    than the others. Of several counterparts on one rank the mean counts.
+    Counterparts share step, lane role, name, neighbour and occurrence. If there are none (rank 0 logs, and so has other
+    neighbours), and for work launched before the first step, they share step, lane role and name. In loaders, which work
+    ahead, they share lane role and name in any step. Of several counterparts on one rank the mean counts.
+
+    A gap counts as 0 on ranks that do not have it: on ranks of the same role, or on all ranks if it is longer than
+    `MIN_SLEEP_NS`. Work that a rank does more often than the others counts as 0 on the others, too.
     """
 
     own: np.ndarray
-    """bool[N], the nodes that were compared: each rank's own work."""
+    """bool[N], the compared nodes: each rank's own work."""
     others: np.ndarray
     """Median over the other ranks."""
     median: np.ndarray
@@ -42,15 +43,15 @@ class Counterparts:
 
 
 def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterparts:
-    """Compare the own work of all ranks, `work_ns`, int64[N].
+    """Compare the own work of all ranks, `work_ns`, ns, int64[N].
 
-    `roles`, int[ranks], is the role of each rank of `dfg.marks` (`roles_of`): computing, and allocator
-    calls, which stop for it, have counterparts on ranks of the same role alone.
+    `roles`, int[ranks], is the role of each rank of `dfg.marks` (`roles_of`). Compute nodes, and allocator calls, which wait
+    for compute, have counterparts only on ranks of the same role.
     """
     before = (dfg.step < 0) & dfg.on(LaneKind.STREAM)
     own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0) & ((dfg.step >= 0) | before)
     column = np.searchsorted(dfg.marks.ranks, dfg.rank).astype(np.int64)
-    # The number of a rank's role where that matters, else one more than any. Joins have no rank, and are not compared.
+    # The role of the rank where it matters, otherwise a number above all roles. Joins have no rank and are not compared.
     bound = dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR) & (dfg.rank >= 0)
     role = np.full(dfg.nodes, roles.max() + 1)
     role[bound] = roles[column[bound]]
@@ -58,7 +59,7 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
     found = Counterparts(own, *(np.full(dfg.nodes, np.nan) for _ in range(3)))
     gap, loader = dfg.of(Cls.HOST_GAP), dfg.on(LaneKind.LOADER)
     step, purpose = dfg.step.astype(np.int64) + 1, _purpose(dfg)
-    # Each identity packs the numbers that counterparts share into one int64; later ones are for nodes still without.
+    # Each identity packs the numbers that counterparts share into one int64; later ones serve nodes without counterparts.
     exact, alike = (
         (step * (int(shared.max()) + 1) + shared) * (int(roles.max()) + 2) + role for shared in (dfg.key, purpose)
     )
@@ -70,7 +71,7 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
         if identity is alike:
             surplus = new & ~before[nodes] & _surplus(identity[nodes], column[nodes], new)
             new &= ~surplus
-            # A stage that is alone in its role has nobody to be compared with.
+            # A rank that is alone in its role has no counterparts.
             extra = nodes[surplus & (sharing[column[nodes]] > 1)]
             _fill_in(found, extra, work_ns, sharing[column[extra]])
         present = np.where(work_ns[nodes] > MIN_SLEEP_NS, len(roles), sharing[column[nodes]])
@@ -82,22 +83,22 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
 
 
 def _surplus(identity: np.ndarray, column: np.ndarray, is_new: np.ndarray) -> np.ndarray:
-    """Mask of the new nodes of ranks whose other nodes are already as many as a rank usually has of that identity.
+    """Mask of the new nodes beyond the number of nodes of that identity that a rank usually has.
 
-    Such a rank does something more often than the others.
+    These are nodes of ranks that do something more often than the others.
     """
     pairs, first, which = np.unique(
         identity * (int(column.max(initial=0)) + 1) + column, return_index=True, return_inverse=True
     )
     count, new = np.bincount(which), np.bincount(which, is_new, len(pairs))
-    # Of two ranks the one that does it less often tells what is usual.
+    # With two ranks, the lower count is the usual one.
     usual, _ = medians_of(identity[first], count, identity[first], low=True)
     mask: np.ndarray = is_new & (count - new >= usual)[which]
     return mask
 
 
 def _fill_in(found: Counterparts, nodes: np.ndarray, work_ns: np.ndarray, ranks: np.ndarray) -> None:
-    """Note that what these nodes do takes no time on any other of so many ranks."""
+    """Set the counterparts of `nodes` to 0 on all other ranks; `ranks` is the number of compared ranks."""
     found.others[nodes] = 0
     found.median[nodes] = np.where(ranks == 2, work_ns[nodes] / 2, 0)
     found.mean[nodes] = work_ns[nodes] / ranks
@@ -116,8 +117,8 @@ def _over_ranks(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(median over the other ranks, median over all, mean over all) of the durations of each identity, ns, float64[nodes].
 
-    NaN where fewer than two ranks have it. `column` is the rank of each node; where fewer than `least` ranks have its
-    identity, it takes no time on the rest.
+    NaN if fewer than two ranks have it. `column` is the rank of each node; if fewer than `least` ranks have its identity, it
+    counts as 0 on the rest.
     """
     if not len(identity):
         return (np.zeros(0),) * 3
@@ -134,12 +135,12 @@ def _over_ranks(
     own_position = zeros + np.arange(len(order)) - begin
 
     def at(position: np.ndarray) -> np.ndarray:
-        """What stands at this position of each pair's group, the zeros first."""
+        """Value at this position of each pair's sorted group, which begins with the zeros."""
         last = len(ranked) - 1
         values: np.ndarray = np.where(position < zeros, 0, ranked[np.clip(begin + position - zeros, 0, last)])
         return values
 
-    # Without the pair itself, what follows it moves up by one.
+    # Without the pair itself, later positions move up by one.
     low, high = ((k + (k >= own_position)) for k in ((total - 2) // 2, (total - 1) // 2))
     others = (at(low) + at(high)) / 2
     medians = (at((total - 1) // 2) + at(total // 2)) / 2
@@ -153,10 +154,10 @@ def _over_ranks(
 
 
 def roles_of(dfg: Dfg) -> np.ndarray:
-    """A number for each rank of `dfg.marks`, int64[ranks], from 0 on, the same for ranks that play the same role.
+    """Role of each rank of `dfg.marks`, int64[ranks], numbered from 0.
 
-    All ranks of a job do the same on other data, unless they pass messages on, as the stages of a pipeline: those play the
-    same role only if they compute the same, `MIN_SHARED_WORK_SHARE`.
+    All ranks of a job have the same role, unless they exchange messages like the stages of a pipeline. Then ranks have the
+    same role only if they share at least `MIN_SHARED_WORK_SHARE` of their compute nodes.
     """
     roles = np.zeros(len(dfg.marks.ranks), np.int64)
     if not _passes_messages(dfg):
@@ -172,7 +173,7 @@ def roles_of(dfg: Dfg) -> np.ndarray:
 
 
 def _passes_messages(dfg: Dfg) -> bool:
-    """Whether ranks send one another messages: whether a transfer between two is called so."""
+    """Whether ranks exchange messages: whether a collective between two ranks has the name of a send or receive."""
     arrivals = (dfg.collective >= 0) & dfg.of(Cls.WAIT) & (dfg.rank >= 0)
     if not arrivals.any():
         return False

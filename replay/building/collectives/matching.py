@@ -18,17 +18,17 @@ _FROM_ROOT, _TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
 
 @dataclass(frozen=True)
 class CollectiveCalls:
-    """Collective calls of all ranks, rank by rank and by start, an entry for each."""
+    """Collective calls of all ranks, sorted by rank and start; one entry per call."""
 
     rank: np.ndarray
     """Position of each call's rank in the run."""
     identity: np.ndarray
-    """A number for each group and sequence number; without sequence numbers, for each group, kind and step; for
-    point-to-point calls, for each group, sender, receiver and step. Only calls of one identity can match."""
+    """Key of group and sequence number; without sequence numbers, of group, kind and step; for point-to-point calls, of
+    sender, receiver and step. Only calls of one identity can match."""
     members: np.ndarray
     """Number of ranks that take part in each call, including ranks that the run lacks; 0 where unknown."""
     present: np.ndarray
-    """How many of them the run has, without those that recorded nothing of the step that launched the call."""
+    """Number of these ranks that the run has, without those that recorded nothing of the step that launched the call."""
     is_p2p: np.ndarray
     """bool: the call is a send or receive, or a batch of several."""
     sends: np.ndarray
@@ -38,7 +38,7 @@ class CollectiveCalls:
     bytes: np.ndarray
     """Bytes of each call, the same on all ranks; -1 where unknown, and for an all-to-all, whose sizes differ."""
     alike: np.ndarray
-    """A number for each group, kind and size: such calls take about the same time; -1 where the size is unknown."""
+    """Key of group, kind and size: calls with the same key take about the same time; -1 where the size is unknown."""
     start_ns: np.ndarray
     end_ns: np.ndarray
 
@@ -46,9 +46,9 @@ class CollectiveCalls:
 def calls_of(run: Run, events: Sequence[RankEvents], lost: Mapping[Rank, Collection[int]]) -> CollectiveCalls:
     """The collective calls of all ranks; `lost` are the steps of which a rank recorded nothing.
 
-    Identity is (group, sequence number) where the trace has it. Else it is (group, kind of collective, step that launched
-    it). The kind is the kernel's own word, not the call's: a launch before the window is not there to tell what it was for.
-    Of a point-to-point transfer it is (sender, receiver, step): its sequence numbers are counted by each rank for itself.
+    Identity is (group, sequence number) if the trace has them, otherwise (group, kind of collective, step that launched it).
+    The kind comes from the kernel's name, not the call's, since launches before the window are not recorded. For a send or
+    receive it is (sender, receiver, step), because each rank counts its own sequence numbers.
     """
     known: dict[str, int] = {}
     by_rank = [_identified(run, rank, mine, known, lost) for rank, mine in enumerate(events)]
@@ -64,8 +64,9 @@ def calls_of(run: Run, events: Sequence[RankEvents], lost: Mapping[Rank, Collect
 def _identified(
     run: Run, at: int, events: RankEvents, known: dict[str, int], lost: Mapping[Rank, Collection[int]]
 ) -> tuple[np.ndarray, ...]:
-    """Of each call of a rank: its place in the run, between whom it is, its kind, where it has no number, and in any case,
-    its turn, and the other columns of CollectiveCalls but `alike`. `known` numbers names alike on all ranks."""
+    """Columns for each call of a rank: position of the rank, participants, kind (0 for calls with sequence numbers), word,
+    sequence number or step, and the other columns of `CollectiveCalls` except `alike`. `known` maps names to numbers, the
+    same on all ranks."""
     rows = events.collectives
     group, members, present = _groups(run, events, known, lost)
     is_send, is_receive = _is_word(rows, "send"), _is_word(rows, "recv")
@@ -74,7 +75,7 @@ def _identified(
     by_number, word = (rows.sequence >= 0) & ~is_p2p, _kinds(events, known)
     return (
         np.full(len(rows.row), at),
-        # Below 0, so that no pair of ranks has the number of a group.
+        # Negative, so that pairs of ranks are distinct from groups.
         np.where(has_peer, -1 - pairs(sender, receiver), group),
         np.select([has_peer, by_number], [group, 0], 1 + word),
         word,
@@ -92,8 +93,10 @@ def _identified(
 def _groups(
     run: Run, events: RankEvents, known: dict[str, int], lost: Mapping[Rank, Collection[int]]
 ) -> tuple[np.ndarray, ...]:
-    """(number of the group, how many members it has, how many of them are present) of each call (`CollectiveCalls`). Where
-    the trace names no group, it is that of all ranks."""
+    """(number of the group, number of its members, number of present members) of each call (`CollectiveCalls`).
+
+    If the trace names no group, it is the group of all ranks.
+    """
     rows, here = events.collectives, set(run.ranks)
     members = [set(members_of(run, name)) for name in rows.groups]
     members = [some if events.rank in some else set() for some in members]
@@ -117,7 +120,7 @@ def _kinds(events: RankEvents, known: dict[str, int]) -> np.ndarray:
 
 
 def _roles(rows: Collectives, rank: Rank) -> tuple[np.ndarray, np.ndarray]:
-    """(whether others need its data, whether it needs the data of others) for each call. Both, where no root is known."""
+    """(whether others need its data, whether it needs the data of others) for each call; both if the root is unknown."""
     is_root, other = rows.peer == rank, (rows.peer >= 0) & (rows.peer != rank)
     from_root, to_root = _is_word(rows, *_FROM_ROOT), _is_word(rows, *_TO_ROOT)
     only_sends = _is_word(rows, "send") | (from_root & is_root) | (to_root & other)
@@ -131,14 +134,13 @@ def _is_word(rows: Collectives, *words: str) -> np.ndarray:
 
 
 def match(calls: CollectiveCalls) -> np.ndarray:
-    """Number of the collective of each call; -1 where unmatched.
+    """Number of the collective of each call; -1 for unmatched calls.
 
-    Calls of one identity are matched by their occurrence, counted from the end: windows open at different times on
-    different ranks, but all ranks leave a step together (docs/explanation/replay.md §2). Where the sizes then differ, calls
-    are aligned by their sizes. Calls that still differ in size are not matched. Of members that the run lacks nothing is
-    known: the others are matched without them.
+    Calls of one identity are matched by their occurrence, counted from the end: windows begin at different times on
+    different ranks, but all ranks leave a step together (docs/explanation/replay.md §2). If their sizes differ, calls are
+    aligned by size; calls that still differ in size are not matched. Members that the run lacks are ignored.
     """
-    # Backwards, the occurrence of a call is how many calls of its identity its rank makes after it.
+    # In reverse order, the occurrence of a call is the number of later calls of its identity on its rank.
     mine = np.flatnonzero(calls.members > 1)[::-1]
     on_rank, distinct = numbered(pairs(calls.identity, calls.rank)[mine])
     occurrence, _ = occurrences(on_rank, np.zeros(len(mine), np.int64), len(distinct))
@@ -155,15 +157,15 @@ def match(calls: CollectiveCalls) -> np.ndarray:
         & _of_one_size(rendezvous, calls.bytes[mine], len(found))
     )
     number = np.full(len(calls.rank), -1)
-    # Those that matched are numbered without gaps.
+    # Matched collectives are numbered without gaps.
     number[mine] = np.where(matched, np.cumsum(matched) - 1, -1)[rendezvous]
     return number
 
 
 def _has_sender_and_receiver(calls: CollectiveCalls, mine: np.ndarray, rendezvous: np.ndarray) -> np.ndarray:
-    """Whether each rendezvous has a sender and a receiver: one call has data that another one needs.
+    """Whether each rendezvous has a sender and a receiver, that is, a call with data that another call needs.
 
-    `rendezvous` is that of each of the calls `mine`. If the run lacks the root, receivers wait for no recorded rank.
+    `rendezvous` is the rendezvous of each of the calls `mine`. Without the root, receivers wait for no recorded rank.
     """
     count = rendezvous.max(initial=-1) + 1
     given, taken = (np.bincount(rendezvous[role[mine]], minlength=count) for role in (calls.sends, calls.receives))
@@ -172,7 +174,7 @@ def _has_sender_and_receiver(calls: CollectiveCalls, mine: np.ndarray, rendezvou
 
 
 def _of_one_size(rendezvous: np.ndarray, size: np.ndarray, count: int) -> np.ndarray:
-    """Whether all calls of each of `count` rendezvous move the same number of bytes, those of unknown size (-1) aside."""
+    """Whether all calls of known size of each of `count` rendezvous send the same number of bytes; -1 is unknown."""
     least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
     np.minimum.at(least, rendezvous[size >= 0], size[size >= 0])
     np.maximum.at(most, rendezvous, size)
@@ -181,7 +183,7 @@ def _of_one_size(rendezvous: np.ndarray, size: np.ndarray, count: int) -> np.nda
 
 
 def is_partial(calls: CollectiveCalls, number: np.ndarray) -> np.ndarray:
-    """Which calls were matched, and have a member that is not present: bool mask. `number` is what `match` gave."""
+    """Mask of the matched calls with a member that is not present; `number` is the result of `match`."""
     mask: np.ndarray = (number >= 0) & (calls.present < calls.members)
     return mask
 

@@ -1,4 +1,4 @@
-"""Work on a stream or a communication thread as nodes: one for each row, two for a matched collective."""
+"""Nodes for work on streams and communication threads: one per row, two for a matched collective."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class WorkNodes:
 
     nodes: np.ndarray
     first: np.ndarray
-    """Number of the first node of each row; of a matched collective its arrival."""
+    """Number of the first node of each row; for a matched collective its arrival."""
     last: np.ndarray
     """Number of the last node of each row; for a matched collective its communication."""
 
@@ -27,10 +27,10 @@ class WorkNodes:
 def work_nodes(
     events: RankEvents, rendezvous: RankRendezvous, rows: np.ndarray, lane: np.ndarray, next_ids: NextIds
 ) -> WorkNodes:
-    """Nodes of `rows`, which stand lane by lane in order of execution; lanes and nodes are numbered from `next_ids` on.
+    """Nodes of `rows`, which are sorted by lane and order of execution; lanes and nodes are numbered from `next_ids`.
 
-    A matched collective is an arrival of zero duration and a communication; the join of all ranks will be between them. The
-    time from arrival to join is waiting (docs/explanation/replay.md §2; Lumos, MLSys 2025). An unmatched one is
+    A matched collective is an arrival of zero duration and a communication node; the join of all ranks will be between them.
+    The time from arrival to join is waiting (docs/explanation/replay.md §2; Lumos, MLSys 2025). An unmatched collective is
     one node: its share of waiting is unknown, so it counts as unexplained if it has peers.
     """
     # Position of each row among the collectives, whose rows ascend; -1 for other work.
@@ -40,9 +40,9 @@ def work_nodes(
     number = entries(rendezvous.number, call, -1)
     matched = number >= 0
     unexplained = entries(rendezvous.shared, call, False) & ~matched
-    # A row has one node, or two if it is a matched collective: the running sum of these counts is where its last one stands.
+    # The running sum of the rows' node counts (2 for matched collectives) is the position after each row's last node.
     last = np.cumsum(1 + matched) - 1
-    of = np.repeat(np.arange(len(rows)), 1 + matched)  # which of `rows` each node stands for
+    of = np.repeat(np.arange(len(rows)), 1 + matched)  # position in `rows` of each node
     is_arrival = np.zeros(len(of), bool)
     is_arrival[last[matched] - 1] = True
     start, end, name = events.start[rows], events.end[rows], events.name[rows]

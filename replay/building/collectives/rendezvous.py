@@ -1,4 +1,4 @@
-"""Matched collectives across ranks: clock offsets, who waits for whom, and how much is waiting or communication."""
+"""Matched collectives across ranks: clock offsets, waiting ranks, and the split into waiting and communication."""
 
 from dataclasses import dataclass
 
@@ -12,20 +12,20 @@ from esprof.run.run import Run
 
 @dataclass(frozen=True)
 class RankRendezvous:
-    """What is known of the collective calls of one rank, an entry for each of `RankEvents.collectives`."""
+    """Collective calls of one rank, as matched across ranks; one entry per call of `RankEvents.collectives`."""
 
     number: np.ndarray
     """Number of the collective, the same on all ranks; -1 where it was not matched."""
     communication_ns: np.ndarray
     """Duration of the call after its wait, ns; 0 where the call was not matched."""
     end_order: np.ndarray
-    """Position of the collective in the run, by when the first rank ended it; 0 where the call was not matched."""
+    """Position of the collective in the run, sorted by its first end on any rank; 0 where the call was not matched."""
     waits: np.ndarray
-    """bool: the call waits for other ranks. A sender may leave before they come."""
+    """bool: the call waits for other ranks. A sender may leave before they arrive."""
     awaited: np.ndarray
     """bool: other ranks wait for the call."""
     shared: np.ndarray
-    """bool: the collective has other members, without whose times waiting and communication cannot be separated."""
+    """bool: the collective has other members, so an unmatched call may include waiting."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Rendezvous:
     communication: CommunicationFit
     """Durations of the collectives that no rank leaves before all have arrived."""
     by_rank: list[RankRendezvous]
-    """What is known of the calls of each rank, in the order of the run's ranks."""
+    """Calls of each rank, in the order of the run's ranks."""
     arrival_ns: np.ndarray
     """Arrival of the last awaited rank at each collective, ns on the job's clock, shape (collectives,). Estimated where
     that rank is missing."""
@@ -60,17 +60,16 @@ def find_rendezvous(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Ren
     arrival_ns = _latest(rendezvous[awaited], aligned.start_ns[awaited])
     begin = np.where(waits, np.maximum(arrival_ns[rendezvous], aligned.start_ns), aligned.start_ns)
     communication_ns, found = np.maximum(aligned.end_ns - begin, 0), fit_communication(_where(both_ways, aligned))
-    if len(clocks.hosts) > 1:  # Ranks of one host read one clock: there is no doubt to allow for.
+    if len(clocks.hosts) > 1:  # ranks of one host share a clock, so recorded times need no correction
         communication_ns[both_ways] = found.ns
     lacking = is_partial(calls, number)[at] & both_ways
     late_ns = _late_ns(rendezvous, communication_ns, np.where(lacking, calls.alike[at], -1))
     arrival_ns += late_ns
     communication_ns = np.maximum(communication_ns - late_ns[rendezvous], 0)
-    # Once one rank has ended a collective, all have its data; the others may be stopped before they note that. The latest
-    # of the negative ends is the earliest end; argsort of argsort is the place of each among all.
+    # Once one rank has ended a collective, all have its data, but others may be preempted before they record the end. The
+    # maximum of the negated ends is the earliest end; argsort of argsort is the rank of each among all.
     end_order = np.argsort(np.argsort(-_latest(rendezvous, -aligned.end_ns), kind="stable"))[rendezvous]
     columns = [_spread(at, number, column) for column in (communication_ns, end_order, waits, awaited)]
-    # Calls stand rank by rank: where those of each rank but the first begin.
     splits = np.searchsorted(calls.rank, np.arange(1, len(run.ranks)))
     of_ranks = zip(*(np.split(column, splits) for column in (number, *columns, calls.members != 1)), strict=True)
     early = int((aligned.end_ns < begin).sum())
@@ -82,18 +81,18 @@ def _where(mask: np.ndarray, calls: MatchedCalls) -> MatchedCalls:
 
 
 def _latest(number: np.ndarray, moment: np.ndarray) -> np.ndarray:
-    """The latest of the moments that have each number, ns; `number` is that of each moment, from 0 on."""
+    """Latest moment of each number, ns; `number` is the number of each moment, from 0 on."""
     latest = np.full(number.max(initial=-1) + 1, np.iinfo(np.int64).min)
     np.maximum.at(latest, number, moment)
     return latest
 
 
 def _late_ns(number: np.ndarray, communication_ns: np.ndarray, alike: np.ndarray) -> np.ndarray:
-    """How long each collective waited for a missing member after all others had arrived, ns, shape (collectives,).
+    """Time that each collective waited for a missing member after all others had arrived, ns, shape (collectives,).
 
     `number` is the collective of each call, and `alike` is -1 where no member is missing. The time since the last recorded
-    arrival is an upper bound of the communication. Mostly it is tight; a collective that takes much longer than the median
-    of those alike has waited.
+    arrival is an upper bound of the communication, and usually tight. A collective that takes much longer than the median of
+    similar collectives has waited.
     """
     took, of = -_latest(number, -communication_ns), _latest(number, alike)
     order = np.lexsort((took, of))
@@ -104,7 +103,7 @@ def _late_ns(number: np.ndarray, communication_ns: np.ndarray, alike: np.ndarray
 
 
 def _spread(at: np.ndarray, like: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """An array as long as `like` that holds `values` at these places, and 0 elsewhere."""
+    """An array of the length of `like` with `values` at the indices `at` and 0 elsewhere."""
     spread = np.zeros(len(like), values.dtype)
     spread[at] = values
     return spread
@@ -113,8 +112,8 @@ def _spread(at: np.ndarray, like: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _roles(sends: np.ndarray, receives: np.ndarray, calls: MatchedCalls) -> tuple[np.ndarray, np.ndarray]:
     """(whether it waits for others, whether others wait for it) for each call.
 
-    A rank that only sends may leave before the others come: then it has not waited, and they wait for it alone. If it was
-    still there when the last one came, as with a message too long to be kept for them, all wait for all.
+    A rank that only sends may leave before the others arrive: then it has not waited, and only they wait for it. If it was
+    still in the call when the last rank arrived, as with a message too long to be buffered, all ranks wait for each other.
     """
     last = _latest(calls.collective, calls.start_ns)[calls.collective]
     waits = receives | (calls.end_ns >= last)

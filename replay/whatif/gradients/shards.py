@@ -31,14 +31,14 @@ class Shards:
     run: Run
     dfg: Dfg
     sizes: tuple[Bytes, ...]
-    """What each reduce-scatter of a step adds up, in the order in which they are made; the same in all steps."""
+    """Bytes that each reduce-scatter of a step reduces, in order of time; the same in all steps."""
     collectives: tuple[np.ndarray, ...]
-    """Ids of the communication nodes of each."""
+    """Ids of the communication nodes of each reduce-scatter."""
 
     @classmethod
     def of(cls, run: Run, dfg: Dfg) -> "Shards | None":
-        """None where nothing is reduced and scattered between CPUs. Raises NotBuckets where what is cannot travel otherwise,
-        or is not all."""
+        """None without reduce-scatters between CPUs. Raises NotBuckets if they cannot be sent as bf16, or gradients also use
+        all-reduces."""
         found = np.concatenate([_scattered(run, dfg, rank) for rank in dfg.marks.ranks])
         if not len(found):
             return None
@@ -53,13 +53,16 @@ class Shards:
 
     @cached_property
     def costs(self) -> tuple[Cost, ...]:
-        """What each takes with bf16 on the wires. Raises NotBuckets where that was not measured."""
+        """Cost of each reduce-scatter sent as bf16. Raises NotBuckets if it was not measured."""
         measured = ExchangeCosts(self.run, self.dfg.marks.ranks)
         return tuple(measured.of_shards(size) for size in self.sizes)
 
     def compressed(self, costs: Sequence[Cost | None]) -> tuple[Dfg, np.ndarray]:
-        """(the graph with these costs of the reduce-scatters, None for one that stays as it was; what each transfer takes
-        from the work beside it, ns, float64[N], NaN where its bytes tell)."""
+        """(graph with these costs per reduce-scatter, None for an unchanged one; `taken`).
+
+        `taken` is the CPU time that communication takes from concurrent work, ns, float64[N]; NaN where it follows from the
+        communicated bytes.
+        """
         dur, nbytes, taken = self.dfg.dur_ns.copy(), self.dfg.bytes.copy(), np.full(self.dfg.nodes, np.nan)
         for cost, collectives in zip(costs, self.collectives, strict=True):
             if cost is not None:
@@ -69,7 +72,7 @@ class Shards:
         return replace(self.dfg, dur_ns=dur, bytes=nbytes), taken
 
     def at_no_cost(self, link_ns: Sequence[float]) -> tuple[Dfg, np.ndarray]:
-        """As `compressed`, with each at most `link_ns` on the link, and no other cost."""
+        """Like `compressed`, with each reduce-scatter at most `link_ns` on the link and no other cost."""
         dur = self.dfg.dur_ns.copy()
         for took, collectives in zip(link_ns, self.collectives, strict=True):
             dur[collectives] = np.minimum(dur[collectives], took)
@@ -77,7 +80,7 @@ class Shards:
 
 
 def _scattered(run: Run, dfg: Dfg, rank: Rank) -> np.ndarray:
-    """Ids of the transfers of a rank that were launched by reduce-scatters, which gloo carries out by all-reduces."""
+    """Ids of a rank's communication nodes that were launched by reduce-scatters, which gloo implements by all-reduces."""
     table = run.events(rank)
     codes, names = table.codes("name")
     words = [carried_out_as(collective_word(name)) == carried_out_as(_SCATTER) for name in names]
@@ -96,7 +99,7 @@ def _scattered(run: Run, dfg: Dfg, rank: Rank) -> np.ndarray:
 
 
 def _check(run: Run, dfg: Dfg, scattered: np.ndarray) -> None:
-    """Raises NotBuckets where these reduce-scatters cannot travel otherwise, or gradients travel by all-reduces, too."""
+    """Raises NotBuckets if these reduce-scatters cannot be sent as bf16, or gradients also use all-reduces."""
     if dfg.has_gpu():
         raise NotBuckets("the cost of compression between GPUs is not modelled yet")
     types = {kind for rank in dfg.marks.ranks for kind in _types(run, dfg, scattered[dfg.rank[scattered] == rank])}
@@ -115,7 +118,7 @@ def _check(run: Run, dfg: Dfg, scattered: np.ndarray) -> None:
 
 
 def _types(run: Run, dfg: Dfg, nodes: np.ndarray) -> set[str]:
-    """Types of the numbers that transfers of one rank carry, lower-cased; "" for what was not recorded."""
+    """Lower-case data types of these communication nodes, all of one rank; "" for a type that was not recorded."""
     (rank,) = set(dfg.rank[nodes].tolist())
     codes, names = run.events(rank).codes("dtype")
     return {(names[code] or "").lower() if code >= 0 else "" for code in np.unique(codes[dfg.event[nodes]]).tolist()}

@@ -1,4 +1,4 @@
-"""Looking things up by time or number, against plain Python."""
+"""Lookups by time or number, compared with plain Python."""
 
 import numpy as np
 from hypothesis import given, settings

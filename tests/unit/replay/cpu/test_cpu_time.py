@@ -33,7 +33,7 @@ def test_what_operations_take_beyond_the_threads_cpu_time_is_not_explained():
     (message,) = messages(replayed)
     assert message == (
         "rank 0: 21.0 ms a step of 35.0 ms in operations did not run: waited or was preempted; "
-        "most time goes to mine::kernel"
+        "most time is spent in mine::kernel"
     )
 
 
