@@ -54,7 +54,7 @@ def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) ->
     stopped = stopped_by(job)
     findings = [*stopped, *sorted(found, key=lambda finding: -finding.saving_us)]
     return Diagnosis(
-        verdict=(_stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, case.parts))
+        verdict=(_stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, case.breakdown))
         + ignored_note(ignored),
         findings=tuple(findings),
         ignored=ignored,
@@ -65,7 +65,7 @@ def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) ->
         steps=replayed.steps.steady,
         world_size=replayed.run.world_size,
         missing_ranks=replayed.run.missing_ranks,
-        breakdown=case.parts,
+        breakdown=case.breakdown,
         throughput=_throughput(replayed, job.steps),
         explained_pct=round(replayed.explained_pct, 3),
         replay_error_pct=round(float(abs(replayed.error_pct).max()), 4),

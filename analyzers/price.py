@@ -18,5 +18,5 @@ class MeasuredPrice:
     """Duration of that mean step, ns."""
 
     @property
-    def is_worth_naming(self) -> bool:
+    def is_worth_reporting(self) -> bool:
         return 100 * self.saving_ns >= MIN_PCT_OF_STEP * self.step_ns

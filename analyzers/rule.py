@@ -81,7 +81,7 @@ class Case:
     """The steps and samples of the same run."""
 
     @cached_property
-    def parts(self) -> tuple[RankBreakdown, ...]:
+    def breakdown(self) -> tuple[RankBreakdown, ...]:
         """Breakdown of each rank's mean step."""
         return breakdown(self.replayed)
 
@@ -97,7 +97,7 @@ class Case:
     def is_explained(self) -> bool:
         return self.replayed.explained_pct >= MIN_EXPLAINED_PCT
 
-    def worth_naming(self, saving_ns: float | None) -> bool:
+    def is_worth_reporting(self, saving_ns: float | None) -> bool:
         """Whether the saving of a step is large enough for a finding; None counts as zero."""
         return saving_ns is not None and 100 * saving_ns / self.pricer.step_ns >= MIN_PCT_OF_STEP
 

@@ -21,7 +21,7 @@ MIN_ROW_SHARE_OF_STEPS = 0.25
 def recurring_steps(job: RecordedJob) -> Iterator[Cause]:
     """Groups of slow steps that cost enough to be reported."""
     for group in job.slow_groups:
-        if not group.measured.is_worth_naming:
+        if not group.measured.is_worth_reporting:
             continue
         stage, line = stage_of(job.steps, group), line_of(job.samples, group)
         if group.when == AT_EPOCHS and group.is_slow.sum() < MIN_EPOCHS and not (stage and stage.what == LOADER):

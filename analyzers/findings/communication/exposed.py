@@ -35,7 +35,7 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
     A more specific cause that explains most of this saving replaces it.
     """
     saving = case.pricer.saving_ns(_SCENARIO)
-    if saving is None or not case.worth_naming(saving):
+    if saving is None or not case.is_worth_reporting(saving):
         return
     specific = [*small_collectives(case), *late_gradients(case)]
     if any(explains(case, cause, saving) for cause in specific):
@@ -74,7 +74,7 @@ def _advice(case: Case, specific: list[Cause]) -> str:
             f"{readable.size(SMALL)}: combine them if possible (larger buckets, flattened tensors). Otherwise {_SEND_LESS}."
         )
     less = f"{_SEND_LESS[0].upper()}{_SEND_LESS[1:]}"
-    if all(_could_hide(one) for one in case.parts):
+    if all(_could_hide(one) for one in case.breakdown):
         return f"{less}. Or start collectives earlier: the step has enough compute to hide them."
     return f"{less}."
 
@@ -95,7 +95,7 @@ def _evidence(case: Case) -> dict[str, Evidence]:
     sent_bytes, rank_steps = dfg.bytes[sent & (dfg.bytes > 0)].sum(), len(steps) * len(dfg.marks.ranks)
     communication_ns = float(dfg.dur_ns[sent].sum())
     evidence = {
-        "exposed": by_rank({one.rank: ns(one.exposed_communication) for one in case.parts}, "ns"),
+        "exposed": by_rank({one.rank: ns(one.exposed_communication) for one in case.breakdown}, "ns"),
         "communication_per_step_and_rank": Evidence(round(communication_ns / rank_steps), "ns"),
         "longest": Evidence(dfg.names[int(by_name.argmax())]),
     }

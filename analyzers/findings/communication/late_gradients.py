@@ -42,7 +42,7 @@ def late_gradients(case: Case) -> Iterator[Cause]:
     if np.mean([*exposed.values()]) < MIN_SHARE_OF_STEP * case.pricer.step_ns:
         return
     scenario = _scenario(case, total, sent.rate(late))
-    if scenario is None or not case.worth_naming(case.pricer.saving_ns(scenario)):
+    if scenario is None or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
     share, is_bound = sent.a_step(sent.bytes[late]) / total, scenario == _PERFECT_OVERLAP
     yield Cause(
@@ -75,7 +75,7 @@ def _scenario(case: Case, total: float, rate: float) -> str | None:
 def _evidence(
     case: Case, sent: SteadyStateCollectives, gradients: np.ndarray, late: np.ndarray, exposed: dict[Rank, float]
 ) -> dict[str, Evidence]:
-    sizes, overlap_pct = sent.bytes, {one.rank: one.overlap_pct for one in case.parts}
+    sizes, overlap_pct = sent.bytes, {one.rank: one.overlap_pct for one in case.breakdown}
     return {
         "sent_after_last_gradient": Evidence(round(float(sizes[late].sum() / sizes[gradients].sum()), 3), "share"),
         "gradients_per_step_and_rank": Evidence(round(sent.a_step(sizes[gradients])), "bytes"),

@@ -25,7 +25,9 @@ def queued_collectives(case: Case) -> Iterator[Cause]:
     waited, before = queued(case.replayed.timeline, kinds)
     waited = np.where(np.isin(dfg.step, case.replayed.steps.steady), waited, 0)
     per_step = _by_rank(case, waited)
-    if not case.worth_naming(max(per_step.values())) or not case.worth_naming(case.pricer.saving_ns(_SCENARIO)):
+    if not case.is_worth_reporting(max(per_step.values())) or not case.is_worth_reporting(
+        case.pricer.saving_ns(_SCENARIO)
+    ):
         return
     waiting, ahead = _longest(dfg, waited, before)
     yield Cause(

@@ -49,7 +49,7 @@ def slow_collectives(case: Case) -> Iterator[Cause]:
     if not factors:
         return
     scenario = ",".join(f"collective[^{literal(name)}$]={factor:.3g}x" for name, factor in sorted(factors.items()))
-    if not case.worth_naming(case.pricer.saving_ns(scenario)):
+    if not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
     mine = slow.is_slow & np.isin(sent.dfg.name[sent.node], [sent.dfg.names.index(name) for name in factors])
     longer = float(sent.took_ns[mine].sum() / slow.needed_ns[mine].sum())

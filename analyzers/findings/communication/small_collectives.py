@@ -39,10 +39,10 @@ def small_collectives(case: Case) -> Iterator[Cause]:
         return
     exposed = sent.exposed_ns(small)
     fixed = _fixed(sent, small)
-    if not case.worth_naming(max(exposed.values())) or fixed is None or fixed.share < MIN_SHARE_SMALL:
+    if not case.is_worth_reporting(max(exposed.values())) or fixed is None or fixed.share < MIN_SHARE_SMALL:
         return
     scenario = _scenario(case, sent, small, fixed)
-    if scenario is None or not case.worth_naming(case.pricer.saving_ns(scenario)):
+    if scenario is None or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
     count, median = sent.a_step(small), float(np.median(sent.bytes[small]))
     yield Cause(

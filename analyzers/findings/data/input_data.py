@@ -41,9 +41,9 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     if not ranks:
         return
     with_workers, when_ready = (case.pricer.saving_ns(f"{scope(ranks)}.{term}") or 0.0 for term in ("data=0", READY))
-    if not case.worth_naming(when_ready):
+    if not case.is_worth_reporting(when_ready):
         return
-    stalls_ns = {one.rank: ns(one.input_stall) for one in case.parts if one.rank in ranks}
+    stalls_ns = {one.rank: ns(one.input_stall) for one in case.breakdown if one.rank in ranks}
     worst = max(stalls_ns, key=lambda rank: stalls_ns[rank])
     stall = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(stalls_ns[worst])}"
     is_limited = with_workers < MIN_SHARE_OF_GAIN_BY_WORKERS * when_ready
@@ -55,7 +55,7 @@ def input_stalls(case: Case) -> Iterator[Cause]:
         ranks=ranks,
         scenario=f"{scope(ranks)}.{READY if is_limited else 'data=0'}",
         confidence="high" if case.run.stages(worst).is_kind("next").any() and not is_limited else "medium",
-        evidence=_evidence(case.replayed, ranks, worst, case.parts)
+        evidence=_evidence(case.replayed, ranks, worst, case.breakdown)
         | ({"saving_with_more_workers": Evidence(round(with_workers), "ns")} if is_limited else {})
         | ({"source_line": Evidence(printable(location.text, LONGEST_NAME))} if location else {}),
         advice=_advice(case.replayed, worst, with_workers, is_limited) + _location_note(location),
@@ -85,9 +85,9 @@ def stalling(case: Case) -> tuple[Rank, ...]:
     if all_fixed is None:
         return ()
     loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
-    worst = max(one.input_stall for one in case.parts)
+    worst = max(one.input_stall for one in case.breakdown)
     candidates = [
-        one for one in case.parts if one.rank in loading and one.input_stall >= MIN_SHARE_OF_WORST_STALL * worst
+        one for one in case.breakdown if one.rank in loading and one.input_stall >= MIN_SHARE_OF_WORST_STALL * worst
     ]
     worst_first = [one.rank for one in sorted(candidates, key=lambda one: -one.input_stall)]
 

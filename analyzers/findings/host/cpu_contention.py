@@ -37,7 +37,7 @@ def cpu_contention(case: Case) -> Iterator[Cause]:
         return
     ranks = tuple(rank for rank, ns in sorted(waited.items()) if ns >= MIN_SHARE_OF_WORST_RANK * worst_ns)
     scenario = "runqueue=0" if len(ranks) == len(tables) else f"{scope(ranks)}.runqueue=0"
-    if not case.worth_naming(case.pricer.saving_ns(scenario)):
+    if not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
     throttled = {rank: _throttled_ns(tables[rank]) for rank in ranks}
     by_quota = max(throttled.values()) > worst_ns / 2
@@ -59,7 +59,7 @@ def cpu_contention(case: Case) -> Iterator[Cause]:
 def _starved(case: Case) -> Iterator[Cause]:
     """Ranks without scheduler statistics whose stalls indicate that they lack CPUs."""
     stalls, blame = starved_ns(case.pricer.blame), case.pricer.blame
-    if stalls is None or not case.worth_naming(case.pricer.saving_ns("runqueue=0")):
+    if stalls is None or not case.is_worth_reporting(case.pricer.saving_ns("runqueue=0")):
         return
     dfg, steps = blame.dfg, blame.steps
     stalled = np.flatnonzero((stalls > 0) & np.isin(dfg.step, steps))

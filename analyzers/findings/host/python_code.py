@@ -89,7 +89,7 @@ def python_code(case: Case) -> Iterator[Cause]:
     if collections is not None and (not case.replayed.built.dfg.has_gpu() or _is_reported(case.job, collections)):
         costly = [spot for spot in costly if not spot.is_garbage_collection]
         measured, is_reported = collections.measured, _is_reported(case.job, collections)
-        if measured.is_worth_naming and collections.count >= MIN_STEPS_AT_RANDOM and not is_reported:
+        if measured.is_worth_reporting and collections.count >= MIN_STEPS_AT_RANDOM and not is_reported:
             yield _garbage_cause(collections.per_step_ns, collections.location, measured)
     times = None if case.replayed.built.dfg.has_gpu() else case.job.function_times
     reported: set[str] = set()
@@ -129,14 +129,14 @@ def _price(case: Case, spot: _HotSpot, times: FunctionTimes | None) -> str | Mea
         is_longer = of_run.saving_ns - of_run.margin_ns > saving
         is_shorter = spot.cpu_share <= MAX_CPU_SHARE_WAITING and of_run.saving_ns + of_run.margin_ns < saving
         if is_longer or is_shorter:
-            return of_run if of_run.is_worth_naming else None
-    return spot.scenario if case.worth_naming(saving) else None
+            return of_run if of_run.is_worth_reporting else None
+    return spot.scenario if case.is_worth_reporting(saving) else None
 
 
 def _is_reported(job: RecordedJob, collections: Collections) -> bool:
     """Whether slow steps, which are more specific, are reported for most of the cost of garbage collection."""
     most = [group for group in job.slow_groups if group.measured.saving_ns >= collections.measured.saving_ns / 2]
-    groups = [group for group in most if group.measured.is_worth_naming]
+    groups = [group for group in most if group.measured.is_worth_reporting]
     stages = [stage_of(job.steps, group) for group in groups]
     return any(stage is not None and stage.what == GARBAGE_COLLECTION for stage in stages)
 

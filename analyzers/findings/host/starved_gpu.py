@@ -20,13 +20,13 @@ def host_bound(case: Case) -> Iterator[Cause]:
     """GPUs that are idle because their CPU has not launched the next kernel."""
     dfg = case.replayed.built.dfg
     saving = case.pricer.saving_ns(_SCENARIO) if dfg.has_gpu() else None
-    if saving is None or not case.worth_naming(saving):
+    if saving is None or not case.is_worth_reporting(saving):
         return
     # ESP405 reports a GPU that idles because the CPU waited for it before.
     specific = [*blocking_sync(case)]
     if any(explains(case, cause, saving) for cause in specific):
         return
-    idle = {one.rank: one.host / one.step_us for one in case.parts if one.step_us}
+    idle = {one.rank: one.host / one.step_us for one in case.breakdown if one.step_us}
     most = max(idle.values(), default=0)
     kernels = _kernels(dfg, case.replayed.steps.steady)
     launches = dfg.of(Cls.LAUNCH) & np.isin(dfg.step, case.replayed.steps.steady)

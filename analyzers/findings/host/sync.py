@@ -16,7 +16,7 @@ from esprof.replay.whatif.graph.selections import waits_for_device
 
 _SCENARIO = "sync=0"
 
-_MAX_CALLERS_NAMED = 5
+_MAX_CALLERS_REPORTED = 5
 """Number of callers that are listed, costliest first."""
 
 _REMEDIES = {
@@ -43,7 +43,7 @@ class _Caller:
 
 def blocking_sync(case: Case) -> Iterator[Cause]:
     """Calls within the step that make the CPU wait for its device, which then idles."""
-    if not case.replayed.built.dfg.has_gpu() or not case.worth_naming(case.pricer.saving_ns(_SCENARIO)):
+    if not case.replayed.built.dfg.has_gpu() or not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
         return
     callers = _callers(case)
     idle = sum(caller.idle_ns for caller in callers.values())
@@ -61,7 +61,7 @@ def blocking_sync(case: Case) -> Iterator[Cause]:
         ranks=tuple(rank for rank in ranks if any(caller.by_rank.get(rank) for caller in callers.values())),
         scenario=_SCENARIO,
         confidence="medium",
-        evidence=_evidence(callers, worst_first[:_MAX_CALLERS_NAMED], rank_steps, steps, ranks),
+        evidence=_evidence(callers, worst_first[:_MAX_CALLERS_REPORTED], rank_steps, steps, ranks),
         advice=_advice(first, worst),
     )
 
@@ -74,19 +74,19 @@ def _advice(name: str, caller: _Caller) -> str:
 
 
 def _evidence(
-    callers: dict[str, _Caller], named: list[str], rank_steps: int, steps: int, ranks: tuple[Rank, ...]
+    callers: dict[str, _Caller], reported: list[str], rank_steps: int, steps: int, ranks: tuple[Rank, ...]
 ) -> dict[str, Evidence]:
     idle = {rank: round(sum(caller.by_rank.get(rank, 0) for caller in callers.values()) / steps) for rank in ranks}
     evidence = {
         "calls_per_step_and_rank": Evidence(
-            {name: round(callers[name].calls / rank_steps, 2) for name in named}, None, "cause"
+            {name: round(callers[name].calls / rank_steps, 2) for name in reported}, None, "cause"
         ),
-        "idle_after": Evidence({name: round(callers[name].idle_ns / rank_steps) for name in named}, "ns", "cause"),
+        "idle_after": Evidence({name: round(callers[name].idle_ns / rank_steps) for name in reported}, "ns", "cause"),
         "idle_after_by_rank": by_rank(idle, "ns"),
     }
     details = {
-        "python_line": {name: line for name in named if (line := callers[name].line)},
-        "module": {name: module for name in named if (module := callers[name].module)},
+        "python_line": {name: line for name in reported if (line := callers[name].line)},
+        "module": {name: module for name in reported if (module := callers[name].module)},
     }
     return evidence | {name: Evidence(dict(of), None, "cause") for name, of in details.items() if of}
 

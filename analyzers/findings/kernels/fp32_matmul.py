@@ -63,7 +63,7 @@ def fp32_matmul(case: Case) -> Iterator[Cause]:
     # The what-if selects kernels by name on all ranks, so the device of every rank must be known.
     if not ranks or len(families) < len(dfg.marks.ranks):
         return
-    if not case.worth_naming(case.pricer.saving_ns(f"kernel[{PLAIN}]=2x")):
+    if not case.is_worth_reporting(case.pricer.saving_ns(f"kernel[{PLAIN}]=2x")):
         return
     most = max(ranks, key=lambda rank: shares[rank])
     yield Cause(

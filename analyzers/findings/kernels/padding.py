@@ -44,7 +44,7 @@ def padding(case: Case) -> Iterator[Cause]:
         return
     share = sum(tokens.padding for tokens in tokens_of.values()) / sum(tokens.total for tokens in tokens_of.values())
     scenario = _scenario(case, 1 / (1 - share)) if 0 < share < 1 else None
-    if scenario is None or not case.worth_naming(case.pricer.saving_ns(scenario)):
+    if scenario is None or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
     yield Cause(
         id="ESP701",
@@ -69,7 +69,7 @@ def _scenario(case: Case, factor: float) -> str:
     if case.replayed.built.dfg.has_gpu():
         return f"gpu={factor:.3g}x"
     proportional = f"kernel[{_BY_TOKENS}]={factor:.3g}x"
-    if case.worth_naming(case.pricer.saving_ns(proportional)):
+    if case.is_worth_reporting(case.pricer.saving_ns(proportional)):
         return f"kernel[{_PASSES}]={factor:.3g}x"
     return proportional
 

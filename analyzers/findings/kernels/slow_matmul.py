@@ -33,7 +33,7 @@ _OPERANDS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1
 
 _DIMS = re.compile(r"\[([\d, ]*)\]")
 
-_WHOLE_TILES = 8
+_TILE_SIZE = 8
 """Sizes of 16-bit matrices should be multiples of this for tensor cores (NVIDIA, Deep Learning Performance Guide, "Tensor
 Core Requirements")."""
 
@@ -79,7 +79,7 @@ def slow_multiplications(case: Case) -> Iterator[Cause]:
     ranks = tuple(rank for rank, share in shares.items() if share >= MIN_SHARE_OF_STEP)
     reached = sum(one.operations for one in slow.values()) / sum(one.peak_operations for one in slow.values())
     scenario = _scenario(slow, reached)
-    if not ranks or not case.worth_naming(case.pricer.saving_ns(scenario)):
+    if not ranks or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
     worst = max(slow.values(), key=lambda kernel: kernel.took_ns)
     yield Cause(
@@ -205,10 +205,10 @@ def _shape_of(kernel: _Kernel) -> tuple[int, int, int]:
 def _advice(kernel: _Kernel) -> str:
     rows, columns, common = _shape_of(kernel)
     what = f"The longest kernel multiplies {rows} × {common} by {common} × {columns}"
-    if kernel.precision != "float32" and any(size % _WHOLE_TILES for size in (rows, columns, common)):
-        padded = tuple(_WHOLE_TILES * math.ceil(size / _WHOLE_TILES) for size in (rows, columns, common))
+    if kernel.precision != "float32" and any(size % _TILE_SIZE for size in (rows, columns, common)):
+        padded = tuple(_TILE_SIZE * math.ceil(size / _TILE_SIZE) for size in (rows, columns, common))
         return (
-            f"{what}. Tensor cores need multiples of {_WHOLE_TILES}: pad the vocabulary, the width or the batch, "
+            f"{what}. Tensor cores need multiples of {_TILE_SIZE}: pad the vocabulary, the width or the batch, "
             f"here to {padded[0]}, {padded[1]} and {padded[2]}."
         )
     if min(rows, columns, common) < 128:

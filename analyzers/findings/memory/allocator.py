@@ -19,7 +19,7 @@ def allocator(case: Case) -> Iterator[Cause]:
     replayed, dfg = case.replayed, case.replayed.built.dfg
     outliers = [step for step, reason in replayed.steps.left_out.items() if reason.cause is LeftOutFor.ALLOCATOR]
     saving = case.pricer.saving_ns(_SCENARIO)
-    if not outliers and not case.worth_naming(saving):
+    if not outliers and not case.is_worth_reporting(saving):
         return
     # ESP503 explains why the allocator finds no block, so it replaces this finding. Outliers are reported only here.
     specific = [*fragmentation(case)]

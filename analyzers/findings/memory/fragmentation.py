@@ -47,7 +47,7 @@ def fragmentation(case: Case) -> Iterator[Cause]:
     if not ranks:
         return
     worst = peaks[max(ranks, key=lambda rank: peaks[rank].unused)]
-    saves_time = case.worth_naming(case.pricer.saving_ns(_SCENARIO))
+    saves_time = case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO))
     yield Cause(
         id="ESP503",
         title=f"Fragmented GPU memory causes cudaMalloc calls: {readable.size(worst.unused)} of the "

@@ -44,7 +44,7 @@ def load_imbalance(case: Case) -> Iterator[Cause]:
         return
     saving = case.pricer.saving_ns(_BALANCED)
     additional = None if saving is None else saving - max(0.0, case.pricer.saving_ns(STRAGGLERS_FIXED) or 0.0)
-    if additional is None or not case.worth_naming(additional):
+    if additional is None or not case.is_worth_reporting(additional):
         return
     if not is_significant and (
         min(median_ns, additional) < MIN_WAIT_SHARE_OF_STEP * case.pricer.step_ns

@@ -52,7 +52,7 @@ def stragglers(case: Case) -> Iterator[Cause]:
 
 def _late(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
     yield from _late_by_work(case, ranks)
-    if case.worth_naming(case.pricer.saving_ns(INPUT.scenario)) and _is_late_by_input(case, ranks):
+    if case.is_worth_reporting(case.pricer.saving_ns(INPUT.scenario)) and _is_late_by_input(case, ranks):
         yield _cause(case, ranks, INPUT, INPUT.scenario, {})
 
 
@@ -68,12 +68,12 @@ def _late_by_work(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
     saving = case.pricer.saving_ns(SCENARIO)
     if saving is None:
         yield from _unpriced(case, ranks)
-    elif case.worth_naming(saving):
+    elif case.is_worth_reporting(saving):
         shares = {kind: case.pricer.saving_ns(kind.scenario) or 0.0 for kind in KINDS}
         by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
         saved = {"saving": Evidence(dict(by_cause), "ns", "cause")}
         cause = _cause(case, ranks, max(shares, key=lambda kind: shares[kind]), SCENARIO, saved)
-        if cause.measured is None or cause.measured.is_worth_naming:
+        if cause.measured is None or cause.measured.is_worth_reporting:
             yield cause
 
 
@@ -83,7 +83,7 @@ def _unpriced(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
     delay = blame.late_ns.mean(axis=0)[np.isin(blame.dfg.marks.ranks, ranks)].sum()
     mine = np.isin(blame.dfg.rank, ranks) & np.isin(blame.dfg.step, blame.steps)
     beyond = {kind: blame.excess_ns[mine & blame.dfg.of(*CLASSES[kind.work])].sum() for kind in KINDS}
-    if case.worth_naming(float(delay)) and max(beyond.values()) > 0:
+    if case.is_worth_reporting(float(delay)) and max(beyond.values()) > 0:
         yield _cause(case, ranks, max(beyond, key=lambda kind: beyond[kind]), SCENARIO, {})
 
 

@@ -222,9 +222,9 @@ def test_a_rank_that_waits_where_it_always_waits_is_not_listed():
 
 
 def test_the_title_contains_a_long_source_location_completely():
-    place = f"site-packages/{'deep/' * 40}precision.py(110): Precision.{'_wrap' * 20}_closure"
-    (cause,) = found(sampled(job(every(5)), extra_time(MAIN, f"{MAIN}\n{place}")))
-    assert cause.title.endswith(f" spends the extra time in {place}")
+    location = f"site-packages/{'deep/' * 40}precision.py(110): Precision.{'_wrap' * 20}_closure"
+    (cause,) = found(sampled(job(every(5)), extra_time(MAIN, f"{MAIN}\n{location}")))
+    assert cause.title.endswith(f" spends the extra time in {location}")
 
 
 def test_randomly_slow_steps_are_reported_if_a_line_explains_them():

@@ -97,10 +97,10 @@ def test_only_the_rank_near_the_limit_of_its_device_is_reported():
     assert found.evidence["limit"] == Evidence(10 * GIB, "bytes")
 
 
-@pytest.mark.parametrize(("hosts", "named"), [(("here",), [(0, 1)]), (("here", "there"), [])])
-def test_ranks_on_one_host_share_its_memory(hosts, named):
+@pytest.mark.parametrize(("hosts", "reported"), [(("here",), [(0, 1)]), (("here", "there"), [])])
+def test_ranks_on_one_host_share_its_memory(hosts, reported):
     run = run_of(rss(2, 5), rss(4.4), hosts=hosts)
-    assert [found.ranks for found in near_limit(RecordedJob(run))] == named
+    assert [found.ranks for found in near_limit(RecordedJob(run))] == reported
 
 
 def test_nothing_is_reported_without_a_limit():
