@@ -74,8 +74,8 @@ class _Death:
 def hangs(job: RecordedJob) -> list[Cause]:
     """Why the job hangs or died: ESP801, 802, 803, 805 or 808; empty if it did neither."""
     logs = {meta.rank: job.run.flight(meta.rank) for meta in job.run.meta.ranks}
-    last = {rank: job.steps.last(rank) for rank in logs}
-    snapshots = open_snapshots(logs, last)
+    last_steps = {rank: job.steps.last(rank) for rank in logs}
+    snapshots = open_snapshots(logs, last_steps)
     stall = find_stall(snapshots)
     hang = find_hang(snapshots, [rank for rank, log in logs.items() if log.ended and rank not in snapshots])
     alive = [rank for rank, one in snapshots.items() if one.reason != SnapshotReason.ERROR]
@@ -83,18 +83,18 @@ def hangs(job: RecordedJob) -> list[Cause]:
         hang = None  # An exception may leave any collective unfinished.
     crashed, vanished, raised = _deaths({rank: log for rank, log in logs.items() if rank not in alive})
     if crashed and not (hang and hang.kind == "mismatch"):
-        return [_death_cause(crashed, hang, logs, last)]
+        return [_death_cause(crashed, hang, logs, last_steps)]
     if hang:
         return [_hang_cause(hang, snapshots, logs)]
     if stall and stall.kind in _STALL_IDS:
         return [_stall_cause(stall, snapshots, logs)]
     if 0 < len(vanished) < len(logs):
-        return [_death_cause(vanished, None, logs, last)]
+        return [_death_cause(vanished, None, logs, last_steps)]
     ended = tuple(rank for rank, log in logs.items() if log.ended and not _raised(log))
     if raised and ended and _LOST_PEER.search(raised[0].cause or ""):
-        return [_early_end_cause(ended, raised[0], last)]
+        return [_early_end_cause(ended, raised[0], last_steps)]
     if raised:
-        return [_death_cause(raised, None, logs, last)]
+        return [_death_cause(raised, None, logs, last_steps)]
     return _unstarted(snapshots, logs) if any(log.starting for log in logs.values()) else []
 
 
@@ -124,11 +124,11 @@ def _raised(log: FlightLog) -> bool:
 
 
 def _death_cause(
-    deaths: list[_Death], hang: Hang | None, logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]
+    deaths: list[_Death], hang: Hang | None, logs: Mapping[Rank, FlightLog], last_steps: Mapping[Rank, int]
 ) -> Cause:
     ranks = tuple(death.rank for death in deaths)
     first = deaths[0]
-    step = max(last.values()) + 1  # A killed rank may not have written its last steps; the others have.
+    step = max(last_steps.values()) + 1  # A killed rank may not have written its last steps; the others have.
     when = f"in step {step}" if not logs[first.rank].starting else "before its first step ended"
     return Cause(
         id="ESP803",
@@ -139,18 +139,18 @@ def _death_cause(
         evidence={
             "causes": by_rank({death.rank: death.cause for death in deaths}),
             "stacks": by_rank({death.rank: str(death.location) for death in deaths if death.location}),
-            "last_complete_step": by_rank(last),
+            "last_complete_step": by_rank(last_steps),
         }
         | (waiting_evidence(hang) if hang and hang.waiting else {}),
         advice=_DEATH_ADVICE[first.kind],
     )
 
 
-def _early_end_cause(ended: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) -> Cause:
+def _early_end_cause(ended: tuple[Rank, ...], lost: _Death, last_steps: Mapping[Rank, int]) -> Cause:
     """Ranks that ended normally although another one still needed them and lost its connection."""
     return Cause(
         id="ESP801",
-        title=f"{readable.ranks(ended).capitalize()} ended after step {max(last[rank] for rank in ended)}, "
+        title=f"{readable.ranks(ended).capitalize()} ended after step {max(last_steps[rank] for rank in ended)}, "
         f"but rank {lost.rank} entered another collective with {'it' if len(ended) == 1 else 'them'}",
         ranks=ended,
         confidence="high",

@@ -42,7 +42,7 @@ def stragglers(case: Case) -> Iterator[Cause]:
     """
     ranks = case.pricer.blame.slow_ranks
     reported: set[Rank] = set()
-    for cause in _late(case, ranks) if ranks else ():
+    for cause in _late_causes(case, ranks) if ranks else ():
         reported.update(cause.ranks)
         yield cause
     for rank, work in _single_rank_work(case).items():
@@ -50,8 +50,8 @@ def stragglers(case: Case) -> Iterator[Cause]:
             yield _single_rank_cause(rank, work)
 
 
-def _late(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
-    yield from _late_by_work(case, ranks)
+def _late_causes(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
+    yield from _work_causes(case, ranks)
     if case.is_worth_reporting(case.pricer.saving_ns(INPUT.scenario)) and _is_late_by_input(case, ranks):
         yield _cause(case, ranks, INPUT, INPUT.scenario, {})
 
@@ -64,7 +64,7 @@ def _is_late_by_input(case: Case, ranks: tuple[Rank, ...]) -> bool:
     return stalling(case) != ranks and bool(blame.persist(columns, only=CLASSES[INPUT.work])[columns].all())
 
 
-def _late_by_work(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
+def _work_causes(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
     saving = case.pricer.saving_ns(SCENARIO)
     if saving is None:
         yield from _unpriced(case, ranks)
@@ -82,9 +82,9 @@ def _unpriced(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
     blame = case.pricer.blame
     delay = blame.late_ns.mean(axis=0)[np.isin(blame.dfg.marks.ranks, ranks)].sum()
     mine = np.isin(blame.dfg.rank, ranks) & np.isin(blame.dfg.step, blame.steps)
-    beyond = {kind: blame.excess_ns[mine & blame.dfg.of(*CLASSES[kind.work])].sum() for kind in KINDS}
-    if case.is_worth_reporting(float(delay)) and max(beyond.values()) > 0:
-        yield _cause(case, ranks, max(beyond, key=lambda kind: beyond[kind]), SCENARIO, {})
+    excess_ns = {kind: blame.excess_ns[mine & blame.dfg.of(*CLASSES[kind.work])].sum() for kind in KINDS}
+    if case.is_worth_reporting(float(delay)) and max(excess_ns.values()) > 0:
+        yield _cause(case, ranks, max(excess_ns, key=lambda kind: excess_ns[kind]), SCENARIO, {})
 
 
 def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, more: dict[str, Evidence]) -> Cause:
@@ -102,22 +102,22 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, m
     if kind.work in COMPUTING:
         compared = compare(case, ranks)
         kind, more = with_comparison(kind, compared), more | _comparison(compared)
-    seen = _sustained(case, ranks, kind, scenario)
-    if seen is not None:
-        more |= {"share_of_run": Evidence(round(seen.share, 3), "share")}
+    over_run = _sustained(case, ranks, kind, scenario)
+    if over_run is not None:
+        more |= {"share_of_run": Evidence(round(over_run.share, 3), "share")}
     return Cause(
         id=kind.id,
         title=f"{readable.ranks(ranks).capitalize()} {readable.verb('delay', ranks)} the other ranks: {kind.phrase}",
         ranks=ranks,
-        scenario=None if seen and not seen.is_always else scenario,
-        measured=_measured(case, seen, scenario) if seen and not seen.is_always else None,
+        scenario=None if over_run and not over_run.is_always else scenario,
+        measured=_measured(case, over_run, scenario) if over_run and not over_run.is_always else None,
         confidence="low" if saving is None else "high" if is_tested and saving > 2 * margin else "medium",
         evidence=_evidence(case.replayed, ranks) | more | _location_evidence(locations),
         advice=" ".join(
             [
                 *(location.pointer(rank) for rank, location in locations.items()),
                 kind.advice,
-                *_duration_note(seen, saving),
+                *_duration_note(over_run, saving),
             ]
         ),
     )
@@ -172,12 +172,12 @@ def _sustained(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: st
     return sustained(case, ranks, saving / case.pricer.step_ns, computes=kind.work in COMPUTING)
 
 
-def _measured(case: Case, seen: Sustained, scenario: str) -> MeasuredPrice:
+def _measured(case: Case, over_run: Sustained, scenario: str) -> MeasuredPrice:
     """Saving of the mean step of the run, derived from the saving of a recorded step."""
     (answer,) = case.pricer.answers([scenario])
     low, high = answer.saving_low_us or 0.0, answer.saving_high_us or 0.0
     step_us = us(case.pricer.step_ns)
-    return seen.measured((answer.saving_us or 0.0) / step_us, (high - low) / 2 / step_us)
+    return over_run.measured((answer.saving_us or 0.0) / step_us, (high - low) / 2 / step_us)
 
 
 def _comparison(compared: Comparison) -> dict[str, Evidence]:
@@ -190,11 +190,11 @@ def _comparison(compared: Comparison) -> dict[str, Evidence]:
     return {name: Evidence(value) for name, value in known.items() if value is not None}
 
 
-def _duration_note(seen: Sustained | None, saving: float | None) -> list[str]:
-    if seen is None or seen.is_always or saving is None:
+def _duration_note(over_run: Sustained | None, saving: float | None) -> list[str]:
+    if over_run is None or over_run.is_always or saving is None:
         return []
     return [
-        f"The delay is not permanent: averaged over the run it is {100 * seen.share:.0f} % of that in the recorded "
+        f"The delay is not permanent: averaged over the run it is {100 * over_run.share:.0f} % of that in the recorded "
         f"steps. A recorded step would save {readable.duration(saving)} (`{SCENARIO}`); the saving shown is for the "
         "mean step of the run."
     ]
