@@ -37,7 +37,7 @@ READY = "data[ready]=0"
 
 def input_stalls(case: Case) -> Iterator[Cause]:
     """Ranks that wait for their DataLoader."""
-    ranks = stalling(case)
+    ranks = stalled_ranks(case)
     if not ranks:
         return
     with_workers, when_ready = (case.pricer.saving_ns(f"{scope(ranks)}.{term}") or 0.0 for term in ("data=0", READY))
@@ -75,7 +75,7 @@ def _location_note(location: Seen | None) -> str:
     return f" {100 * location.share:.0f} % of that time is spent in {printable(location.text, LONGEST_NAME)}."
 
 
-def stalling(case: Case) -> tuple[Rank, ...]:
+def stalled_ranks(case: Case) -> tuple[Rank, ...]:
     """The fewest ranks, longest stall first, whose loaders account for most of the saving; empty without a loader.
 
     They are fixed together: of two equally slow loaders, fixing one alone saves nothing.
@@ -112,7 +112,7 @@ class BatchSource:
     """Number of loader workers; 0 if the rank makes batches itself, None where unknown."""
 
 
-def batches(run: Run, dfg: Dfg, rank: Rank) -> BatchSource:
+def batch_source(run: Run, dfg: Dfg, rank: Rank) -> BatchSource:
     """How the batches of `rank` are made. Without stages in the trace, the graph has only the waits for loader workers."""
     made = (dfg.rank == rank) & dfg.of(Cls.DATA) & (dfg.dur_ns > 0)
     by_worker = made & dfg.on(LaneKind.LOADER)
@@ -137,7 +137,7 @@ def _evidence(
     replayed: Replayed, ranks: tuple[Rank, ...], worst: Rank, breakdown: tuple[RankBreakdown, ...]
 ) -> dict[str, Evidence]:
     stall = {one.rank: ns(one.input_stall) for one in breakdown}
-    source = batches(replayed.run, replayed.built.dfg, worst)
+    source = batch_source(replayed.run, replayed.built.dfg, worst)
     known = {
         "batch": None if source.make_ns is None else Evidence(round(source.make_ns), "ns"),
         "batch_cpu": None if source.cpu_ns is None else Evidence(round(source.cpu_ns), "ns"),
@@ -154,7 +154,7 @@ def _evidence(
 
 def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> str:
     """Advice for `rank`; `saving` is that of a step whose batches are made by other processes, ns."""
-    source, cpus = batches(replayed.run, replayed.built.dfg, rank), cpus_of(replayed.run, rank)
+    source, cpus = batch_source(replayed.run, replayed.built.dfg, rank), cpus_of(replayed.run, rank)
     if source.make_ns is None:
         return (
             "This run does not show how long a batch takes to make; `esprof record` records loader workers. Until "

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.findings.data.input_data import stalling
+from esprof.analyzers.findings.data.input_data import stalled_ranks
 from esprof.analyzers.findings.ranks.lateness import (
     COMPUTING,
     INPUT,
@@ -61,7 +61,7 @@ def _is_late_by_input(case: Case, ranks: tuple[Rank, ...]) -> bool:
     blame = case.pricer.blame
     # That the ranks are slow is established; the question is whether input data is the reason.
     columns = np.searchsorted(blame.dfg.marks.ranks, ranks)
-    return stalling(case) != ranks and bool(blame.persist(columns, only=CLASSES[INPUT.work])[columns].all())
+    return stalled_ranks(case) != ranks and bool(blame.persist(columns, only=CLASSES[INPUT.work])[columns].all())
 
 
 def _work_causes(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
