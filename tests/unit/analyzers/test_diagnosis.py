@@ -1,4 +1,4 @@
-"""Each rule on a run by hand that has its fault, and none on one that has not."""
+"""Each rule on synthetic runs with and without its cause."""
 
 from dataclasses import replace
 
@@ -44,8 +44,8 @@ def found(run, id: str) -> Finding:
 
 
 def loading_rank(stall: float, make: float) -> tuple[list, list]:
-    """Steps of 100 ms: `stall` ms in the loader, for a batch that its worker began when it had handed over the last one
-    and that took `make` ms; then 50 ms of compute, and an all-reduce that ends at 99 ms."""
+    """Steps of 100 ms: `stall` ms in the loader, 50 ms of compute, and an all-reduce that ends at 99 ms. The loader's worker
+    makes each batch in `make` ms, after it has delivered the previous one."""
     rows, stages = [], []
     for n in range(1, 6):
         at = n * 100_000.0
@@ -69,14 +69,14 @@ def loading_run(ranks: dict[int, tuple[float, float]]):
     return run_of({r: rows for r, (rows, _) in cases.items()}, stages={r: stages for r, (_, stages) in cases.items()})
 
 
-def test_ranks_that_stall_alike_are_named_together_because_mending_one_alone_gains_nothing():
+def test_equally_stalled_ranks_are_one_finding():
     stall = found(loading_run({0: (47.0, 98.8), 1: (48.0, 98.8)}), "ESP101")
     assert set(stall.ranks) == {0, 1}
     assert stall.saving_us > 40_000
 
 
 @pytest.mark.parametrize("slow", [0, 1])
-def test_input_stall_names_the_rank_that_stalls_and_not_the_one_that_waits_for_it(slow):
+def test_an_input_stall_names_the_stalled_rank_and_not_its_waiting_peer(slow):
     run = loading_run({rank: (48.0, 98.8) if rank == slow else (1.0, 20.0) for rank in (0, 1)})
     stall = found(run, "ESP101")
     assert stall.ranks == (slow,)
@@ -89,8 +89,8 @@ def test_input_stall_names_the_rank_that_stalls_and_not_the_one_that_waits_for_i
 
 
 @pytest.mark.parametrize("workers", [True, False])
-def test_a_stall_is_not_taken_for_the_time_of_a_batch_that_nobody_saw(workers):
-    """A trace without stages: workers make the batches out of sight, or the rank does it itself."""
+def test_the_time_of_an_unrecorded_batch_is_unknown(workers):
+    """A trace without stages: unrecorded workers or the rank itself make the batches."""
     rows = [load_call(row.ts, row.ts + row.dur, worker=workers) if "DataLoader" in row.name else row
             for row in loading_rank(48.0, 98.8)[0]]  # fmt: skip
     stall = found(run_of({0: rows, 1: rows}), "ESP101")
@@ -102,7 +102,7 @@ def test_a_stall_is_not_taken_for_the_time_of_a_batch_that_nobody_saw(workers):
 
 
 @pytest.mark.parametrize("slow", [0, 1])
-def test_of_loaders_that_all_stall_the_slower_one_is_named_as_well(slow):
+def test_the_slower_of_several_stalled_loaders_is_also_late(slow):
     run = loading_run({rank: (48.0, 98.8) if rank == slow else (20.0, 70.0) for rank in (0, 1)})
     assert set(found(run, "ESP101").ranks) == {0, 1}
     late = found(run, "ESP206")
@@ -110,13 +110,13 @@ def test_of_loaders_that_all_stall_the_slower_one_is_named_as_well(slow):
     assert 0 < late.saving_us < found(run, "ESP101").saving_us
 
 
-def test_loaders_that_are_equally_slow_make_no_rank_late():
+def test_equally_slow_loaders_make_no_rank_late():
     run = loading_run({0: (48.0, 98.8), 1: (48.0, 98.8)})
     assert not any(finding.id.startswith("ESP2") for finding in diagnose(run).findings)
 
 
 @pytest.mark.parametrize("slow", [0, 1])
-def test_a_straggler_is_named_with_its_place(slow):
+def test_a_straggler_has_a_source_location(slow):
     ranks = {rank: ddp_rank(slow=10 if rank == slow else 0) for rank in (0, 1)}
     gap = {
         "before": "aten::linear", "after": "autograd::engine::evaluate_function: AddmmBackward0",
@@ -133,8 +133,8 @@ def test_a_straggler_is_named_with_its_place(slow):
     assert "aten::linear" in straggler.evidence["lost_in"].of(slow)
 
 
-def test_device_hours_are_those_of_the_ranks_that_the_run_has():
-    """Two ranks of a job of 128: nobody knows that mending one would help the others."""
+def test_device_hours_count_only_recorded_ranks():
+    """Two ranks of a job of 128: whether a fix would help the others is unknown."""
     ranks = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}
     here, job = run_of(ranks), run_of(ranks, world=128)
     assert found(job, "ESP201").saving_device_hours_per_day == found(here, "ESP201").saving_device_hours_per_day
@@ -144,13 +144,13 @@ def test_device_hours_are_those_of_the_ranks_that_the_run_has():
     assert "on 2 of 128 ranks" in draw_replay(answer(job))
 
 
-def test_a_rank_with_slower_compute_is_told_from_one_that_sleeps():
+def test_slower_compute_is_distinguished_from_sleep():
     slow = [row for row in ddp_rank(slow=10) if row.name != "aten::linear"] + [op("aten::linear", 0, 20_000)]
     assert found(run_of({0: ddp_rank(), 1: slow}), "ESP202").ranks == (1,)
     assert "module" not in found(run_of({0: ddp_rank(), 1: slow}), "ESP202").evidence
 
 
-def test_the_modules_around_the_slow_operation_are_named_where_the_trace_has_them():
+def test_modules_enclosing_the_slow_operation_are_named_if_recorded():
     slow = [row for row in ddp_rank(slow=10) if row.name != "aten::linear"] + [op("aten::linear", 0, 20_000)]
     slow += [
         python("nn.Module: GPT_0", 0, 20_500),
@@ -162,8 +162,8 @@ def test_the_modules_around_the_slow_operation_are_named_where_the_trace_has_the
 
 
 @pytest.mark.parametrize(("hook_ms", "linear_ms", "id"), [(9, 10, "ESP201"), (1, 19, "ESP202"), (9, 18, "ESP202")])
-def test_time_inside_one_operation_is_told_from_a_slower_cpu(hook_ms, linear_ms, id):
-    """On rank 1 a hook, or the computing, or both take longer than the 1 and 10 ms of rank 0."""
+def test_time_inside_one_operation_is_distinguished_from_a_slower_cpu(hook_ms, linear_ms, id):
+    """On rank 1 a hook, the computation, or both take longer than the 1 and 10 ms on rank 0."""
 
     def rows(hook: float, linear: float) -> list:
         found = []
@@ -184,7 +184,7 @@ def test_time_inside_one_operation_is_told_from_a_slower_cpu(hook_ms, linear_ms,
     assert ("neither a slower CPU" in straggler.advice) == (id == "ESP201")
 
 
-def test_the_line_of_a_gap_is_found_whatever_the_operations_around_it_are_called():
+def test_the_line_of_a_gap_is_found_for_any_operation_names():
     forward = "encode → decode"
     ranks = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}
     for row in ranks[0] + ranks[1]:
@@ -197,7 +197,7 @@ def test_the_line_of_a_gap_is_found_whatever_the_operations_around_it_are_called
     assert straggler.evidence["python_line"].of(1) == "train.py(42): forward"
 
 
-def test_an_operation_whose_name_looks_like_a_gap_has_no_line_of_one():
+def test_an_operation_named_like_a_gap_gets_no_line():
     forward = "encode → decode"
     slow = [row for row in ddp_rank(slow=10) if row.name != "aten::linear"] + [op(forward, 0, 20_000)]
     usual = [row for row in ddp_rank() if row.name != "aten::linear"] + [op(forward, 0, 10_000)]
@@ -208,7 +208,7 @@ def test_an_operation_whose_name_looks_like_a_gap_has_no_line_of_one():
 
 
 def test_two_stragglers_that_mask_each_other_are_priced_together():
-    """Ranks 0 and 1 are late by turns, each before its own all-reduce; mending one alone gains little."""
+    """Ranks 0 and 1 are each late for a different all-reduce: fixing only one gains little."""
 
     def rows(rank: int) -> list:
         late = {0: 20_000.0, 1: 0.0, 2: 0.0}[rank], {0: 0.0, 1: 20_000.0, 2: 0.0}[rank]
@@ -230,7 +230,7 @@ def test_two_stragglers_that_mask_each_other_are_priced_together():
     assert straggler.saving_us > 35_000
 
 
-def test_ranks_that_are_late_by_turns_are_no_stragglers():
+def test_ranks_late_in_different_steps_are_a_load_imbalance():
     def rows(rank: int) -> list:
         found = []
         for n in range(1, 5):
@@ -244,12 +244,12 @@ def test_ranks_that_are_late_by_turns_are_no_stragglers():
         return found
 
     run = run_of({0: rows(0), 1: rows(1)})
-    (turns,) = (f for f in diagnose(run).findings if f.id.startswith("ESP2"))
-    assert (turns.id, turns.ranks) == ("ESP205", (0, 1))
-    # Each forward takes 22.5 ms where 20 and 25 ms were shared out by turns.
-    assert turns.saving_us == pytest.approx(2_500, abs=10)
-    # Of four steps the first is left out.
-    assert turns.evidence["latest_in_steps"].value == {"0": 2, "1": 1}
+    (imbalance,) = (f for f in diagnose(run).findings if f.id.startswith("ESP2"))
+    assert (imbalance.id, imbalance.ranks) == ("ESP205", (0, 1))
+    # Balanced, each forward takes 22.5 ms; recorded, 20 and 25 ms alternate between the ranks.
+    assert imbalance.saving_us == pytest.approx(2_500, abs=10)
+    # The first of four steps is left out.
+    assert imbalance.evidence["latest_in_steps"].value == {"0": 2, "1": 1}
     straggler, balance = answer(run, ["straggler=fix", "balance=fix"]).what_if
     assert straggler.speedup == 1.0
     assert "no rank is significantly slower" in (straggler.note or "")
@@ -257,7 +257,7 @@ def test_ranks_that_are_late_by_turns_are_no_stragglers():
 
 
 def est_load_of(*late_ms: tuple[float, float]):
-    """Two ranks; in each step each takes so many ms more, in gaps between so many operations that none is certain."""
+    """Two ranks; `late_ms` has the additional ms of each rank in each step, in gaps among many operations."""
 
     def rows(rank: int) -> list:
         found = []
@@ -279,20 +279,20 @@ def est_load_of(*late_ms: tuple[float, float]):
     return run_of({0: rows(0), 1: rows(1)})
 
 
-def test_one_hiccup_of_another_rank_makes_no_turns():
+def test_one_outlier_of_another_rank_is_no_load_imbalance():
     run = est_load_of((0, 1), (0, 1), (30, 0), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1))
     assert not [finding for finding in diagnose(run).findings if finding.id == "ESP205"]
 
 
-def test_ranks_that_take_turns_are_named_with_where_each_loses_most():
-    turns = found(est_load_of((0, 9), (12, 0), (0, 15), (10, 0), (0, 12), (14, 0), (0, 9), (11, 0)), "ESP205")
-    assert turns.ranks == (0, 1)
-    assert turns.evidence["lost_in"].of(0) == "forward → last"
+def test_a_load_imbalance_names_where_each_rank_loses_most():
+    imbalance = found(est_load_of((0, 9), (12, 0), (0, 15), (10, 0), (0, 12), (14, 0), (0, 9), (11, 0)), "ESP205")
+    assert imbalance.ranks == (0, 1)
+    assert imbalance.evidence["lost_in"].of(0) == "forward → last"
 
 
 def stage_of_pipeline(rank: int, first_ms: int, second_ms: int) -> list:
-    """Stage `rank` of two: four micro-batches a step, each computed by the first stage, passed on, and computed by the
-    second while the first is at the next."""
+    """Stage `rank` of two, with four micro-batches per step. The second stage computes a micro-batch while the first
+    computes the next one."""
     both = {"in_elements": 1000, "dtype": "Float", "group_ranks": [0, 1]}
     args = {**both, "source_rank": 0, "target_rank": 1, "collective": "recv" if rank else "send"}
     step_us = 1_000 * (4 * max(first_ms, second_ms) + min(first_ms, second_ms)) + 2_000
@@ -321,7 +321,7 @@ def stage_of_pipeline(rank: int, first_ms: int, second_ms: int) -> list:
     return rows
 
 
-def test_a_stage_of_a_pipeline_that_computes_longer_is_named_as_such():
+def test_a_pipeline_stage_with_longer_compute_is_named():
     uneven = run_of({rank: stage_of_pipeline(rank, 1, 3) for rank in (0, 1)})
     stage_imbalance = found(uneven, "ESP207")
     assert stage_imbalance.ranks == (1,)
@@ -330,24 +330,24 @@ def test_a_stage_of_a_pipeline_that_computes_longer_is_named_as_such():
     assert stage_imbalance.saving_us == pytest.approx(3_000, abs=50)
 
 
-def test_stages_that_compute_as_long_are_even():
+def test_equal_pipeline_stages_are_no_finding():
     even = run_of({rank: stage_of_pipeline(rank, 2, 2) for rank in (0, 1)})
     assert "ESP207" not in {finding.id for finding in diagnose(even).findings}
     (declined,) = answer(run_of({0: ddp_rank(), 1: ddp_rank()}), ["balance[stages]=fix"]).what_if
     assert "not stages of a pipeline" in (declined.reason or "")
 
 
-def test_ranks_whose_work_scatters_are_not_late_by_turns():
-    """Twelve operations of 1 ms, each 0.1 ms longer or shorter by turns of the ranks, and an all-reduce."""
+def test_scattered_durations_are_no_load_imbalance():
+    """Twelve operations of 1 ms, alternately 0.1 ms longer or shorter on the two ranks, and an all-reduce."""
 
     def rows(rank: int) -> list:
         found = []
         for n in range(6):
             at = now = n * 30_000.0
             found.append(step(n, at, at + 30_000))
-            for place in range(12):
-                length = 1_000 + (100.0 if (place + rank) % 2 else -100.0) + (n + rank) % 2
-                found.append(op(f"part {place}", now, length))
+            for number in range(12):
+                length = 1_000 + (100.0 if (number + rank) % 2 else -100.0) + (n + rank) % 2
+                found.append(op(f"operation {number}", now, length))
                 now += length
             found += [*gloo(now, now + 5, at + 20_000), op("end", at + 20_010, 9_990)]
         return found
@@ -356,7 +356,7 @@ def test_ranks_whose_work_scatters_are_not_late_by_turns():
     assert not any(finding.id.startswith("ESP2") for finding in diagnose(run).findings)
 
 
-def test_a_single_hiccup_is_no_straggler_but_the_same_each_step_is():
+def test_one_outlier_is_no_straggler_but_repeated_delays_are():
     def rows(rank: int, late_steps: tuple[int, ...]) -> list:
         found = []
         for n in range(10):
@@ -377,7 +377,7 @@ def test_a_single_hiccup_is_no_straggler_but_the_same_each_step_is():
     assert named((1, 2, 4, 5, 6, 8, 9)) == [(1,)]
 
 
-def test_a_delay_counts_once_however_many_collectives_it_holds_up():
+def test_a_delay_counts_once_for_several_collectives():
     def rows(late: float) -> list:
         first, second = 20_000 + late, 20_100 + late
         held = [*gloo(first, first + 5, 41_000, tid=8), *gloo(second, second + 5, 41_500, tid=9)]
@@ -392,13 +392,13 @@ def test_equal_ranks_have_no_straggler():
     assert not any(id.startswith(("ESP1", "ESP2")) for id in ids)
 
 
-def test_exposed_communication_is_priced_by_its_transfers_alone():
+def test_exposed_communication_saves_only_its_own_time():
     exposed = found(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}), "ESP301")
     assert exposed.saving_us == pytest.approx(4_000, abs=1)
     assert exposed.evidence["sent_per_step_and_rank"] == Evidence(4_000, "bytes")
 
 
-def test_a_host_that_cannot_keep_up_is_named_on_gpu_jobs_only():
+def test_launch_bound_hosts_are_named_on_gpu_jobs_only():
     rows = [step(1, 0, 10_000)]
     for n in range(50):
         rows += [op("aten::add", n * 200, 150), *launched("k", n * 200 + 100, n * 200 + 110, 20, n + 1)]
@@ -406,7 +406,7 @@ def test_a_host_that_cannot_keep_up_is_named_on_gpu_jobs_only():
     assert "ESP401" not in [f.id for f in diagnose(run_of({0: ddp_rank(), 1: ddp_rank()})).findings]
 
 
-def test_an_allocator_outlier_is_no_steady_step_and_is_named():
+def test_an_allocator_outlier_is_named_and_not_steady_state():
     rows = []
     for n in range(5):
         at = n * 1000.0
@@ -420,13 +420,13 @@ def test_an_allocator_outlier_is_no_steady_step_and_is_named():
     assert outlier.evidence["outliers_without_allocator"] == by_step({3: 200_000}, "ns")
 
 
-def test_a_missing_rank_and_unmatched_collectives_are_said():
+def test_missing_ranks_and_unmatched_collectives_are_findings():
     run = run_of({0: nccl_ranks()[0]}, world=4)
     assert found(run, "ESP903").ranks == (1, 2, 3)
     assert found(run, "ESP902").evidence == {"collectives": Evidence(1), "matched": Evidence(0)}
 
 
-def test_what_the_jobs_torch_cannot_tell_is_said_once_for_the_run():
+def test_missing_features_of_torch_are_one_finding():
     run = run_of({0: nccl_ranks()[0]})
     assert "ESP904" not in {finding.id for finding in diagnose(run).findings}
     lacks = tuple(RunWarning("torch-lacks", f"torch 2.6.0: {what}") for what in ("no this", "no that"))
@@ -437,12 +437,12 @@ def test_what_the_jobs_torch_cannot_tell_is_said_once_for_the_run():
     assert found(older, "ESP904").evidence == {"lacks": Evidence("torch 2.6.0: no this; torch 2.6.0: no that")}
 
 
-def test_unexplained_waiting_lowers_trust():
+def test_unexplained_waits_lower_confidence():
     rows = [step(1, 0, 10_000), op("a", 0, 100), call("cudaStreamSynchronize", 200, 9_000, 1), op("b", 9_300, 100)]
     assert found(run_of({0: rows}), "ESP901").evidence["explained"].value < 0.2
 
 
-def test_every_finding_of_the_rules_has_a_page():
+def test_every_finding_has_a_page():
     ids = (
         "ESP101",
         "ESP201",
@@ -487,7 +487,7 @@ def test_every_finding_of_the_rules_has_a_page():
     assert all(page.family for page in PAGES.values())
 
 
-def test_the_report_is_bounded_and_counts_what_it_leaves_out():
+def test_the_report_is_bounded_and_counts_omitted_bars():
     rows = [step(1, 0, 200_000)]
     for n in range(9_000):
         rows.append(op(f"op {n % 7}", n * 20, 9 if n % 2 else 15))
@@ -500,7 +500,7 @@ def test_the_report_is_bounded_and_counts_what_it_leaves_out():
     )
 
 
-def test_a_thread_that_pins_memory_makes_no_allocator_finding():
+def test_pinning_memory_in_a_thread_is_no_allocator_finding():
     rows = []
     for n in range(6):
         at = 10_000.0 * n
@@ -513,7 +513,7 @@ def test_a_thread_that_pins_memory_makes_no_allocator_finding():
 
 
 def load_imbalance(rank: int, own: str) -> list:
-    """Six steps of two all-reduces: rank 0 comes 3 ms late to the first, rank 1, which runs `own` before, to the second."""
+    """Six steps of two all-reduces: rank 0 is 3 ms late for the first, and rank 1, because of `own`, for the second."""
     rows = []
     for n in range(6):
         at, first = 20_000.0 * n, 4_000.0 + (3_000 if rank == 0 else 0)
@@ -534,12 +534,12 @@ def load_imbalance(rank: int, own: str) -> list:
 
 
 @pytest.mark.parametrize("own", ["aten::mm2", "aten::only_here"])
-def test_slow_ranks_are_named_where_work_of_one_has_no_counterpart(own):
+def test_slow_ranks_are_named_even_if_work_has_no_counterpart(own):
     findings = diagnose(run_of({rank: load_imbalance(rank, own) for rank in range(4)})).findings
     assert [finding.ranks for finding in findings if finding.id.startswith("ESP2")] == [(0, 1)]
 
 
-def test_of_several_ranks_that_wait_for_data_the_worst_is_told():
+def test_the_longest_input_stall_is_in_the_title():
     def rows(stall: float) -> list:
         return [
             step(1, 0, 100_000),
@@ -555,8 +555,8 @@ def test_of_several_ranks_that_wait_for_data_the_worst_is_told():
     assert stalled.command.endswith("--what-if rank0-1.data=0")
 
 
-def test_one_operation_alone_cannot_tell_a_slow_cpu_from_time_inside_it():
-    """All the work there is takes four times as long on rank 1."""
+def test_a_single_operation_counts_as_slower_compute():
+    """The only operation takes four times as long on rank 1."""
 
     def rows(linear: float) -> list:
         found = []
@@ -574,14 +574,14 @@ def test_one_operation_alone_cannot_tell_a_slow_cpu_from_time_inside_it():
     assert found(run_of({0: rows(10), 1: rows(40)}), "ESP202").ranks == (1,)
 
 
-def test_steps_of_no_length_are_no_reason_to_fail():
+def test_steps_of_zero_length_are_accepted():
     steps = step_table([50, *[0] * 20], start_ns=EPOCH_NS, first=1, phase=["timed", *["plain"] * 20])
     assert diagnose(run_of({0: ddp_rank()}, steps={0: steps})).throughput.steps_per_s > 0
 
 
-def test_a_rank_counts_in_the_steps_that_it_has_and_a_slow_one_is_no_longer_stage():
+def test_stage_time_ignores_missing_steps_and_slower_ranks():
     dfg = build(run_of({rank: stage_of_pipeline(rank, 1, 3) for rank in (0, 1)}))
     lost = replace(dfg, dur_ns=np.where((dfg.rank == 0) & (dfg.step == 3), 0, dfg.dur_ns))
     assert stage_ns(lost, np.array([0, 1]), dfg.marks.steps).tolist() == [4e6, 12e6]
-    # Of two ranks of one stage, the slower may be a straggler.
+    # The slower of two ranks of one stage may be a straggler.
     assert stage_ns(lost, np.array([0, 0]), dfg.marks.steps).tolist() == [4e6]

@@ -1,4 +1,4 @@
-"""Findings that are ignored: which entries make sense, what they cover and until when, and what a diagnosis then says."""
+"""Ignored findings: valid entries, the findings and dates that they cover, and the resulting diagnosis."""
 
 import tomllib
 from datetime import date
@@ -29,9 +29,9 @@ def finding(id: str, *ranks: int):
     return msgspec.structs.replace(reportcase.findings()[0], id=id, ranks=ranks)
 
 
-def test_what_an_entry_covers_is_told_apart_with_its_reason():
-    kept, ignored = parsed(ENTRY).split([finding("ESP101", 1), finding("ESP301", 0, 1)])
-    assert [one.id for one in kept] == ["ESP101"]
+def test_ignored_findings_are_listed_separately_with_a_reason():
+    reported, ignored = parsed(ENTRY).split([finding("ESP101", 1), finding("ESP301", 0, 1)])
+    assert [one.id for one in reported] == ["ESP101"]
     (one,) = ignored
     assert (one.finding.id, one.reason, one.until) == ("ESP301", "the link is upgraded in May", date(2027, 5, 31))
 
@@ -39,22 +39,22 @@ def test_what_an_entry_covers_is_told_apart_with_its_reason():
 @pytest.mark.parametrize(
     ("ranks", "is_ignored"), [((3,), True), ((3, 4), True), ((4, 5), False), ((5,), False), ((), False)]
 )
-def test_an_entry_of_some_ranks_covers_findings_of_no_others(ranks, is_ignored):
+def test_an_entry_for_ranks_covers_no_other_ranks(ranks, is_ignored):
     _, ignored = parsed(f"{ENTRY}ranks = [3, 4]").split([finding("ESP301", *ranks)])
     assert bool(ignored) == is_ignored
 
 
 @pytest.mark.parametrize("today", [date(2027, 5, 30), date(2027, 5, 31)])
-def test_an_entry_holds_up_to_its_last_day(today):
+def test_an_entry_is_valid_through_its_last_day(today):
     ignores = parsed(ENTRY, today=today)
     assert len(ignores.entries) == 1
     assert ignores.warnings == ()
 
 
-def test_an_expired_entry_ignores_nothing_and_says_so():
+def test_an_expired_entry_ignores_nothing_and_warns():
     ignores = parsed(ENTRY, today=date(2027, 6, 1))
-    kept, ignored = ignores.split([finding("ESP301", 0)])
-    assert (len(kept), ignored) == (1, ())
+    reported, ignored = ignores.split([finding("ESP301", 0)])
+    assert (len(reported), ignored) == (1, ())
     (warning,) = ignores.warnings
     assert warning.code == "ignore-expired"
     assert "ESP301" in warning.message
@@ -79,7 +79,7 @@ def test_an_expired_entry_ignores_nothing_and_says_so():
         ('id = "ESP801"\nreason = "r"\nuntil = 2027-05-31', "cannot be ignored because it stops the job"),
     ],
 )
-def test_an_entry_that_makes_no_sense_is_named(entry, said):
+def test_an_invalid_entry_is_rejected(entry, said):
     with pytest.raises(UsageError) as caught:
         parsed(ENTRY, entry)
     assert str(caught.value).startswith("pyproject.toml: entry 2 of [[tool.esprof.ignore]]")
@@ -87,37 +87,37 @@ def test_an_entry_that_makes_no_sense_is_named(entry, said):
     assert caught.value.remedy
 
 
-def test_a_table_is_no_list_of_entries():
+def test_entries_must_be_a_list_of_tables():
     with pytest.raises(UsageError, match="not a list of tables"):
         parse({"id": "ESP301"}, FILE, TODAY)
 
 
 def exposed_run():
-    """Two ranks whose transfers nothing hides."""
+    """Two ranks with exposed communication."""
     return run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
 
 
-def test_a_diagnosis_leaves_out_what_is_ignored_and_says_so():
+def test_a_diagnosis_omits_ignored_findings_and_lists_them():
     run = exposed_run()
-    whole = diagnose(run)
-    first = whole.findings[0]
+    complete = diagnose(run)
+    first = complete.findings[0]
     ignores = parsed(f'id = "{first.id}"\nreason = "known"\nuntil = 2027-05-31')
     less = diagnose(run, ignores=ignores)
-    assert [one.finding for one in less.ignored] == [one for one in whole.findings if one.id == first.id]
-    assert list(less.findings) == [one for one in whole.findings if one.id != first.id]
+    assert [one.finding for one in less.ignored] == [one for one in complete.findings if one.id == first.id]
+    assert list(less.findings) == [one for one in complete.findings if one.id != first.id]
     assert first.title not in less.verdict
     assert less.verdict.endswith(f"Ignored by configuration: {first.id}.")
     assert summarize(run, ignores).diagnosis == less
     assert b'"until":"2027-05-31"' in msgspec.json.encode(less)
 
 
-def test_nothing_changes_where_nothing_matches():
+def test_entries_without_a_match_change_nothing():
     run = exposed_run()
     assert diagnose(run, ignores=parsed('id = "ESP601"\nreason = "r"\nuntil = 2027-05-31')) == diagnose(run)
     assert diagnose(run, ignores=NOTHING) == diagnose(run)
 
 
-def test_a_run_without_a_window_ignores_too():
+def test_findings_of_a_run_without_a_window_can_be_ignored():
     slow = step_runs.run(step_table([100.0 if n % 5 else 200.0 for n in range(60)]))
     assert [one.id for one in diagnose(slow).findings] == ["ESP806"]
     found = diagnose(slow, ignores=parsed('id = "ESP806"\nreason = "validation"\nuntil = 2027-05-31'))

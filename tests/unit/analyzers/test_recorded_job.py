@@ -1,4 +1,4 @@
-"""What analyses share of a Run is looked at once."""
+"""Data that several analyses use is read once from a Run."""
 
 import sys
 from collections import Counter
@@ -38,7 +38,7 @@ class CountedRun(Run):
 
 
 def recorded() -> CountedRun:
-    """Two ranks of a data-parallel job on CPUs, 40 steps long, of which four are recorded; a sample in each step."""
+    """Two ranks of a data-parallel job on CPUs: 40 steps, four of them recorded, with a sample in each step."""
     phases = ["timed" if number in RECORDED else "plain" for number in range(STEPS)]
     took = [STEP_MS * (3 if number % 5 == 4 else 1) for number in range(STEPS)]
     steps = step_table(took, start_ns=EPOCH_NS, phase=phases, loader_wait_ns=[0] * STEPS)

@@ -1,4 +1,4 @@
-"""What the verdict says where no finding has a price: of what the step is made, and where."""
+"""The verdict if no finding has an estimated saving: the breakdown of the step, and its largest share."""
 
 import pytest
 
@@ -30,13 +30,13 @@ def seen(frame: str, dur_ms: float):
     return names | {"dur_ns": round(dur_ms * NS), "cpu_ns": 0}
 
 
-def test_where_computing_fills_the_step_no_cause_is_known():
+def test_a_step_filled_with_compute_has_no_known_cause():
     assert diagnose(job(gap_ms=0)).verdict == (
         "A step takes 100.0 ms, 100 % of it compute; no cause known to esprof costs noticeable time."
     )
 
 
-def test_else_the_largest_part_is_named_with_what_was_recorded_around_it():
+def test_otherwise_the_largest_share_is_named_with_its_operations():
     assert diagnose(job(gap_ms=30)).verdict == (
         "A step takes 100.0 ms, 70 % of it compute. The largest part of the rest is CPU work while the "
         "device idles: 30.0 ms, most of it in aten::mm → aten::add. No change that esprof can price would save 1 % "
@@ -44,14 +44,14 @@ def test_else_the_largest_part_is_named_with_what_was_recorded_around_it():
     )
 
 
-def test_a_line_that_is_known_is_named():
+def test_a_known_line_is_named():
     replayed = Replayed.of(job(gap_ms=30, stacks=[seen("train.py(9): hook", 30)]))
     (finding,) = diagnose(replayed).findings
     assert "train.py(9): hook" in finding.title
     assert finding.title in diagnose(replayed).verdict
 
 
-def test_where_the_first_saving_may_be_none_no_gain_is_promised():
+def test_an_insignificant_first_saving_is_reported_as_such():
     run = job(30, cpu_ns=[40 * NS] * 6, ready_ns=[ready * NS for ready in (0, 0, 0, 0, 0, 50)])
     (finding,) = diagnose(run).findings
     assert not finding.is_saving
@@ -59,7 +59,7 @@ def test_where_the_first_saving_may_be_none_no_gain_is_promised():
 
 
 @pytest.mark.parametrize(("ready_ms", "confidence"), [(2, "high"), (30, "medium")])
-def test_where_threads_lack_cpus_no_other_finding_is_sure(ready_ms, confidence):
+def test_a_lack_of_cpus_lowers_the_confidence_of_other_findings(ready_ms, confidence):
     run = job(30, [seen("train.py(9): hook", 30)], cpu_ns=[40 * NS] * 6, ready_ns=[ready_ms * NS] * 6)
     found = {finding.id: finding.confidence for finding in diagnose(run).findings}
     assert found["ESP402"] == confidence

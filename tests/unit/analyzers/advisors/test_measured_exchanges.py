@@ -1,4 +1,4 @@
-"""Advice for an elastic job that has measured what its exchanges would take, on runs made by hand."""
+"""Advice for an elastic job that has measured its exchanges, on synthetic runs."""
 
 import pytest
 
@@ -21,15 +21,15 @@ def replayed(*exchanges, ests=EVEN, est=EST):
     return Replayed.of(elastic_run(ests, est, transfer=COMMUNICATION, update=UPDATE, exchanges=exchanges))
 
 
-def test_those_worth_a_measurement_begin_with_the_present_one():
+def test_the_shortlist_starts_with_the_present_assignment():
     found = shortlist(replayed())
     assert found[0].ests == tuple(map(tuple, EVEN))
     assert tuple(map(tuple, SIX)) in [one.ests for one in found]
     assert len(found) == len(set(found)) <= 5
 
 
-def test_what_was_measured_of_an_exchange_prices_it():
-    # Six ESTs are two whole subtrees, which carry twice as much; but here the exchange takes no longer for that.
+def test_a_measured_exchange_determines_its_price():
+    # Six ESTs are two subtrees with twice the bytes, but the measured exchange takes no longer.
     measured = [exchange(EVEN, 500), exchange(SIX, 500), exchange(ALL, 250)]
     found = advise_ests(replayed(), exchanges=measured)
     assert found.decision.ests == tuple(map(tuple, SIX))
@@ -44,7 +44,7 @@ def test_only_measured_assignments_are_advised():
     assert found.value == pytest.approx(8 * 3_000 + COMMUNICATION / 10 + UPDATE, rel=1e-3)
 
 
-def test_without_a_measurement_of_the_present_one_the_others_tell_nothing():
+def test_measurements_without_the_present_assignment_are_ignored():
     found = advise_ests(replayed(), exchanges=[exchange(ALL, 1)])
     assert found == advise_ests(replayed())
 
@@ -58,30 +58,30 @@ CODECS = (
 )
 
 
-def test_the_codec_of_the_shortest_step_that_loses_little_enough():
+def test_the_codec_with_the_shortest_step_within_the_allowed_loss():
     found = advise_est_codec(replayed(*CODECS), 0.01, known_error=0.015)
     assert found.decision[0].codec == "int8"
     assert found.value == pytest.approx(NOW - COMMUNICATION + 1_000 - ISSUE, rel=1e-3)
     assert set(found.baselines) == {"now", "bf16", "int8", "no exchange"}
     assert list(found.left_out) == ["int4"]
-    part = found.plan.parts.compression
-    assert (part.body.default.codec, part.body.guard.max_vnmse) == ("int8", 0.01)
-    assert (part.changes_bits, part.applies) == (True, "live")
+    section = found.plan.parts.compression
+    assert (section.body.default.codec, section.body.guard.max_vnmse) == ("int8", 0.01)
+    assert (section.changes_bits, section.applies) == (True, "live")
     assert "int4: loses 0.02" in draw_compression(found)
 
 
-def test_a_gain_that_the_error_swallows_makes_no_plan():
+def test_a_gain_below_the_error_has_no_plan():
     found = advise_est_codec(replayed(*CODECS), 0.01, known_error=0.2)
     assert found.decision[0].codec == "int8"
     assert found.plan is None
 
 
-def test_codecs_that_take_longer_are_left_alone():
+def test_slower_codecs_are_not_advised():
     found = recommend_compression(replayed(exchange(EVEN, 5_000), exchange(EVEN, 9_000, "int8", 1e-4)).run)
     assert (found.decision[0].codec, found.plan) == ("none", None)
     assert "No change recommended" in draw_compression(found)
 
 
-def test_a_job_that_was_not_asked_to_measure():
+def test_a_job_without_measured_exchanges_is_rejected():
     with pytest.raises(EsprofError, match="no exchange with a codec"):
         recommend_compression(replayed().run)

@@ -21,7 +21,7 @@ V100, P100 = Device("V100", "V100", 1 / 3, 1 / 3), Device("P100", "P100", 1 / 1.
 KINDS = {"V100": V100, "P100": P100}
 
 
-def test_two_more_devices_may_be_worth_more_than_twice_one():
+def test_two_devices_may_be_worth_more_than_twice_one():
     job = ElasticJob("j", 12, KINDS)
     (best,) = proposals(job, {"V100": 2}, {"P100": 2})
     assert (best.kind, best.devices) == ("P100", 2)
@@ -33,7 +33,7 @@ def test_two_more_devices_may_be_worth_more_than_twice_one():
     assert 13 not in {one.n_est for one in found.good_counts}  # Leaves more idle than 12.
 
 
-def test_what_a_job_may_have_is_kept_to():
+def test_limits_of_the_inventory_hold():
     few = growth([V100, V100], KINDS, Inventory(devices={"V100": 4, "P100": 4}, max_devices=3), 12)
     assert few.devices == {"V100": 3}
     alone = growth([P100], KINDS, Inventory(devices={"V100": 1, "P100": 2}, single_type=True), 12)
@@ -46,7 +46,7 @@ def test_what_a_job_may_have_is_kept_to():
         growth([P100], no_room, Inventory(devices={"V100": 2}), 12)
 
 
-def test_jobs_that_do_not_run_come_first_and_the_rest_goes_where_it_brings_most():
+def test_waiting_jobs_come_first_then_the_largest_speedups():
     small, large = ElasticJob("small", 2, KINDS), ElasticJob("large", 12, KINDS)
     held = deal([small, large], {"large": {"V100": 2}}, {"P100": 2, "V100": 1})
     assert sum(held["small"].values()) >= 1
@@ -67,7 +67,7 @@ servers = st.lists(
 
 
 @given(servers, st.data())
-def test_no_choice_of_servers_costs_less(some, data):
+def test_the_returned_servers_have_minimal_cost(some, data):
     jobs = {name: StopCost(data.draw(st.integers(0, 9)), 1.0, 2.0, data.draw(st.integers(1, 4))) for name in "abc"}
     count = data.draw(st.integers(0, len(some)))
 
@@ -83,7 +83,7 @@ def test_no_choice_of_servers_costs_less(some, data):
     assert cost(given_back) == pytest.approx(found.cost)
 
 
-def test_more_servers_than_there_are_cannot_be_given_back():
+def test_returning_more_servers_than_exist_is_rejected():
     with pytest.raises(ValueError, match="there are 1"):
         reclaim([BorrowedServer("s")], {}, 2)
 
@@ -92,7 +92,7 @@ def job(name, entity, rates):
     return SharingJob(id=name, entity=entity, throughput_steps_per_s=rates)
 
 
-def test_teams_share_first_then_their_jobs():
+def test_teams_share_before_their_jobs():
     # One device: a team of one job and a team of three get half each; a weight of 3 turns that into a quarter and the rest.
     jobs = (job("a", "one", {"A": 1.0}), *(job(name, "many", {"A": 1.0}) for name in "xyz"))
     _, levels = fill(Mix(cluster={"A": 1}, jobs=jobs))
@@ -101,7 +101,7 @@ def test_teams_share_first_then_their_jobs():
     assert fill(weighed)[1].normal == pytest.approx([1 / 4] * 4, rel=1e-5)
 
 
-def test_what_a_job_cannot_use_goes_to_the_others():
+def test_unusable_devices_are_given_to_other_jobs():
     # `a` runs on A alone, and A has one device: it stops at 1 A. The others share B on.
     jobs = (job("a", "one", {"A": 1.0}), job("x", "many", {"B": 1.0}), job("y", "many", {"B": 1.0}))
     _, levels = fill(Mix(cluster={"A": 1, "B": 3}, jobs=jobs))
@@ -110,7 +110,7 @@ def test_what_a_job_cannot_use_goes_to_the_others():
     assert made == pytest.approx([1, 1, 1], rel=1e-5)  # Each runs all the time: no job runs on two devices at once.
 
 
-def test_sooner_costs_more_and_prices_turn_the_choice():
+def test_earlier_deadlines_cost_more_and_prices_change_the_choice():
     # Ten hours of work on `slow` for 10, five on `fast` for 15; two devices at once are of no use to one job.
     one = SharingJob(id="j", steps=36_000.0, throughput_steps_per_s={"fast": 2.0, "slow": 1.0, "bad": 0.9})
     mix = Mix(cluster={"fast": 1, "slow": 1, "bad": 1}, jobs=(one,))
@@ -128,7 +128,7 @@ def test_sooner_costs_more_and_prices_turn_the_choice():
             assert (kind in {given.device for given in again.decision}) == is_used
 
 
-def test_interruptions_cost_what_is_done_again():
+def test_interruptions_cost_repeated_work():
     recovery = Recovery(restore_s=360, checkpoint_every_s=720, checkpoint_share=0.01)
     assert longer(0.0, recovery) == pytest.approx(1.01)
     assert longer(0.5, recovery) == pytest.approx(1.01 + 0.5 * 0.2)
@@ -139,7 +139,7 @@ def test_interruptions_cost_what_is_done_again():
     assert left.together[0].throughput_steps_per_s["spot"] == pytest.approx((0.5 / 1.11, 2 / 1.11))
 
 
-def test_advice_by_teams_is_proven_for_the_lowest():
+def test_advice_by_teams_proves_the_minimum():
     jobs = (job("a", "one", {"A": 1.0}), job("x", "many", {"B": 1.0}), job("y", "many", {"B": 1.0}))
     advice = advise(Mix(cluster={"A": 1, "B": 3}, jobs=jobs), "fairness")
     assert check(advice).gap < 1e-7

@@ -1,4 +1,4 @@
-"""Samples of a run, what refuses a comparison, and the outcome of a rule, on series made by hand."""
+"""Samples of a run, comparability of runs, and the outcome of rules on synthetic series."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def gated(before, now, *rules, **options):
 # Samples
 
 
-def test_step_time_runs_from_last_begin_to_last_end():
+def test_step_time_is_from_the_last_start_to_the_last_end():
     early = step_table([10, 10, 10], start_ns=0)
     late = step_table([12, 10, 9], start_ns=1 * NS_PER_MS)
     measured = measure(JobSteps(step_runs.run(early, late)), "plain")
@@ -45,7 +45,7 @@ def test_step_time_runs_from_last_begin_to_last_end():
     assert measured.samples["step_time"] == (10 * NS_PER_MS, 9 * NS_PER_MS)
 
 
-def test_only_steps_of_the_phase_on_every_rank_count():
+def test_steps_count_only_if_every_rank_has_the_phase():
     phases = ["plain", "plain", "export", "timed", "stack", "plain", "plain"]
     other = ["plain", "plain", "export", "timed", "stack", "warmup", "plain"]
     run = step_runs.run(step_table(range(1, 8), phase=phases), step_table(range(1, 7), phase=other[:6]))
@@ -53,11 +53,11 @@ def test_only_steps_of_the_phase_on_every_rank_count():
     assert measure(JobSteps(run), "timed").samples["step_time"] == (4 * NS_PER_MS,)
 
 
-def test_metrics_that_the_run_does_not_tell_are_absent():
+def test_unrecorded_metrics_are_absent():
     assert set(measure(JobSteps(step_runs.run(step_table([1, 1]))), "plain").samples) == {"step_time"}
 
 
-def test_rates_add_up_the_ranks_and_loader_wait_is_the_longest():
+def test_rates_are_summed_over_ranks_and_loader_wait_is_the_maximum():
     slow = step_table([500] * 3, samples=[8, 8, 8], tokens=[None, 80, 80], loader_wait_ns=[0, 5, None])
     fast = step_table([500] * 3, samples=[8, 8, 4], tokens=[80, 80, 80], loader_wait_ns=[0, 7, 7])
     samples = measure(JobSteps(step_runs.run(slow, fast)), "plain").samples
@@ -66,18 +66,18 @@ def test_rates_add_up_the_ranks_and_loader_wait_is_the_longest():
     assert samples["loader_wait"] == (7.0,)
 
 
-def test_phase_is_plain_where_there_are_enough():
+def test_plain_steps_are_preferred_if_there_are_enough():
     run = step_runs.run(step_table([1] * 12, phase=["plain"] * 6 + ["timed"] * 6))
     assert choose_phase(JobSteps(run), 5) == "plain"
     assert choose_phase(JobSteps(run), 6) == "timed"
 
 
-def test_a_run_without_steps_of_the_phase_is_refused():
+def test_a_run_without_steps_of_the_phase_is_rejected():
     with pytest.raises(MismatchError, match="no plain steps"):
         measure(JobSteps(step_runs.run(step_table([1] * 5, phase="timed"))), "plain")
 
 
-def test_the_wait_for_a_cpu_is_that_of_the_rank_that_waits_longest():
+def test_cpu_wait_is_the_maximum_over_ranks():
     first, second = step_table([500] * 3, ready_ns=[0, 5, 9]), step_table([500] * 3, ready_ns=[0, 7, None])
     assert measure(JobSteps(step_runs.run(first, second)), "plain").samples["cpu_wait"] == (7.0,)
 
@@ -85,7 +85,7 @@ def test_the_wait_for_a_cpu_is_that_of_the_rank_that_waits_longest():
 # The baseline file
 
 
-def test_baseline_survives_its_file():
+def test_a_baseline_round_trips_through_its_file():
     measured = measure(JobSteps(step_runs.run(step_table([3, 4, 5]), step_table([3, 4, 5]))), "plain")
     assert decode(msgspec.json.encode(measured), Path("base.json")) == measured
     assert measured.identity.devices == {0: "NVIDIA H100", 1: "NVIDIA H100"}
@@ -105,7 +105,7 @@ def test_baseline_survives_its_file():
         (msgspec.json.encode(baseline([1])).replace(b'"plain"', b'"stack"'), "stack"),
     ],
 )
-def test_a_file_that_is_no_baseline_is_named(content, reason):
+def test_an_invalid_baseline_file_is_rejected(content, reason):
     with pytest.raises(InputError, match=reason) as caught:
         decode(content, Path("base.json"))
     assert str(caught.value).startswith("base.json: ")
@@ -130,12 +130,12 @@ def test_every_difference_is_named():
     assert "rank 0" not in message
 
 
-def test_plain_is_never_compared_with_timed():
+def test_plain_and_timed_steps_are_not_comparable():
     with pytest.raises(MismatchError, match="steps: plain in the baseline, timed in this run"):
         gated(baseline(noisy()), baseline(noisy(), phase="timed"))
 
 
-def test_a_metric_that_one_side_lacks_is_refused():
+def test_a_metric_missing_on_one_side_is_rejected():
     with pytest.raises(MismatchError, match="this run has no samples of loader_wait"):
         gated(baseline(noisy(), loader_wait=(1.0,) * 20), baseline(noisy()), "loader_wait:+1ms")
 
@@ -144,11 +144,11 @@ def test_a_metric_that_one_side_lacks_is_refused():
 
 
 @pytest.mark.parametrize("text", ["step_time:+5%", "step_time:+3ms", "loader_wait:+0.5s", "tokens_per_s:-2.5%"])
-def test_rule_reads_as_it_is_written(text):
+def test_rules_round_trip_through_text(text):
     assert str(parse_rule(text)) == text
 
 
-def test_sign_may_be_left_out():
+def test_the_sign_of_a_rule_is_optional():
     assert parse_rule("samples_per_s:5%") == parse_rule("samples_per_s:-5%")
 
 
@@ -164,13 +164,13 @@ def test_sign_may_be_left_out():
         ("step_time:-5%", "step_time:+5%"),
     ],
 )
-def test_a_rule_that_makes_no_sense_says_what_would(text, message):
+def test_invalid_rules_are_rejected_with_a_remedy(text, message):
     with pytest.raises(UsageError) as caught:
         parse_rule(text)
     assert message in str(caught.value)
 
 
-def test_per_cent_of_nothing_is_a_usage_error():
+def test_per_cent_of_zero_is_a_usage_error():
     idle = baseline(noisy(), loader_wait=(0.0,) * 50)
     with pytest.raises(UsageError, match="0 in the baseline"):
         gated(idle, idle, "loader_wait:+5%")
@@ -202,12 +202,12 @@ def test_significant_but_within_limit_is_unchanged():
     assert metric.outcome == "unchanged"
 
 
-def test_faster_is_unchanged_and_said_to_be_better():
+def test_faster_is_unchanged_and_improved():
     metric, _ = gated(baseline(noisy(seed=1)), baseline(noisy(scale=0.9, seed=2))).metrics
     assert (metric.outcome, metric.improved) == ("unchanged", True)
 
 
-def test_noise_is_inconclusive_and_says_how_much_more():
+def test_noise_is_inconclusive_and_advises_more_steps():
     before, now = noisy(20, noise=0.15, seed=1), noisy(20, noise=0.15, seed=2)
     metric, _ = gated(baseline(before), baseline(now)).metrics
     assert metric.outcome == "inconclusive"
@@ -215,8 +215,8 @@ def test_noise_is_inconclusive_and_says_how_much_more():
     assert metric.more_steps.run == metric.more_steps.baseline > 0
 
 
-def test_advised_steps_make_the_interval_fit():
-    """The same two processes, recorded for as long as advised, are told apart from a regression."""
+def test_the_advised_number_of_steps_decides():
+    """With the advised number of steps, the interval of the same two processes is narrow enough."""
     short, _ = gated(baseline(noisy(30, noise=0.1, seed=3)), baseline(noisy(30, noise=0.1, seed=4))).metrics
     assert short.more_steps is not None
     n = 30 + short.more_steps.run
@@ -224,13 +224,13 @@ def test_advised_steps_make_the_interval_fit():
     assert long.high - long.low == pytest.approx((short.high - short.low) * (30 / n) ** 0.5, rel=0.5)
 
 
-def test_too_few_steps_are_inconclusive_whatever_they_show():
+def test_too_few_steps_are_always_inconclusive():
     metric, _ = gated(baseline(noisy(40)), baseline(noisy(7, scale=2)), min_steps=10).metrics
     assert metric.outcome == "inconclusive"
     assert metric.more_steps == gate.MoreSteps(run=3, baseline=0)
 
 
-def test_on_the_limit_no_number_of_steps_is_promised():
+def test_no_number_of_steps_is_advised_at_the_limit():
     before = noisy(noise=0.1)
     metric, _ = gated(baseline(before), baseline(before * 1.04999)).metrics
     assert metric.outcome == "inconclusive"
@@ -266,7 +266,7 @@ def test_the_worst_rule_decides_and_rules_share_alpha():
 
 @pytest.mark.parametrize(("scale", "regressed"), [(1.0, range(2)), (1.15, range(28, 31))])
 def test_gate_on_correlated_steps(scale, regressed):
-    """Of 30 pairs of runs with correlated steps, how many fail: next to none of the same code, nearly all at +15 %."""
+    """Of 30 pairs of runs with correlated steps, hardly any regresses without a change, and nearly all at +15 %."""
     rng = np.random.default_rng(9)
     outcomes = []
     for _ in range(30):
@@ -277,11 +277,11 @@ def test_gate_on_correlated_steps(scale, regressed):
 
 
 def with_saves(every: int, n: int = 60, seed: int = 0):
-    """Steps of 100 ms, every so many of them 300 ms longer."""
+    """Steps of 100 ms; one of `every` steps takes 300 ms longer."""
     return noisy(n, seed=seed) + np.where(np.arange(n) % every == every - 1, 300, 0)
 
 
-def test_a_slowdown_every_few_steps_fails_by_its_mean():
+def test_a_slowdown_every_few_steps_regresses_in_the_mean():
     answer = gated(baseline(noisy(60, seed=1)), baseline(with_saves(4, seed=2)))
     median, mean = answer.metrics
     assert answer.outcome == mean.outcome == "regressed"
@@ -294,18 +294,18 @@ def test_a_slowdown_every_few_steps_fails_by_its_mean():
     assert throughput.change == pytest.approx(100 / 1.75 - 100, abs=2)
 
 
-def test_a_mean_rate_counts_what_was_done_and_not_how_it_was_shared_out():
-    """Batches of 1 and of 100 samples by turns, in steps of 100 ms, are more than 40 each time."""
-    by_turns, always = np.tile([1.0, 100.0], 30) * 10, np.full(60, 400.0)
+def test_a_mean_rate_is_weighted_by_time():
+    """Alternating batches of 1 and 100 samples, in steps of 100 ms, are more than batches of 40."""
+    alternating, constant = np.tile([1.0, 100.0], 30) * 10, np.full(60, 400.0)
     ms = np.full(60, 100.0)
-    before, now = (baseline(ms, samples_per_s=tuple(of)) for of in (always, by_turns))
+    before, now = (baseline(ms, samples_per_s=tuple(of)) for of in (constant, alternating))
     _, mean = gated(before, now, "samples_per_s:-5%").metrics
     assert mean.run_value == pytest.approx(505)
     assert (mean.outcome, mean.improved) == ("unchanged", True)
 
 
-def test_the_advice_for_a_mean_is_by_the_limit():
-    """One step in eight takes 65 % longer: a mean 8 % worse, where 5 % are allowed."""
+def test_the_steps_advised_for_a_mean_depend_on_the_limit():
+    """One step in eight takes 65 % longer: the mean is 8 % worse, but only 5 % are allowed."""
     rng = np.random.default_rng(1)
 
     def steps(n, share):
@@ -318,35 +318,35 @@ def test_the_advice_for_a_mean_is_by_the_limit():
     assert outcomes.count("regressed") >= 2
 
 
-def test_a_strict_level_can_be_reached():
+def test_a_strict_significance_level_is_attainable():
     rules = "step_time:+5%", "step_time:+9%"
     answer = gated(baseline(noisy(60, seed=1)), baseline(noisy(60, scale=2, seed=2)), *rules, alpha=0.001)
     assert {metric.outcome for metric in answer.metrics if metric.statistic == "mean"} == {"regressed"}
 
 
-def test_saves_that_the_baseline_makes_as_often_are_no_regression():
+def test_saves_as_frequent_as_in_the_baseline_do_not_regress():
     assert gated(baseline(with_saves(4, seed=1)), baseline(with_saves(4, seed=2))).outcome == "unchanged"
 
 
 @pytest.mark.parametrize(("begins", "outcome"), [(10, "regressed"), (45, "inconclusive")])
-def test_a_drift_is_found_where_most_of_the_run_has_it(begins, outcome):
-    """From some step on they get slower and slower. Of a late drift nobody knows whether it is more than a bad minute."""
+def test_a_drift_over_most_of_the_run_is_found(begins, outcome):
+    """From some step on, steps get slower and slower. A late drift may be temporary and is inconclusive."""
     drift = np.maximum(0, np.arange(70) - begins) * 2
     assert gated(baseline(noisy(70, seed=1)), baseline(noisy(70, seed=2) + drift)).outcome == outcome
 
 
-def test_one_hiccup_is_no_regression_and_hides_none():
-    hiccup = noisy(60, seed=2)
-    hiccup[30] = 3_000
-    once = gated(baseline(noisy(60, seed=1)), baseline(hiccup))
+def test_one_outlier_neither_causes_nor_hides_a_regression():
+    one_outlier = noisy(60, seed=2)
+    one_outlier[30] = 3_000
+    once = gated(baseline(noisy(60, seed=1)), baseline(one_outlier))
     assert [metric.outcome for metric in once.metrics] == ["unchanged", "inconclusive"]
-    slower = gated(baseline(noisy(60, seed=1)), baseline(1.1 * hiccup))
+    slower = gated(baseline(noisy(60, seed=1)), baseline(1.1 * one_outlier))
     assert slower.metrics[0].outcome == "regressed"
 
 
 @pytest.mark.slow
-def test_the_same_code_fails_no_more_often_than_said_whatever_its_tails():
-    """200 pairs of 40 steps, of which one in twenty takes three to thirty times as long."""
+def test_false_positives_stay_below_alpha_with_heavy_tails():
+    """200 pairs of 40 steps; one step in twenty takes three to thirty times as long."""
     rng = np.random.default_rng(11)
 
     def steps() -> np.ndarray:
@@ -356,7 +356,7 @@ def test_the_same_code_fails_no_more_often_than_said_whatever_its_tails():
     assert outcomes.count("regressed") <= 4
 
 
-def test_same_input_gives_the_same_answer():
+def test_the_result_is_deterministic():
     before, now = baseline(noisy(seed=1)), baseline(noisy(seed=2))
     assert msgspec.json.encode(gated(before, now)) == msgspec.json.encode(gated(before, now))
 
@@ -365,7 +365,7 @@ def test_same_input_gives_the_same_answer():
 
 
 def waiting(wait_ms, *, scale=1.0, seed=0, **metrics):
-    """Steps of some 100 ms, of which a rank waits so long for a CPU, beside its own work."""
+    """Steps of about 100 ms plus `wait_ms`, in which a rank waits for a CPU."""
     return baseline(
         noisy(200, scale=scale, seed=seed) + wait_ms, cpu_wait=(wait_ms * float(NS_PER_MS),) * 200, **metrics
     )
@@ -375,19 +375,19 @@ def waiting(wait_ms, *, scale=1.0, seed=0, **metrics):
     ("wait_ms", "scale", "outcome"),
     [(30, 1.0, "inconclusive"), (30, 1.2, "regressed"), (0, 1.2, "regressed"), (30, 1.02, "inconclusive")],
 )
-def test_what_ranks_waited_longer_for_a_cpu_is_no_regression(wait_ms, scale, outcome):
+def test_longer_waits_for_a_cpu_are_no_regression(wait_ms, scale, outcome):
     checked = gated(waiting(0), waiting(wait_ms, scale=scale, seed=1))
     assert {metric.outcome for metric in checked.metrics} == {outcome}
     for metric in checked.metrics:
         assert metric.more_cpu_wait_us == (pytest.approx(30_000) if outcome == "inconclusive" else None)
 
 
-def test_a_wait_that_was_there_before_explains_nothing():
+def test_an_equal_wait_in_the_baseline_explains_no_regression():
     checked = gated(waiting(30), waiting(30, scale=1.2, seed=1))
     assert checked.outcome == "regressed"
 
 
-def test_a_rate_that_falls_by_waiting_for_a_cpu_is_no_regression():
+def test_a_rate_reduced_by_waits_for_a_cpu_is_no_regression():
     def rate(wait_ms, seed, scale=1.0):
         run = waiting(wait_ms, seed=seed, scale=scale)
         return msgspec.structs.replace(
@@ -399,6 +399,6 @@ def test_a_rate_that_falls_by_waiting_for_a_cpu_is_no_regression():
     assert gated(rate(0, 0), rate(30, 1, scale=1.2), rule).outcome == "regressed"
 
 
-def test_the_wait_itself_may_be_gated():
+def test_the_cpu_wait_can_be_checked_itself():
     before, now = waiting(1), waiting(30)
     assert gated(before, now, "cpu_wait:+5ms").outcome == "regressed"

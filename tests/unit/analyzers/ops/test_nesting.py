@@ -1,4 +1,4 @@
-"""The sweeps over nested calls, against references that look at every instant and at every pair of calls."""
+"""Sweeps over nested calls, compared with references that examine every instant and every pair of calls."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ KEYS = 3
 
 @st.composite
 def any_calls(draw):
-    """Calls on two threads that overlap as they like, in the order that the sweeps want: (thread, start, end, key)."""
+    """Calls on two threads that overlap arbitrarily, in the order of the sweeps: (thread, start, end, key)."""
     rows = draw(
         st.lists(
             st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(0, 12), st.integers(0, KEYS - 1)), max_size=25
@@ -27,7 +27,7 @@ def any_calls(draw):
 
 @st.composite
 def nested_calls(draw, most=20):
-    """Calls on one thread, each within the one enclosing it or beside it, and none empty."""
+    """Properly nested, nonempty calls on one thread."""
     ends, rows, at = [10_000], [], 0
     for _ in range(draw(st.integers(0, most))):
         for _ in range(draw(st.integers(0, len(ends) - 1))):
@@ -48,14 +48,14 @@ def nested_calls(draw, most=20):
     )
 
 
-def stands_in(calls, inner, outer):
+def is_nested(calls, inner, outer):
     thread, start, end, _ = calls
     return inner > outer and thread[inner] == thread[outer] and start[inner] < end[outer] and end[inner] <= end[outer]
 
 
 @thorough()
 @given(any_calls())
-def test_at_each_instant_the_call_that_began_last_owns_the_time(calls):
+def test_the_latest_started_call_owns_each_instant(calls):
     thread, start, end, key = calls
     expected = np.zeros(len(start), np.int64)
     for moment in range(40):
@@ -69,7 +69,7 @@ def test_at_each_instant_the_call_that_began_last_owns_the_time(calls):
 
 @settings(deadline=None)  # the first call compiles
 @given(any_calls())
-def test_the_total_of_a_key_is_the_time_in_which_one_of_its_calls_is_open(calls):
+def test_total_time_of_a_key_is_the_union_of_its_calls(calls):
     thread, start, end, key = calls
     expected = np.zeros(KEYS, np.int64)
     for moment in range(40):
@@ -82,11 +82,11 @@ def test_the_total_of_a_key_is_the_time_in_which_one_of_its_calls_is_open(calls)
 
 @settings(deadline=None)
 @given(nested_calls())
-def test_own_time_is_the_duration_less_that_of_the_direct_children(calls):
+def test_own_time_excludes_direct_children(calls):
     _, start, end, _ = calls
     own, enclosing, *_ = nested(*calls, KEYS)
     for i in range(len(start)):
-        outer = [j for j in range(len(start)) if stands_in(calls, i, j)]
+        outer = [j for j in range(len(start)) if is_nested(calls, i, j)]
         assert enclosing[i] == (outer[-1] if outer else -1)
         children = [j for j in range(len(start)) if enclosing[j] == i]
         assert own[i] == end[i] - start[i] - sum(end[j] - start[j] for j in children)
@@ -94,22 +94,22 @@ def test_own_time_is_the_duration_less_that_of_the_direct_children(calls):
 
 @settings(deadline=None)  # the first call compiles
 @given(nested_calls())
-def test_a_call_within_one_of_its_key_is_not_the_outermost(calls):
+def test_nested_calls_of_a_key_are_not_outermost(calls):
     key = calls[3]
     _, _, outermost, _ = nested(*calls, KEYS)
     for i in range(len(key)):
-        assert outermost[i] == (not any(stands_in(calls, i, j) and key[j] == key[i] for j in range(len(key))))
+        assert outermost[i] == (not any(is_nested(calls, i, j) and key[j] == key[i] for j in range(len(key))))
 
 
 @settings(deadline=None)  # the first call compiles
 @given(nested_calls(), st.data())
-def test_inner_values_count_for_every_call_around_them(calls, data):
+def test_inner_values_count_for_every_enclosing_call(calls, data):
     _, enclosing, *_ = nested(*calls, KEYS)
     values = np.array(
         data.draw(st.lists(st.integers(0, 9), min_size=len(enclosing), max_size=len(enclosing))), np.int64
     )
     expected = [
-        values[i] + sum(values[j] for j in range(len(enclosing)) if stands_in(calls, j, i))
+        values[i] + sum(values[j] for j in range(len(enclosing)) if is_nested(calls, j, i))
         for i in range(len(enclosing))
     ]
     assert with_inner(enclosing, values).tolist() == expected
@@ -117,10 +117,10 @@ def test_inner_values_count_for_every_call_around_them(calls, data):
 
 @settings(deadline=None)  # the first call compiles
 @given(nested_calls())
-def test_the_nearest_wanted_call_is_the_innermost_around_or_itself(calls):
+def test_the_nearest_wanted_call_is_the_call_itself_or_the_innermost_enclosing(calls):
     wanted = calls[3] == 0
     _, enclosing, *_ = nested(*calls, KEYS)
     found = nearest(enclosing, wanted)
     for i in range(len(wanted)):
-        candidates = [j for j in range(len(wanted)) if wanted[j] and (i == j or stands_in(calls, i, j))]
+        candidates = [j for j in range(len(wanted)) if wanted[j] and (i == j or is_nested(calls, i, j))]
         assert found[i] == (candidates[-1] if candidates else -1)

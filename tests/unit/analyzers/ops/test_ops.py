@@ -1,4 +1,4 @@
-"""The table of operations of runs written by hand, in µs."""
+"""The table of operations of synthetic runs, in µs."""
 
 import re
 
@@ -31,7 +31,7 @@ def by_name(found):
 
 
 def two_steps(slow=0):
-    """Two steps of 100 µs: a linear of 30 µs around a product of 10 and `slow` µs; in the second step, twice."""
+    """Two steps of 100 µs: a linear of 30 + `slow` µs encloses a product of 10 + `slow` µs, twice in the second step."""
     rows = [step(1, 0, 100), step(2, 100, 200)]
     for begin in (0, 100, 140):
         rows += [op("aten::linear", begin, 30 + slow), op("aten::addmm", begin + 5, 10 + slow)]
@@ -39,7 +39,7 @@ def two_steps(slow=0):
 
 
 def with_gpu():
-    """A convolution that launches two kernels and a copy; a range around it launches one more; one is nobody's."""
+    """A convolution that launches three kernels; its enclosing range launches one more; one is outside of operations."""
     return [
         step(1, 0, 1_000),
         marked("forward", 10, 300),
@@ -62,13 +62,13 @@ def test_own_and_total_time_of_a_mean_step():
     assert linear.share_pct == pytest.approx(100 * 2 / 3, abs=1e-3)
 
 
-def test_the_answer_says_what_it_is_of():
+def test_the_result_states_ranks_steps_and_totals():
     found = answer(two_steps(), two_steps())
     assert (found.ranks, found.steps, found.step_us, found.has_gpu) == ((0, 1), (1, 2), 100.0, False)
     assert (found.sort, found.found, found.cpu_us, found.gpu_us) == ("own-cpu", 2, 45.0, 0.0)
 
 
-def test_steps_that_are_not_steady_do_not_count():
+def test_only_steady_state_steps_count():
     rows = [step(number, 100 * number, 100 * number + 100) for number in range(5)]
     rows += [op("aten::first", 10, 50), *(op("aten::mm", 100 * number + 10, 20) for number in range(1, 5))]
     found = answer(rows)
@@ -76,11 +76,11 @@ def test_steps_that_are_not_steady_do_not_count():
     assert [one.name for one in found.ops] == ["aten::mm"]
 
 
-def test_only_the_part_of_a_call_within_the_steps_counts():
+def test_calls_are_clipped_to_the_steps():
     rows = [step(number, 100 * number, 100 * number + 100) for number in range(5)]
     rows += [marked("epoch", 50, 300), *(op("aten::mm", 100 * number + 10, 20) for number in range(1, 5))]
     epoch = by_name(answer(rows))["epoch"]
-    # Of 50 to 350 the steps 1 to 4, from 100 on, hold 250 µs; two and a half of three products lie in it.
+    # Steps 1 to 4 start at 100 µs and so contain 250 µs of the range.
     assert (epoch.calls, epoch.total_cpu_us, epoch.own_cpu_us) == (0.0, 250 / 4, (250 - 3 * 20) / 4)
 
 
@@ -108,18 +108,18 @@ def test_kernels_belong_to_the_innermost_operation_that_launched_them():
         ("cudaLaunchKernel", 0.0, 0.0),
     ]
     convolution = found.ops[0]
-    assert [(part.name, part.calls, part.us) for part in convolution.kernels] == [("sgemm", 2, 150), ("scale", 1, 25)]
+    assert [(one.name, one.calls, one.us) for one in convolution.kernels] == [("sgemm", 2, 150), ("scale", 1, 25)]
     assert convolution.kernels_found == 2
     assert convolution.share_pct == pytest.approx(100 * 175 / 225, abs=1e-3)
 
 
-def test_a_call_of_the_driver_is_a_row_of_its_own_and_no_time_of_the_operation():
+def test_driver_calls_are_separate_rows():
     found = by_name(answer(with_gpu()))
     assert (found["cudaLaunchKernel"].calls, found["cudaLaunchKernel"].own_cpu_us) == (5, 25)
     assert found["aten::cudnn_convolution"].own_cpu_us == 80 - 3 * 5
 
 
-def test_a_launch_as_long_as_its_operation_is_the_inner_one():
+def test_a_launch_with_the_duration_of_its_operation_is_inside_it():
     rows = [step(1, 0, 100), call("cudaLaunchKernel", 10, 5, 1), op("aten::relu_", 10, 5), kernel("relu", 20, 30, 1)]
     assert by_name(answer(rows))["aten::relu_"].own_gpu_us == 30
 
@@ -134,17 +134,17 @@ def test_a_launch_as_long_as_its_operation_is_the_inner_one():
         ("calls", "cudaLaunchKernel"),
     ],
 )
-def test_rows_come_in_the_order_asked_for(sort, first):
+def test_rows_have_the_requested_order(sort, first):
     assert answer(with_gpu(), sort=sort).ops[0].name == first
 
 
-def test_sorting_by_a_gpu_that_was_not_used_is_refused():
+def test_sorting_by_an_unused_gpu_is_rejected():
     with pytest.raises(UsageError, match="no work on a GPU") as error:
         answer(two_steps(), sort="own-gpu")
     assert "own-cpu" in error.value.remedy
 
 
-def test_ranks_are_averaged_and_the_one_that_differs_is_named():
+def test_ranks_are_averaged_and_an_outlier_is_named():
     found = answer(two_steps(), two_steps(), two_steps(slow=10))
     addmm = by_name(found)["aten::addmm"]
     assert [(rank.rank, rank.own_cpu_us) for rank in addmm.by_rank] == [(0, 15.0), (1, 15.0), (2, 30.0)]
@@ -153,32 +153,32 @@ def test_ranks_are_averaged_and_the_one_that_differs_is_named():
     assert by_name(found)["aten::linear"].differs is None
 
 
-def test_an_operation_that_one_rank_lacks_takes_it_no_time():
+def test_a_missing_operation_counts_as_zero():
     rows = [*two_steps(), op("aten::extra", 50, 20)]
     extra = by_name(answer(two_steps(), rows))["aten::extra"]
     assert [rank.calls for rank in extra.by_rank] == [0.0, 0.5]
     assert (extra.own_cpu_us, extra.differs) == (5.0, 1)
 
 
-def test_one_rank_alone():
+def test_a_single_rank_can_be_selected():
     found = answer(two_steps(), two_steps(slow=10), rank=1)
     assert found.ranks == (1,)
     assert by_name(found)["aten::addmm"].own_cpu_us == 30.0
 
 
-def test_a_rank_that_is_not_there_is_refused():
+def test_an_unknown_rank_is_rejected():
     with pytest.raises(UsageError, match="no rank 7") as error:
         answer(two_steps(), two_steps(), rank=7)
     assert "ranks 0–1" in error.value.remedy
 
 
-def test_fewer_rows_and_a_filter():
+def test_rows_can_be_limited_and_filtered():
     found = answer(with_gpu(), top=1, pattern=re.compile("conv"))
     assert (found.found, [one.name for one in found.ops]) == (2, ["aten::cudnn_convolution"])
     assert found.gpu_us == 225.0
 
 
-def test_shapes_are_listed_and_tell_rows_apart_if_asked():
+def test_shapes_are_listed_and_split_rows_on_request():
     rows = [
         step(1, 0, 100),
         shaped("aten::mm", 0, 10, "[[8, 4], [4, 2]]"),
@@ -199,7 +199,7 @@ def test_shapes_are_listed_and_tell_rows_apart_if_asked():
     assert not answer(two_steps(), by_shape=True).shapes_recorded
 
 
-def test_modules_are_rows_and_other_frames_are_not():
+def test_modules_are_rows_but_other_frames_are_not():
     rows = [
         step(1, 0, 100),
         python("nn.Module: Linear_0", 0, 60),
@@ -212,12 +212,12 @@ def test_modules_are_rows_and_other_frames_are_not():
     assert (module.kind, module.total_cpu_us, module.own_cpu_us) == ("module", 60, 20)
 
 
-def test_transfers_on_gloos_threads_are_rows():
+def test_collectives_on_gloo_threads_are_rows():
     found = by_name(answer([step(1, 0, 100), op("aten::mm", 0, 10), *gloo(20, 25, 85)]))
     assert (found["gloo:all_reduce"].kind, found["gloo:all_reduce"].own_cpu_us) == ("collective", 60)
 
 
-def test_the_place_is_the_jobs_innermost_frame_that_the_profiler_recorded():
+def test_the_source_location_is_the_innermost_recorded_frame_of_the_job():
     rows = [
         step(1, 0, 100),
         python("train.py(7): main", 0, 100),
@@ -228,8 +228,8 @@ def test_the_place_is_the_jobs_innermost_frame_that_the_profiler_recorded():
         op("aten::mean", 70, 10),
     ]
     found = by_name(answer(rows))
-    places = {name: [place.frame for place in one.places] for name, one in found.items()}
-    assert places == {
+    call_sites = {name: [site.frame for site in one.places] for name, one in found.items()}
+    assert call_sites == {
         "aten::linear": ["model.py(3): forward"],
         "aten::addmm": ["model.py(3): forward"],
         "aten::mean": ["train.py(7): main"],
@@ -237,7 +237,7 @@ def test_the_place_is_the_jobs_innermost_frame_that_the_profiler_recorded():
 
 
 def sampled(rows, samples):
-    """A run of one rank with `samples`: (µs, µs that it stands for, frames outermost first)."""
+    """A run of one rank with `samples`: (start in µs, duration in µs, frames from the outermost)."""
     run = run_of({0: rows})
     columns = {
         "at_ns": [EPOCH_NS + at * 1_000 for at, _, _ in samples],
@@ -248,7 +248,7 @@ def sampled(rows, samples):
     return Run(run.meta, lambda name, rank: tables.get(name))
 
 
-def test_the_place_is_the_line_at_which_the_thread_was_seen():
+def test_the_source_location_is_the_sampled_line():
     main, library = "train.py(7): main", "python3.11/site-packages/torch/nn/functional.py(9): linear"
     rows = [step(1, 0, 100), op("aten::linear", 10, 40), op("aten::linear", 12, 30), op("aten::relu", 60, 20)]
     samples = [
@@ -259,14 +259,14 @@ def test_the_place_is_the_line_at_which_the_thread_was_seen():
         (500, 10, [main]),
     ]
     found = by_name(ops_run(sampled(rows, samples)))
-    assert [(place.frame, place.share_pct) for place in found["aten::linear"].places] == [
+    assert [(site.frame, site.share_pct) for site in found["aten::linear"].places] == [
         ("model.py(3): forward", 75.0),
         ("model.py(4): forward", 25.0),
     ]
     assert found["aten::relu"].places == ()
 
 
-def test_a_run_without_a_window_says_how_to_record_one():
+def test_a_run_without_a_window_is_rejected_with_a_remedy():
     run = run_of({0: [step(1, 0, 100), op("aten::mm", 0, 10)]})
     empty = run.events(0).where(run.events(0).is_kind("kernel"))
     with pytest.raises(InputError, match="no window was recorded"):

@@ -1,4 +1,4 @@
-"""Sampled stacks as trees, from tables written by hand."""
+"""Trees of sampled stacks, from synthetic tables."""
 
 import pytest
 
@@ -38,13 +38,13 @@ def sampled(samples, phases=("plain", "plain", "stack", "timed")):
 def shown(tree):
     """The nodes as paths of functions, with their ms."""
     paths = {-1: ()}
-    for place, node in enumerate(tree.nodes):
-        assert node.parent < place
-        paths[place] = (*paths[node.parent], node.function)
-    return {"/".join(paths[place]): node.us / 1_000 for place, node in enumerate(tree.nodes)}
+    for index, node in enumerate(tree.nodes):
+        assert node.parent < index
+        paths[index] = (*paths[node.parent], node.function)
+    return {"/".join(paths[index]): node.us / 1_000 for index, node in enumerate(tree.nodes)}
 
 
-def test_functions_are_joined_whatever_line_they_were_at():
+def test_samples_of_a_function_are_joined_across_lines():
     rows = [(2, 30, 30, [MAIN, FORWARD.format(3)]), (2, 10, 0, [MAIN, FORWARD.format(5)]), (2, 60, 6, [MAIN])]
     (tree,) = flame(sampled({0: rows})).trees
     assert shown(tree) == {"main": 100, "main/forward": 40}
@@ -57,7 +57,7 @@ def test_functions_are_joined_whatever_line_they_were_at():
 @pytest.mark.parametrize(
     ("steps", "phase"), [((1, 2, 3), "stack"), ((1, 3), "plain"), ((3,), "timed"), ((0, 3), "timed"), ((0,), None)]
 )
-def test_samples_are_those_of_the_best_phase_and_never_of_the_first_step(steps, phase):
+def test_samples_are_of_the_best_phase_without_the_first_step(steps, phase):
     found = flame(sampled({0: [(step, 10, 10, [MAIN]) for step in steps]}))
     assert (found and found.phase) == phase
     assert found is None or found.trees[0].samples == 1
@@ -68,7 +68,7 @@ def test_a_run_without_samples_has_no_stacks():
     assert collapsed(sampled({0: []})) == ""
 
 
-def test_what_calls_modules_and_functions_that_call_themselves_are_no_levels():
+def test_module_calls_and_recursion_add_no_levels():
     sequential = TORCH.format("container.py(244): Sequential.forward")
     stack = [MAIN, *CALLS, sequential, *CALLS, sequential, *CALLS, TORCH.format("linear.py(134): Linear.forward")]
     (tree,) = flame(sampled({0: [(2, 10, 10, stack), (2, 5, 5, [MAIN, *CALLS])]})).trees
@@ -81,7 +81,7 @@ def test_what_calls_modules_and_functions_that_call_themselves_are_no_levels():
     assert [node.origin for node in tree.nodes] == ["job", "torch", "torch", "torch"]
 
 
-def test_time_on_a_cpu_is_unknown_where_a_sample_does_not_tell():
+def test_cpu_time_is_unknown_if_any_sample_lacks_it():
     (tree,) = flame(sampled({0: [(2, 10, 10, [MAIN]), (2, 10, None, [MAIN])]})).trees
     assert (tree.cpu_us, tree.nodes[0].cpu_us) == (None, None)
 
@@ -90,24 +90,24 @@ def test_small_functions_of_one_caller_are_joined():
     rows = [(2, 4, 4, [MAIN, f"a.py(1): small{number}"]) for number in range(5)]
     rows += [(2, 1, 1, [FORWARD.format(1), "a.py(1): tiny"]), (2, 979, 0, [FORWARD.format(1)])]
     (tree,) = flame(sampled({0: rows})).trees
-    # What is joined and still below the bound is left out.
+    # Joined functions that are still below the bound are left out.
     assert shown(tree) == {"forward": 980, "main": 20, "main/5 more": 20}
     assert tree.nodes[2].file == ""
 
 
-def test_a_tree_is_bounded_and_its_callers_stay(monkeypatch):
+def test_a_tree_is_bounded_and_retains_callers(monkeypatch):
     monkeypatch.setattr(module, "MAX_NODES", 10)
     rows = [(2, 10 + width, 5, [MAIN, *(f"a.py(1): f{width}_{depth}" for depth in range(5))]) for width in range(20)]
     (tree,) = flame(sampled({0: rows})).trees
     own = [node for node in tree.nodes if node.file]
     assert 5 <= len(own) <= 10
     assert shown(tree)["main"] == sum(range(10, 30))
-    for place, node in enumerate(tree.nodes):
-        callees = sum(one.us for one in tree.nodes if one.parent == place)
+    for index, node in enumerate(tree.nodes):
+        callees = sum(one.us for one in tree.nodes if one.parent == index)
         assert callees <= node.us
 
 
-def test_all_ranks_come_first_then_those_that_differ_most():
+def test_the_tree_of_all_ranks_precedes_the_most_different_ranks():
     usual, other = [(2, 100, 100, [MAIN])], [(2, 50, 50, [MAIN]), (2, 50, 0, [MAIN, "slow.py(1): wait"])]
     found = flame(sampled({**dict.fromkeys(range(12), usual), 12: other}))
     assert [tree.rank for tree in found.trees] == [None, 0, 1, 2, 3, 12]
@@ -116,7 +116,7 @@ def test_all_ranks_come_first_then_those_that_differ_most():
     assert shown(found.trees[-1]) == {"main": 100, "main/wait": 50}
 
 
-def test_stacks_for_other_tools():
+def test_collapsed_stacks():
     rows = [
         (2, 30, 30, [MAIN, FORWARD.format(3)]),
         (2, 10, 0, [MAIN, FORWARD.format(3)]),

@@ -1,4 +1,4 @@
-"""Where the training thread was seen: within stretches of time, in calls of a library, and behind a moment."""
+"""Sampled source locations of the training thread: within intervals, in library calls, and after a point in time."""
 
 import re
 
@@ -21,9 +21,9 @@ WAIT = "python3.11/site-packages/torch/distributed/distributed_c10d.py(4287): al
 CALLED = re.compile(r"distributed_c10d\.py\(\d+\): \w+(\n|$)")
 
 
-def run(*looks: tuple[float, str]) -> Run:
+def run(*sampled_at: tuple[float, str]) -> Run:
     """Samples (ms, stack) of 10 ms each, in a run of ten steps of 100 ms."""
-    rows = [(round(at * MS), 10 * MS, MS, 1, stack) for at, stack in looks]
+    rows = [(round(at * MS), 10 * MS, MS, 1, stack) for at, stack in sampled_at]
     samples = table(dict(zip(SAMPLES.names, zip(*rows, strict=True), strict=True)) if rows else {}, SAMPLES)
     steps = step_table([100] * 10)
     return Run(meta(1), lambda name, rank: {"steps": steps, "samples": samples}.get(name, table({}, EVENTS)))
@@ -33,37 +33,42 @@ def spans(*ms: tuple[float, float]) -> np.ndarray:
     return np.array([(begin * MS, end * MS) for begin, end in ms], np.int64).reshape(-1, 2)
 
 
-def test_the_function_with_most_samples_is_named_by_its_most_frequent_line():
-    looks = [(105, MAIN), (115, f"{MAIN}\n{LOADER}\n{READ}"), (125, f"{MAIN}\n{DECODE}"), (135, f"{MAIN}\n{DECODE}")]
-    seen = seen_within(JobSamples(JobSteps(run(*looks))), 0, spans((130, 140), (100, 128)))
+def test_the_most_sampled_function_has_its_most_frequent_line():
+    sampled_at = [
+        (105, MAIN),
+        (115, f"{MAIN}\n{LOADER}\n{READ}"),
+        (125, f"{MAIN}\n{DECODE}"),
+        (135, f"{MAIN}\n{DECODE}"),
+    ]
+    seen = seen_within(JobSamples(JobSteps(run(*sampled_at))), 0, spans((130, 140), (100, 128)))
     assert seen is not None
     assert (seen.location.frame, seen.share) == (DECODE, 0.75)
     assert seen.text == DECODE
 
 
-def test_what_the_job_called_stands_beside_its_own_line():
+def test_the_callee_follows_the_line_of_the_job():
     seen = seen_within(JobSamples(JobSteps(run((105, f"{MAIN}\n{LOADER}")))), 0, spans((100, 110)))
     assert seen is not None
     assert seen.text == f"{MAIN}, calling {LOADER}"
 
 
 @pytest.mark.parametrize(
-    ("looks", "where"),
+    ("sampled_at", "where"),
     [
         ([], spans((0, 100))),
         ([(105, MAIN)], spans()),
         ([(105, MAIN)], spans((0, 100), (106, 200))),
         ([(101, MAIN), (102, READ), (103, "other.py(1): f")], spans((100, 110))),
     ],
-    ids=["no samples", "no spans", "beside the spans", "no function has most"],
+    ids=["no samples", "no spans", "outside the spans", "no function has most"],
 )
-def test_nothing_is_named_where_nothing_tells(looks, where):
-    assert seen_within(JobSamples(JobSteps(run(*looks))), 0, where) is None
+def test_no_location_without_a_dominant_function(sampled_at, where):
+    assert seen_within(JobSamples(JobSteps(run(*sampled_at))), 0, where) is None
 
 
-def test_calls_of_a_library_are_told_by_the_line_that_made_them():
-    looks = [(at, f"{MAIN}\n{WAIT}") for at in (110, 210, 310)] + [(410, f"{MAIN}\n{READ}")]
-    found = seen_calling(JobSamples(JobSteps(run(*looks))), 0, CALLED)
+def test_library_calls_have_the_line_of_their_caller():
+    sampled_at = [(at, f"{MAIN}\n{WAIT}") for at in (110, 210, 310)] + [(410, f"{MAIN}\n{READ}")]
+    found = seen_calling(JobSamples(JobSteps(run(*sampled_at))), 0, CALLED)
     assert found is not None
     seen, took_ns = found
     assert seen.location.frame == MAIN
@@ -83,13 +88,13 @@ def test_calls_in_slow_steps_do_not_count():
     )
 
 
-def test_the_line_behind_a_moment_and_how_close_it_was_seen():
-    looks = run((110, MAIN), (150, f"{MAIN}\n{READ}"))
+def test_the_next_sampled_line_and_whether_it_is_close():
+    recorded = run((110, MAIN), (150, f"{MAIN}\n{READ}"))
     moments = np.array([109.5 * MS, 120 * MS, 200 * MS], np.int64)
-    assert RankSamples(looks, 0).frames_behind(moments) == [(MAIN, True), (READ, False), ("", False)]
+    assert RankSamples(recorded, 0).frames_behind(moments) == [(MAIN, True), (READ, False), ("", False)]
 
 
-def test_how_much_of_a_stretch_garbage_was_collected():
+def test_garbage_collection_time_within_intervals():
     begin = np.array([100, 200, 300], np.int64)
     columns = {"kind": ["stage"] * 3, "name": [GARBAGE_COLLECTION] * 3, "worker": [-1] * 3}
     stages = table(columns | {"start_ns": begin, "end_ns": begin + 10}, STAGES)

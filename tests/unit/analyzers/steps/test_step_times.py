@@ -1,4 +1,4 @@
-"""The steps over the run: what each was, how many stand for all, and which findings name some."""
+"""Step times over the run: roles of steps, the steps that represent others, and findings that name steps."""
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ def by_step(series):
     return dict(zip(series.step, series.us, strict=True))
 
 
-def test_each_step_is_drawn_once_as_what_it_was():
+def test_each_step_has_exactly_one_role():
     phases = ["plain", "plain", "warmup", "timed", "timed", "export", "stack", "plain"]
     times = step_times(RecordedJob(step_runs.run(step_table(range(1, 9), phase=phases))))
     assert {role: series.step for role, series in times.series.items()} == {
@@ -30,33 +30,33 @@ def test_each_step_is_drawn_once_as_what_it_was():
         "beside": (0, 2, 5),
     }
     assert by_step(times.series["timed"]) == {3: 4_000, 4: 5_000}
-    # Each step begins where those before it end.
+    # Each step starts at the end of the previous one.
     assert times.series["plain"].at_s == (0.001, 0.028)
     assert (times.steps, times.plain, times.stretch, times.span_s) == (8, 2, 1, 0.036)
 
 
-def test_a_step_of_the_job_is_plain_where_it_is_on_every_rank():
+def test_a_step_is_plain_only_if_it_is_plain_on_every_rank():
     other = ["plain", "plain", "export", "plain"]
     times = step_times(RecordedJob(step_runs.run(step_table([1] * 4), step_table([1] * 4, phase=other))))
     assert (times.series["plain"].step, times.series["beside"].step) == ((1, 3), (0, 2))
 
 
-def test_the_jobs_step_lasts_until_the_last_rank_ends_it():
+def test_a_step_ends_with_the_last_rank():
     times = step_times(RecordedJob(step_runs.run(step_table([10, 10, 10]), step_table([10, 30, 10]))))
     assert by_step(times.series["plain"]) == {1: 30_000, 2: 10_000}
 
 
-def test_mean_and_median_are_of_plain_steps_without_the_first():
+def test_mean_and_median_cover_plain_steps_without_the_first():
     phases = ["plain"] * 5 + ["timed"]
     times = step_times(RecordedJob(step_runs.run(step_table([500, 10, 10, 10, 30, 900], phase=phases))))
     assert (times.mean_us, times.median_us) == (15_000, 10_000)
 
 
-def test_without_plain_steps_there_is_nothing_to_show():
+def test_without_plain_steps_there_is_no_result():
     assert step_times(RecordedJob(step_runs.run(step_table([10] * 20, phase="timed")))) is None
 
 
-def test_of_many_steps_the_shortest_and_the_longest_of_each_stretch_stand_for_all():
+def test_the_shortest_and_longest_of_each_stretch_represent_many_steps():
     took = np.random.default_rng(0).uniform(10, 20, 60_000).round(3)
     took[12_345], took[54_321] = 3, 44
     times = step_times(RecordedJob(step_runs.run(step_table(took))))
@@ -80,7 +80,7 @@ def test_a_single_step_of_a_stretch_is_drawn_once():
     assert times.series["timed"].step == (30_000,)
 
 
-def test_what_takes_very_long_is_above_the_axis_and_counted():
+def test_very_long_steps_are_counted_above_the_axis():
     took = [10.0] * 200
     took[50] = 1_000
     times = step_times(RecordedJob(step_runs.run(step_table(took))))
@@ -88,12 +88,12 @@ def test_what_takes_very_long_is_above_the_axis_and_counted():
     assert (times.above, times.longest_us) == (1, 1_000_000)
 
 
-def test_the_axis_reaches_no_further_than_the_steps():
+def test_the_axis_ends_just_above_the_longest_step():
     times = step_times(RecordedJob(step_runs.run(step_table([10, 10.5, 11]))))
     assert (times.top_us, times.above) == (1.05 * 11_000, 0)
 
 
-def test_steps_that_come_again_and_again_are_marked_by_their_finding():
+def test_recurring_slow_steps_are_marked_by_their_finding():
     run = step_runs.run(step_table([100.0 if n % 5 else 300.0 for n in range(60)]))
     findings = diagnose(run).findings
     (mark,) = step_times(RecordedJob(run), findings).marks
@@ -103,14 +103,14 @@ def test_steps_that_come_again_and_again_are_marked_by_their_finding():
     assert step_times(RecordedJob(run), findings).above == 0
 
 
-def test_steps_that_evidence_tells_apart_are_marked():
+def test_steps_named_in_evidence_are_marked():
     first = reportcase.findings()[0]
     evidence = {
         "took": msgspec.convert({"value": {"7": 1, "9": 1, "99": 1}, "by": "step"}, type(first.evidence["prefetch"]))
     }
     slow = msgspec.structs.replace(first, id="ESP804", evidence=evidence)
     (mark,) = step_times(RecordedJob(step_runs.run(step_table([10] * 20))), [slow, first]).marks
-    # Of step 99 the run has nothing.
+    # The run has no step 99.
     assert (mark.id, mark.steps.step) == ("ESP804", (7, 9))
 
 
@@ -129,7 +129,7 @@ def test_windows_are_named_unless_there_are_too_many(count):
     assert times.windows == (windows if count == 2 else ())
 
 
-def test_a_pass_of_several_steps_begins_with_the_one_that_takes_its_first_batch():
+def test_a_pass_starts_with_the_step_of_its_first_batch():
     ends = [EPOCH_NS + at * NS_PER_MS for at in (5, 45, 55, 65, 75, 76, 85, 105, 95)]
     columns = {
         "kind": ["next"] * 8 + ["fetch"],
@@ -143,7 +143,7 @@ def test_a_pass_of_several_steps_begins_with_the_one_that_takes_its_first_batch(
     assert (times.passes, times.pass_count) == ((5, 8), 2)
 
 
-def test_a_pass_that_began_before_the_first_step_is_the_first():
+def test_a_pass_started_before_the_first_step_is_the_first():
     steps = step_table([100] * 9, start_ns=1_000 * NS_PER_MS, first=1)
     begins = [950, 1_050, 1_150, 1_250, 1_350, 1_450, 1_550, 1_650, 1_750]
     passes = [0, 0, 0, 1, 1, 1, 2, 2, 2]

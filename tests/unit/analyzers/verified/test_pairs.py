@@ -1,4 +1,4 @@
-"""What pairs of steps say of a promise."""
+"""Verdicts on promises from pairs of runs."""
 
 import numpy as np
 import pytest
@@ -9,39 +9,39 @@ from esprof.analyzers.verified.sides import Side
 from tests.cases.ledger import GLOO, promised
 
 
-def test_a_promise_is_a_share_of_the_step_as_it_is_now():
-    """Recorded at 200 µs under the profiler; the job now takes 100: a quarter off, and the interval as wide."""
+def test_a_promise_is_relative_to_the_present_step():
+    """Recorded with steps of 200 µs, the job now takes 100 µs: the saving of a quarter and its interval are scaled."""
     predicted = Pairs([99, 101], [80, 80]).predicted(promised("bucket_mb=4"))
     assert (predicted.us, predicted.low_us, predicted.high_us) == pytest.approx((75, 70, 80))
 
 
-def test_the_error_is_one_of_the_step_observed():
+def test_the_error_is_relative_to_the_observed_step():
     outcome = Pairs([100, 100], [60, 60]).outcome(promised("bucket_mb=4"), "verify")
     assert outcome.error_pct == pytest.approx(25)
     assert not outcome.held
 
 
 @pytest.mark.parametrize(("after", "held"), [(69.9, False), (70, True), (75, True), (80, True), (80.1, False)])
-def test_an_interval_holds_what_lies_in_it(after, held):
+def test_a_promise_holds_if_the_step_is_in_its_interval(after, held):
     assert Pairs([100], [after]).outcome(promised("bucket_mb=4"), "verify").held is held
 
 
-def test_what_slows_both_sides_of_a_pair_widens_no_interval():
-    """Each pair meets another machine, up to twice as slow; the change takes a tenth off in all of them."""
+def test_slowdowns_common_to_a_pair_do_not_widen_the_interval():
+    """Each pair runs on a machine of different speed; the change saves a tenth on all of them."""
     before = np.array([100.0, 200.0, 150.0])
     pairs = Pairs(before.tolist(), (0.9 * before).tolist())
     assert pairs.observed.high_us - pairs.observed.low_us == pytest.approx(0, abs=1e-9)
     assert pairs.before.high_us - pairs.before.low_us > 100
 
 
-def test_the_interval_of_the_step_observed_is_students():
+def test_the_interval_of_the_observed_step_is_students_t():
     pairs = Pairs([100, 100, 100], [89, 90, 91])
     # s = 1, n = 3: 4.30 / sqrt(3).
     assert (pairs.observed.us, pairs.observed.high_us - 90) == pytest.approx((90, 2.483), abs=1e-3)
 
 
-def test_intervals_hold_as_often_as_they_say():
-    """Three pairs with noise of their own, and much more that both sides share: the ratio is known, as often as promised."""
+def test_intervals_have_their_nominal_coverage():
+    """Three pairs with independent noise, and much more noise common to both sides, which the ratio cancels."""
     rng, held = np.random.default_rng(0), 0
     for _ in range(400):
         shared = 100 * np.exp(0.2 * rng.standard_normal(3))
@@ -65,24 +65,24 @@ def test_pairs_have_two_sides(before, after):
 
 def judged(after, promise, max_error_pct=5.0, wait_us=None):
     before = Side(step_us=100.0, cpu_wait_us=0.0)
-    turns = [Pair(before=before, after=Side(step_us=us, cpu_wait_us=wait_us)) for us in after]
-    return verified("bucket_mb=4", GLOO, turns, (), promise, steps=40, max_error_pct=max_error_pct)
+    pairs = [Pair(before=before, after=Side(step_us=us, cpu_wait_us=wait_us)) for us in after]
+    return verified("bucket_mb=4", GLOO, pairs, (), promise, steps=40, max_error_pct=max_error_pct)
 
 
 @pytest.mark.parametrize(
     ("after", "verdict"), [([76.0, 76.0], "held"), ([81.0, 81.0], "missed"), ([69.0, 69.0], "missed")]
 )
-def test_a_verdict(after, verdict):
+def test_verdicts(after, verdict):
     assert judged(after, promised("bucket_mb=4")).verdict == verdict
 
 
-def test_what_is_outside_the_interval_may_still_be_close():
+def test_a_step_outside_the_interval_may_be_close():
     promise = promised("bucket_mb=4", saving_us=(49, 51))
     assert judged([77.0, 77.0], promise).verdict == "close"
     assert judged([77.0, 77.0], promise, max_error_pct=1).verdict == "missed"
 
 
-def test_without_a_promise_there_is_nothing_to_miss():
+def test_without_a_promise_the_verdict_is_measured():
     judgement = judged([150.0, 150.0], None)
     assert (judgement.verdict, judgement.predicted, judgement.error_pct) == ("measured", None, None)
 
@@ -96,12 +96,12 @@ def test_without_a_promise_there_is_nothing_to_miss():
         ([75.0, 75.0], 190.0, ["drifted"]),  # 100 µs now.
     ],
 )
-def test_what_weakens_an_answer_is_said(after, unprofiled_us, codes):
+def test_weaknesses_of_a_result_are_warnings(after, unprofiled_us, codes):
     judgement = judged(after, promised("bucket_mb=4", unprofiled_step_us=unprofiled_us))
     assert [warning.code for warning in judgement.warnings] == codes
 
 
-def test_waiting_for_a_cpu_is_said():
+def test_waiting_for_a_cpu_is_a_warning():
     judgement = judged([75.0, 75.0], promised("bucket_mb=4"), wait_us=15.0)
     (warning,) = judgement.warnings
     assert (warning.code, "0 to 20 % of a step" in warning.message) == ("cpu-wait", True)

@@ -1,4 +1,4 @@
-"""Whether knobs took, by what was read back, and what a step takes."""
+"""Knobs as read back, and mean steps."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from esprof.run.schema import STEPS, table
 
 
 def run_of(*values, name="bucket_mb", reason="", paced_by="optimizer", steps_ms=(), device="cpu"):
-    """A run whose ranks read the knob back as these values, and whose steps, from the second on, take so long."""
+    """A run in which the ranks read the knob back as `values`; steps from the second on take `steps_ms`."""
     ranks = tuple(
         RankMeta(
             rank=rank,
@@ -32,18 +32,18 @@ def run_of(*values, name="bucket_mb", reason="", paced_by="optimizer", steps_ms=
     return Run(RunMeta(world_size=len(values), ranks=ranks), lambda name, rank: tables.get(name))
 
 
-def test_a_knob_that_took():
+def test_a_changed_knob_is_read_back():
     assert read_back({"bucket_mb": "4"}, run_of("25", "25"), run_of("4", "4")) == (
         KnobValue(name="bucket_mb", before="25", after="4"),
     )
 
 
-def test_a_knob_that_the_job_had_nowhere_before():
+def test_a_knob_may_be_absent_before_the_change():
     """A loader with workers has a prefetch; one without has none."""
     assert read_back({"bucket_mb": "4"}, run_of(None), run_of("4"))[0].before == "nothing"
 
 
-def test_ranks_that_have_nothing_to_set_do_not_count():
+def test_ranks_without_the_knob_do_not_count():
     (knob,) = read_back({"bucket_mb": "4"}, run_of("25", None), run_of("4", None))
     assert knob.after == "4"
 
@@ -60,33 +60,33 @@ def test_ranks_that_have_nothing_to_set_do_not_count():
         (("25", "25"), ("1, 4", "1, 4"), "was set to 4"),
     ],
 )
-def test_a_knob_that_did_not_take_is_no_answer(before, after, said):
+def test_an_unchanged_knob_is_an_error(before, after, said):
     with pytest.raises(KnobNotSet, match=said):
         read_back({"bucket_mb": "4"}, run_of(*before), run_of(*after))
 
 
-def test_the_reason_is_told_that_the_job_gave():
+def test_the_error_includes_the_reason_from_the_job():
     with pytest.raises(KnobNotSet, match="a hook of its own"):
         read_back({"bucket_mb": "4"}, run_of("25"), run_of("25", reason="a hook of its own"))
 
 
-def test_steps_that_other_things_tell_are_not_compared():
+def test_steps_with_different_delimiters_are_not_comparable():
     with pytest.raises(MismatchError, match=r"optimizer.*module"):
         read_back({"bucket_mb": "4"}, run_of("25"), run_of("4", paced_by="module"))
 
 
-def test_a_job_of_another_setting_is_not_what_was_promised():
+def test_a_promise_does_not_apply_to_another_setting():
     with pytest.raises(MismatchError, match="world size: 1 as recorded, 2 now"):
         refuse_other_job(run_of("25"), run_of("25", "25"))
 
 
-def test_the_mean_is_of_the_steps_that_count():
+def test_the_mean_covers_only_the_selected_steps():
     run = run_of("4", steps_ms=[100, 100, 10, 12, 14, 10, 14, 1000])
-    # Steps 2 to 9; those from 4 on count.
+    # Steps 2 to 9, of which those from 4 on count.
     assert side(run, skip=3, steps=5).step_us == pytest.approx(12_000)
     assert side(run, skip=3, steps=0).step_us == pytest.approx(1_060_000 / 6)
 
 
-def test_too_few_steps_have_no_mean():
+def test_too_few_steps_are_an_error():
     with pytest.raises(MismatchError, match="4 steps after the first 3"):
         side(run_of("4", steps_ms=[10] * 6), skip=3, steps=40)

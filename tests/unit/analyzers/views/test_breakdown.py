@@ -1,4 +1,4 @@
-"""The breakdown is a partition: against a reference that looks at every instant, and on graphs by hand."""
+"""The breakdown is a partition: compared with a reference that examines every instant, and on synthetic graphs."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambd
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(INTERVALS, min_size=1, max_size=4), st.integers(0, 30), st.integers(1, 30), st.integers(0, 5))
-def test_each_instant_goes_to_the_first_layer_that_covers_it(layers, begin, length, gap):
+def test_each_instant_belongs_to_the_first_layer_that_covers_it(layers, begin, length, gap):
     spans = np.array([[begin, begin + length], [begin + length + gap, begin + 2 * length + gap]])
     arrays = [np.array(layer, np.int64).reshape(-1, 2) for layer in layers]
     expected = np.zeros((2, len(layers) + 1), np.int64)
@@ -42,7 +42,7 @@ def test_a_cpu_job_waits_for_its_late_peer():
     }  # fmt: skip
 
 
-def test_a_gpu_that_waits_in_nccl_does_not_compute():
+def test_waiting_in_nccl_is_not_compute():
     parts = parts_of(run_of(nccl_ranks()))
     assert parts[0]["wait"] == pytest.approx(300)
     assert parts[1]["wait"] == 0
@@ -50,18 +50,18 @@ def test_a_gpu_that_waits_in_nccl_does_not_compute():
 
 
 @pytest.mark.parametrize("worker", [True, False])
-def test_a_stall_is_the_time_in_the_loader(worker):
+def test_an_input_stall_is_the_time_in_the_loader(worker):
     rows = [step(1, 0, 50_000), load_call(0, 30_000, worker=worker), op("train", 30_000, 20_000)]
     assert parts_of(run_of({0: rows}))[0]["input_stall"] == 30_000
 
 
-def test_the_parts_sum_to_the_step_exactly_as_shown():
+def test_the_shares_sum_exactly_to_the_step():
     for run in (run_of({0: ddp_rank(0.0123), 1: ddp_rank(slow=3.14159)}), run_of(nccl_ranks(33.333))):
         for part in breakdown(Replayed.of(run)):
             assert round(sum(getattr(part, name) for name in PARTS), 3) == part.step_us
 
 
-def test_a_copy_that_nothing_computes_beside_is_no_compute():
+def test_a_copy_without_concurrent_compute_is_not_compute():
     rows = [
         step(1, 0, 1_000),
         op("aten::copy_", 0, 60),
@@ -76,8 +76,8 @@ def test_a_copy_that_nothing_computes_beside_is_no_compute():
 
 
 @pytest.mark.parametrize(("computes", "overlap"), [(0, 0), (20, 40), (50, 100)])
-def test_the_overlap_is_the_share_of_transfers_beside_which_the_device_computes(computes, overlap):
-    ranks = nccl_ranks()  # The transfer of 50 µs begins when rank 1 comes, at 410 µs.
+def test_overlap_is_the_share_of_communication_with_concurrent_compute(computes, overlap):
+    ranks = nccl_ranks()  # The collective of 50 µs starts when rank 1 arrives, at 410 µs.
     if computes:
         for rows in ranks.values():
             rows += launched("gemm", 60, 410, computes, 7, stream=7)

@@ -1,4 +1,4 @@
-"""By which peak a kernel is judged: how it multiplies, and what its device can do."""
+"""The peak for a kernel, from its precision and its device."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from esprof.analyzers.views.device_peaks import peak_of, precision_of
         ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n", None),
     ],
 )
-def test_names_of_kernels_tell_their_precision(name, precision):
+def test_kernel_names_indicate_their_precision(name, precision):
     assert precision_of(name) == precision
 
 
@@ -35,6 +35,6 @@ def test_names_of_kernels_tell_their_precision(name, precision):
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None), ("NVIDIA A40-48Q", None),
     ],
 )  # fmt: skip
-def test_peaks_are_those_of_the_device(device, half):
+def test_peaks_depend_on_the_device(device, half):
     peak = peak_of(device)
     assert (None if peak is None else peak.rates["16 bits"]) == half

@@ -1,4 +1,4 @@
-"""The figures of what was measured, worked by hand: rates, bus bandwidth, peaks, what goes on beside a backward pass."""
+"""Figures of synthetic probes: rates, bus bandwidth, peaks, and overlap with a backward pass."""
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ def alone(kind, name, took_ns, *, rank=0, unit="bytes", sizes=(MIB, 4 * MIB), **
     return Sweep(kind=kind, name=name, unit=unit, ranks=(rank,), device="cuda", points=found, **more)
 
 
-def test_a_rate_is_that_of_the_largest_size():
+def test_the_rate_is_measured_at_the_largest_size():
     answer = probed(probes(link(0, 10.0)))
     found = curve(answer, "collective", "all_reduce")
     assert found.rate == pytest.approx(1e9 / 10)
@@ -32,7 +32,7 @@ def test_a_rate_is_that_of_the_largest_size():
 @pytest.mark.parametrize(
     ("name", "factor"), [("all_gather", 0.5), ("all_to_all", 0.5), ("broadcast", 1), ("send_recv", 1)]
 )
-def test_links_carry_a_part_of_what_a_collective_moves(name, factor):
+def test_bus_bandwidth_is_a_fraction_of_the_rate(name, factor):
     found = curve(probed(probes(link(0, 10.0, name=name))), "collective", name)
     assert found.bus_bytes_per_s == pytest.approx(found.rate * factor)
 
@@ -40,36 +40,36 @@ def test_links_carry_a_part_of_what_a_collective_moves(name, factor):
 @pytest.mark.parametrize(
     ("device", "peak"), [("NVIDIA A100-SXM4-80GB", 50.0), ("NVIDIA Unheard-of", None), (None, None)]
 )
-def test_products_are_compared_with_the_data_sheet_where_there_is_one(device, peak):
+def test_matrix_products_are_compared_with_a_known_data_sheet(device, peak):
     product = alone("matmul", "bfloat16", lambda flop: flop / 156e12 * 1e9, unit="flop", sizes=(10**12, 10**13))
     known = msgspec.structs.replace(probes(product), conditions=(Condition(rank=0, device=device),))
     assert curve(probed(known), "matmul", "bfloat16").peak_pct == peak
 
 
-def test_work_beside_transfers_is_told_with_what_it_loses():
+def test_compute_overlapping_communication_reports_both_slowdowns():
     found = probed(probes(link(0, 20.0), *slowing(20.0, 5.0)))
-    beside = next(one for one in found.beside if one.size == MIB and one.rank == 0)
-    assert beside.what == "all_reduce"
-    assert beside.longer_pct == pytest.approx(0, abs=0.1)
-    assert beside.pass_longer_pct == pytest.approx(100 / 3, abs=0.1)
-    assert beside.lost_us_per_mib == pytest.approx(5 * MIB / 1e3, rel=1e-2)
+    overlap = next(one for one in found.beside if one.size == MIB and one.rank == 0)
+    assert overlap.what == "all_reduce"
+    assert overlap.longer_pct == pytest.approx(0, abs=0.1)
+    assert overlap.pass_longer_pct == pytest.approx(100 / 3, abs=0.1)
+    assert overlap.lost_us_per_mib == pytest.approx(5 * MIB / 1e3, rel=1e-2)
     assert {one.kind for one in found.curves} == {"collective"}
 
 
-def test_two_at_once_are_held_against_one():
+def test_two_concurrent_collectives_are_compared_with_one():
     single = link(0, 10.0)
     pair = msgspec.structs.replace(link(0, 20.0), beside="itself")
     (both,) = probed(probes(single, pair)).two_at_once
     assert both.times_one == pytest.approx(2)
 
 
-def test_of_ranks_that_measured_the_same_the_slowest_is_shown():
+def test_the_slowest_of_equal_measurements_is_shown():
     sweeps = [alone("copy", "memory", lambda size, rank=rank: size * (1 + rank), rank=rank) for rank in (0, 1, 2)]
     ((slowest, count),) = slowest_of_alike(probed(probes(*sweeps)).curves)
     assert (slowest.ranks, count) == ((2,), 3)
 
 
-def test_a_table_holds_all_of_it_and_escapes_foreign_names():
+def test_the_table_is_complete_and_escapes_foreign_names():
     hostile = "\x1b[31m[bold]::error::"
     whole = msgspec.structs.replace(
         probes(link(0, 10.0), alone("encode", hostile, lambda size: size), *slowing(10.0, 1.0)),
@@ -84,7 +84,7 @@ def test_a_table_holds_all_of_it_and_escapes_foreign_names():
     assert "1 curve cut short" in text
 
 
-def test_a_point_of_one_repeat_is_enough():
+def test_a_point_with_one_repeat_is_summarized():
     single = Sweep(
         kind="launch",
         name="operation",

@@ -69,7 +69,7 @@ def mix_of(drawn, **more):
 @pytest.mark.parametrize("objective", OPTIMA)
 @thorough()
 @given(drawn=jobs)
-def test_every_answer_is_proven_and_merging_changes_none(objective, drawn):
+def test_every_decision_is_proven_and_unchanged_by_merging(objective, drawn):
     mix = mix_of([*drawn, *drawn])  # Each job twice: they are merged.
     advice = advise(mix, objective)
     apart = pose(mix, objective, merged=False)
@@ -98,7 +98,7 @@ def decisions(mix):
 
 @thorough()
 @given(drawn=jobs)
-def test_no_decision_in_whole_numbers_is_better(drawn):
+def test_the_decision_in_integers_is_optimal(drawn):
     mix = mix_of(drawn)
     assert advise(mix, "throughput", one_type=True).value == pytest.approx(max(map(sum, decisions(mix))))
     longest = [
@@ -111,7 +111,7 @@ def test_no_decision_in_whole_numbers_is_better(drawn):
         assert advise(mix, "makespan", one_type=True).value == pytest.approx(min(longest))
 
 
-def test_the_cheapest_way_keeps_deadlines():
+def test_the_cheapest_decision_meets_deadlines():
     # 3,600 steps: an hour on A at 10, or two hours on B at 3.
     rates = {"A": 1.0, "B": 0.5}
     prices = {"A": 10.0, "B": 3.0}
@@ -123,14 +123,14 @@ def test_the_cheapest_way_keeps_deadlines():
     check(advice)
 
 
-def test_deadlines_that_cannot_be_kept_together_are_an_error():
+def test_conflicting_deadlines_are_an_error():
     each = job("x", {"A": 1.0}, steps=3600.0, deadline_s=5400.0)
     mix = Mix(cluster={"A": 1}, jobs=(each, msgspec.structs.replace(each, id="y")))
     with pytest.raises(Infeasible):
         advise(mix, "cost", {"A": 1.0})
 
 
-def test_two_deadlines_are_two_stretches():
+def test_two_deadlines_make_two_intervals():
     soon = job("soon", {"A": 1.0}, steps=3600.0, deadline_s=3600.0)
     late = job("late", {"A": 1.0}, steps=3600.0, deadline_s=7200.0)
     advice = advise(Mix(cluster={"A": 1}, jobs=(soon, late)), "cost", {"A": 1.0})
@@ -138,7 +138,7 @@ def test_two_deadlines_are_two_stretches():
     check(advice)
 
 
-def test_jobs_that_lose_little_share_a_device():
+def test_jobs_with_little_interference_share_a_device():
     shared = Together(with_="w", throughput_steps_per_s={"A": (0.9, 0.9)})
     one = job("a", {"A": 1.0}, workload="w", together=(shared,))
     mix = Mix(cluster={"A": 1}, jobs=(one, msgspec.structs.replace(one, id="b")))
@@ -148,7 +148,7 @@ def test_jobs_that_lose_little_share_a_device():
     assert check(advice).gap < 1e-7
 
 
-def test_advice_that_was_changed_does_not_hold():
+def test_modified_advice_is_rejected():
     mix = mix_of([({"A": 5.0, "B": 1.0}, 1, 1.0, 100.0), ({"A": 2.0, "B": 2.0}, 2, 2.0, 10.0)])
     advice = advise(mix, "makespan")
     first = advice.decision[0]
@@ -183,7 +183,7 @@ def test_advice_that_was_changed_does_not_hold():
         ("jobs: {", "jobs.yaml"),
     ],
 )
-def test_impossible_jobs_are_refused_with_the_reason(tmp_path, text, says):
+def test_impossible_jobs_are_rejected_with_a_reason(tmp_path, text, says):
     path = tmp_path / "jobs.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
@@ -191,7 +191,7 @@ def test_impossible_jobs_are_refused_with_the_reason(tmp_path, text, says):
     assert says in str(refused.value)
 
 
-def test_gavels_throughputs_fill_in_what_jobs_lack(tmp_path):
+def test_missing_throughputs_come_from_gavel(tmp_path):
     path, table = tmp_path / "jobs.yaml", tmp_path / "throughputs.json"
     path.write_text(
         "jobs: [{id: a, workload: W, scale_factor: 2}, {id: b, workload: V, throughput_steps_per_s: {A: 1}}]"
@@ -207,7 +207,7 @@ def test_gavels_throughputs_fill_in_what_jobs_lack(tmp_path):
         read_mix(path, {"A": 2}, lambda jobs: with_throughputs(jobs, table))
 
 
-def test_what_the_objective_needs_is_asked_for(tmp_path):
+def test_missing_inputs_of_an_objective_are_named(tmp_path):
     path = tmp_path / "jobs.yaml"
     path.write_text("jobs: [{id: a, throughput_steps_per_s: {A: 1}}]")
     with pytest.raises(UsageError, match="names no devices"):

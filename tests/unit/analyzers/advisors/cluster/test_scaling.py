@@ -16,7 +16,7 @@ choices = st.lists(
 
 @thorough(500)
 @given(st.lists(choices, min_size=1, max_size=4), st.integers(0, 9))
-def test_no_sizes_are_worth_more(jobs, devices):
+def test_the_sizes_are_optimal(jobs, devices):
     worths = [
         (sum(one.value for one in picked), -sum(one.devices for one in picked))
         for picked in itertools.product(*jobs)

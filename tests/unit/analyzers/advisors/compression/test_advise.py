@@ -1,4 +1,4 @@
-"""Advice on compression for a job made by hand: four buckets of 1 MiB, each 20 ms on the link, a gradient every 10 ms."""
+"""Advice on compression for a synthetic job: four buckets of 1 MiB, each 20 ms on the link, a gradient every 10 ms."""
 
 import pytest
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ def advised(*sweeps, buckets=(1, 1, 1, 1), steps_like=run_with):
     return recommend_compression(run, CAREFUL)
 
 
-def test_a_cheap_codec_is_advised_where_buckets_wait():
+def test_a_cheap_codec_is_advised_for_waiting_buckets():
     advice = advised(exchange("half", 0.5, 3, sent=MIB // 2), exchange("slow", 30, 50))
     codecs = [one.codec for one in advice.decision]
     assert codecs[-1] == "half"
@@ -38,21 +38,21 @@ def test_a_cheap_codec_is_advised_where_buckets_wait():
     assert advice.plan.parts.compression.changes_bits
 
 
-def test_nothing_is_advised_where_no_codec_helps():
+def test_nothing_is_advised_if_no_codec_helps():
     advice = advised(exchange("slow", 30, 50))
     assert advice.plan is None
     assert {one.codec for one in advice.decision} == {"none"}
     assert advice.value == pytest.approx(advice.baselines["now"])
 
 
-def test_what_loses_too_much_is_left_out():
+def test_a_lossy_codec_is_left_out():
     advice = advised(exchange("lossy", 0.1, 1, vnmse=0.9), exchange("half", 0.5, 10))
     assert "0.9" in advice.left_out["lossy"]
     assert {one.codec for one in advice.decision} == {"half"}
 
 
-def test_what_the_gradient_may_lose_is_shared_out():
-    """Four buckets of the same size: one alone may lose 0.3 of its square for the whole to lose less than 0.1."""
+def test_the_allowed_loss_is_distributed_among_buckets():
+    """Four buckets of equal size: only one may lose 0.3 of its square if the gradient may lose at most 0.1."""
     advice = advised(exchange("lossy", 0.1, 1, vnmse=0.3), exchange("half", 0.5, 10))
     assert sorted(one.codec for one in advice.decision if one.codec != "none").count("lossy") == 1
     assert 0.3 / 4 <= advice.vnmse <= CAREFUL
@@ -62,7 +62,7 @@ def test_what_the_gradient_may_lose_is_shared_out():
 
 
 @pytest.mark.slow
-def test_many_choices_are_searched():
+def test_a_large_number_of_choices_is_searched():
     advice = advised(
         exchange("half", 0.5, 10), exchange("third", 3, 8), exchange("lossy", 0.1, 1, vnmse=0.3), buckets=(1,) * 7
     )
@@ -72,7 +72,7 @@ def test_many_choices_are_searched():
     assert advice.value <= advice.baselines["zero cost"] * (1 + advice.gap_pct / 100) * (1 + 1e-6)
 
 
-def test_it_rests_on_replay(monkeypatch):
+def test_the_advice_is_based_on_replay(monkeypatch):
     before = advised(exchange("half", 0.5, 10)).value
     real = timeline.longest_path.run
 
@@ -84,13 +84,13 @@ def test_it_rests_on_replay(monkeypatch):
     assert advised(exchange("half", 0.5, 10)).value > before + 500
 
 
-def test_a_run_without_a_probe_is_told_what_it_lacks():
+def test_a_run_without_a_probe_is_rejected_with_a_remedy():
     with pytest.raises(EsprofError, match="esprof probe") as raised:
         recommend_compression(run_with((1, 1), (1, 1)), CAREFUL)
     assert "--probe" in raised.value.remedy
 
 
-def test_what_is_drawn():
+def test_drawn_advice():
     drawn = draw_compression(advised(exchange("half", 0.5, 3, sent=MIB // 2), exchange("lossy", 0.1, 1, vnmse=0.9)))
     assert drawn.startswith("A step would take ")
     assert "all choices were replayed; none is shorter" in drawn
@@ -98,9 +98,9 @@ def test_what_is_drawn():
     assert "No change recommended" in draw_compression(advised(exchange("slow", 30, 50)))
 
 
-def test_all_was_tried_only_where_that_holds_for_buckets_of_every_size():
-    """An exchange takes as long for one MiB as for seven, so the recorded bucket stays; it has four choices, and seven
-    buckets of 1 MiB have 4^7: the first alone prove nothing."""
+def test_the_gap_is_exact_only_if_all_choices_of_every_bucket_size_were_tried():
+    """An exchange of 1 MiB takes as long as one of 7 MiB, so the recorded bucket stays. It has four choices, all tried, but
+    seven buckets of 1 MiB have 4^7."""
     sweeps = [one for codec, ms in (("half", 65), ("third", 66), ("fourth", 67)) for one in exchange(codec, 0.5, ms)]
     of_any_size = [replace(one, points=(*one.points, replace(one.points[0], size=7 * MIB))) for one in sweeps]
     advice = advised(of_any_size, buckets=(7,))
@@ -108,9 +108,9 @@ def test_all_was_tried_only_where_that_holds_for_buckets_of_every_size():
     assert (advice.gap_kind, advice.gap_pct > 0) == ("lower_bound", True)
 
 
-def test_no_choice_is_below_the_bound():
-    """Though the work beside transfers gains where a codec takes less of the CPUs' time."""
-    beside = slowing(PER_BYTE, PER_BYTE / 4)
-    advice = advised(exchange("half", 0.5, 25, coding_ms=2, cpu_ms=1), exchange("slow", 30, 50, cpu_ms=9), beside)
+def test_no_choice_is_below_the_lower_bound():
+    """The bound holds although a codec with less CPU time speeds up the concurrent work."""
+    concurrent = slowing(PER_BYTE, PER_BYTE / 4)
+    advice = advised(exchange("half", 0.5, 25, coding_ms=2, cpu_ms=1), exchange("slow", 30, 50, cpu_ms=9), concurrent)
     nothing_sent, *steps = (advice.baselines.pop("no exchange"), advice.value, *advice.baselines.values())
     assert nothing_sent <= advice.baselines["zero cost"] == min(steps)

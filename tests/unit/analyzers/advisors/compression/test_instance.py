@@ -1,4 +1,4 @@
-"""Published instances: their optima, and files that are none."""
+"""Published instances, their optima, and invalid files."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def written(folder, costs=None, **changes):
     return path
 
 
-def test_the_file_may_state_what_it_means(tmp_path):
+def test_fields_of_the_file_override_published_values(tmp_path):
     answer = instance.solve(written(tmp_path), as_shipped=False)
     assert set(answer.choices) <= {0, 2}
     assert answer.choices[1] == 2
@@ -67,7 +67,7 @@ def test_the_file_may_state_what_it_means(tmp_path):
     assert instance.solve(written(tmp_path), as_shipped=True).value_us < answer.value_us
 
 
-def test_the_engine_values_the_answer(tmp_path, monkeypatch):
+def test_the_result_is_replayed(tmp_path, monkeypatch):
     path = written(tmp_path)
     before = instance.solve(path, as_shipped=False).value_us
     real = instance.replay
@@ -98,7 +98,7 @@ def test_invalid_instances_are_rejected_with_a_reason(tmp_path, changes, reason)
         instance.solve(written(tmp_path, **changes), as_shipped=False)
 
 
-def test_costs_must_lie_beside_it(tmp_path):
+def test_the_cost_file_must_be_in_the_same_folder(tmp_path):
     path = written(tmp_path)
     (tmp_path / "compression_costs.json").unlink()
     with pytest.raises(InputError, match="compression_costs"):

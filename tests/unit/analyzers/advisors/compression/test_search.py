@@ -1,4 +1,4 @@
-"""The search for the choice that ends soonest: against every choice, and against what must hold of any."""
+"""The search for the choice that ends soonest, compared with an enumeration of all choices and with invariants."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def timelines(draw, most_buckets=5, most_options=3):
     table = st.lists(row, min_size=buckets, max_size=buckets).map(np.array)
     nothing = np.zeros((buckets, options))
     ready = np.cumsum(draw(st.lists(times, min_size=buckets, max_size=buckets)))
-    # With a host or without, and with work left when a bucket has come or without.
+    # With or without CPU work, and with or without work after a bucket has arrived.
     host, after = (draw(st.one_of(table, st.just(nothing))) for _ in range(2))
     return BucketTimeline(
         Costs(ready, draw(table), host, draw(table), after, float(ready[-1]) + draw(times), nothing, np.inf)
@@ -32,7 +32,7 @@ def timelines(draw, most_buckets=5, most_options=3):
 
 @st.composite
 def with_budgets(draw):
-    """Timelines that may lose as much as one of their choices does, or more."""
+    """Timelines whose allowed loss admits at least one choice."""
     timeline = draw(timelines())
     buckets, options = timeline.shape
     row = st.lists(times, min_size=options, max_size=options)
@@ -47,7 +47,7 @@ def every_choice(timeline):
 
 
 def bound_ns(timeline):
-    """No choice ends sooner: each bucket is sent by its quickest option, and compressing costs nothing."""
+    """A lower bound: each bucket is sent by its fastest option, and compression is free."""
     return timeline.free().end_ns(np.argmin(timeline.costs.link, axis=1))
 
 
@@ -57,7 +57,7 @@ def sizes_of(timeline):
 
 @thorough(500)
 @given(st.one_of(timelines(), with_budgets()))
-def test_no_choice_ends_sooner(timeline):
+def test_the_choice_is_optimal(timeline):
     best = min(timeline.end_ns(one) for one in every_choice(timeline))
     found = search(timeline, sizes_of(timeline))
     assert found.end_ns == timeline.end_ns(found.choice) == best
@@ -67,7 +67,7 @@ def test_no_choice_ends_sooner(timeline):
 
 @thorough(300)
 @given(st.one_of(timelines(), with_budgets()))
-def test_what_is_put_together_gives_a_lower_bound(timeline):
+def test_merged_partial_choices_give_a_lower_bound(timeline):
     best = min(timeline.end_ns(one) for one in every_choice(timeline))
     found = search(timeline, sizes_of(timeline), max_partial=2)
     assert found.least_ns <= best <= found.end_ns
@@ -75,7 +75,7 @@ def test_what_is_put_together_gives_a_lower_bound(timeline):
 
 
 @given(timelines(), st.randoms(use_true_random=False))
-def test_the_recurrence_is_the_replay_of_the_graph(timeline, random):
+def test_the_recurrence_equals_the_replay_of_the_graph(timeline, random):
     count, options = timeline.shape
     choice = np.array([random.randrange(options) for _ in range(count)])
     assert replay(graph(timeline.costs, choice)).step_ns()[0] == timeline.end_ns(choice)
@@ -83,7 +83,7 @@ def test_the_recurrence_is_the_replay_of_the_graph(timeline, random):
 
 @thorough()
 @given(timelines())
-def test_cheaper_is_never_slower(timeline):
+def test_lower_costs_never_end_later(timeline):
     costs, sizes = timeline.costs, sizes_of(timeline)
     end = search(timeline, sizes).end_ns
     for column in ("stall", "host", "link", "after"):
@@ -96,14 +96,14 @@ def test_cheaper_is_never_slower(timeline):
 
 
 @given(timelines())
-def test_heuristics_never_do_worse_than_where_they_begin(timeline):
+def test_heuristics_never_end_later_than_their_starts(timeline):
     count, options = timeline.shape
     found = timeline.end_ns(heuristic(timeline, sizes_of(timeline)))
     assert found <= timeline.end_ns(algorithm_1(timeline, sizes_of(timeline)))
     assert all(found <= timeline.end_ns(np.full(count, option)) for option in range(options))
 
 
-def test_compression_that_costs_too_much_is_not_chosen():
+def test_too_costly_compression_is_not_chosen():
     link = np.array([[10.0, 1.0]] * 4)
     dear = np.array([[0.0, 1e9]] * 4)
     nothing = np.zeros((4, 2))

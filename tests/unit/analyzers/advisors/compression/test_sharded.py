@@ -1,4 +1,4 @@
-"""Advice on the gradients of FSDP2 for a job made by hand: two reduce-scatters of 1 MiB, 20 ms each."""
+"""Advice on the gradients of FSDP2 for a synthetic job: two reduce-scatters of 1 MiB, 20 ms each."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def advised(*sweeps, max_vnmse=0.01, sizes=(1, 1), **how):
     return recommend_compression(run, max_vnmse)
 
 
-def test_bf16_is_advised_where_the_reduce_scatter_is_exposed():
+def test_bf16_is_advised_for_exposed_reduce_scatters():
     advice = advised(*narrow_scatter(1, 8, add_ms=2, sent=MIB // 4))
     assert advice.collective == "reduce_scatter"
     assert advice.plan is not None
@@ -38,28 +38,28 @@ def test_bf16_is_advised_where_the_reduce_scatter_is_exposed():
 
 
 @pytest.mark.parametrize("took_ms", [19.5, 30])
-def test_nothing_is_advised_where_the_gain_is_none_or_too_small(took_ms):
+def test_nothing_is_advised_without_a_significant_gain(took_ms):
     advice = advised(*narrow_scatter(1, took_ms))
     assert advice.plan is None
     assert advice.value <= advice.baselines["now"]
     assert {one.codec for one in advice.decision} == {"bf16" if took_ms < 20 else "none"}
 
 
-def test_what_loses_more_than_it_may_is_left_out():
+def test_a_codec_with_too_much_loss_is_left_out():
     advice = advised(*narrow_scatter(1, 8), max_vnmse=0.0)
     assert advice.plan is None
     assert "more than 0" in advice.left_out["bf16"]
     assert "bf16" not in advice.baselines
 
 
-def test_a_run_that_lacks_something_is_told_what():
+def test_missing_data_is_named_in_the_error():
     with pytest.raises(EsprofError, match="was not measured"):
         advised()
     with pytest.raises(EsprofError, match="already send 16-bit floats"):
         advised(*narrow_scatter(1, 8), dtype="c10::Half")
 
 
-def test_what_is_drawn():
+def test_drawn_advice():
     drawn = draw_compression(advised(*narrow_scatter(1, 8, sent=MIB // 4)))
     assert drawn.startswith("A step would take ")
     assert "Reduce-scatters" in drawn

@@ -12,23 +12,23 @@ from tests.cases.elastic_runs import elastic_run
 ONE_EACH = [[0], [1]]
 
 
-def test_the_fast_rank_gets_more_samples():
+def test_the_faster_rank_gets_more_samples():
     found = advise_batches(Replayed.of(elastic_run(ONE_EACH, (10_000, 30_000), tells=False)))
     assert [rank.samples for rank in found.decision] == [6, 2]
     assert [rank.weight for rank in found.decision] == [1.5, 0.5]  # The mean of all samples stays the mean.
     assert found.value == pytest.approx(15_000 + 60, rel=0.01)
     assert found.is_worth_it
     assert found.samples_below < 8
-    assert "changes the training script" in draw_batches(found)
+    assert "the training script must change" in draw_batches(found)
 
 
-def test_like_ranks_keep_what_they_have():
+def test_equal_ranks_have_no_plan():
     found = advise_batches(Replayed.of(elastic_run(ONE_EACH, (10_000, 10_000), tells=False)))
     assert [rank.samples for rank in found.decision] == [4, 4]
     assert not found.is_worth_it
     assert "No change recommended" in draw_batches(found)
 
 
-def test_one_rank_has_nobody_to_share_with():
+def test_a_single_rank_is_rejected():
     with pytest.raises(EsprofError, match="number of samples"):
         advise_batches(Replayed.of(elastic_run([[0]], (10_000,), tells=False)))

@@ -1,4 +1,4 @@
-"""Advice for one elastic job, on runs made by hand: what an EST costs, where it is best, what a step would take then."""
+"""Advice for one elastic job on synthetic runs: costs of ESTs, their best assignment, the predicted step."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ def est_load(run):
     return replayed, EstLoad.of(run, replayed.pricer.dfg, replayed.pricer.steps)
 
 
-def test_what_each_rank_takes():
+def test_costs_of_each_rank():
     _, found = est_load(elastic_run(EVEN, (3_000, 9_000), (4_000, 12_000)))
     costs = found.costs
     assert [costs[rank].est_ns for rank in (0, 1)] == pytest.approx([3e6, 9e6])
@@ -35,14 +35,14 @@ def test_what_each_rank_takes():
     assert found.assignment == Assignment.of(EVEN)
 
 
-def test_of_a_rank_with_one_est_the_others_relation_is_assumed():
+def test_costs_of_a_rank_with_one_est_are_scaled_from_others():
     _, found = est_load(elastic_run([[0, 1, 2], [3]], (3_000, 9_000), (6_000, 12_000)))
     assert not found.costs[1].is_measured
     assert found.costs[1].est_ns == pytest.approx(6e6, rel=1e-3)
 
 
-def test_of_a_rank_without_ests_they_are_assumed_to_be_to_its_update_as_elsewhere():
-    """All have the same update here, so that the empty rank is taken to be as fast as the other."""
+def test_costs_of_a_rank_without_ests_are_scaled_from_its_update():
+    """The updates of both ranks are equal, so the empty rank counts as equally fast."""
     run = elastic_run([list(range(8)), []], (3_000, 1), transfer=COMMUNICATION, update=1_000)
     _, found = est_load(run)
     assert [found.costs[1].est_ns, found.costs[1].last_ns] == pytest.approx([3e6, 3e6], rel=3e-3)
@@ -54,10 +54,10 @@ def test_of_a_rank_without_ests_they_are_assumed_to_be_to_its_update_as_elsewher
     assert any("rank 1 ran no EST" in warning for warning in advice.warnings)
 
 
-def test_the_fast_rank_gets_more():
+def test_the_faster_rank_gets_more_ests():
     found = advised()
     assert [len(ests) for ests in found.decision.ests] == [6, 2]
-    # Six ESTs are two whole subtrees, of which each travels: the exchange carries twice as much.
+    # Six ESTs are two subtrees, which are sent separately: the exchange has twice the bytes.
     assert found.value == pytest.approx(6 * 3_000 + 2 * COMMUNICATION + UPDATE, rel=1e-3)
     assert found.baselines["now"] == pytest.approx(4 * 9_000 + COMMUNICATION + UPDATE, rel=1e-3)
     assert found.baselines["even split"] == pytest.approx(found.baselines["now"])
@@ -68,28 +68,28 @@ def test_the_fast_rank_gets_more():
     assert "18.1 ms instead of 36.1 ms" in draw_ests(found)
 
 
-def test_like_ranks_keep_what_they_have():
+def test_equal_ranks_have_no_plan():
     found = advised(est=(5_000, 5_000))
     assert found.plan is None
     assert found.decision.ests == tuple(map(tuple, EVEN))
     assert "No change recommended" in draw_ests(found)
 
 
-def test_a_gain_that_the_error_swallows_makes_no_plan():
+def test_a_gain_below_the_error_has_no_plan():
     found = advised(est=(5_000, 5_100), ests=[[0, 1, 2], [3, 4, 5, 6]])
     assert [len(ests) for ests in found.decision.ests] == [4, 3]
     assert 0 < found.gain_pct < 2 * found.error_pct
     assert found.plan is None
 
 
-def test_moving_back_gives_the_step_that_was():
-    """From an advised assignment back to the first one: the prediction is what that took."""
+def test_moving_back_predicts_the_original_step():
+    """A prediction from either assignment to the other equals the recorded step of that one."""
     far, near = elastic_run([list(range(6)), [6, 7]], (3_000, 9_000)), elastic_run(EVEN, (3_000, 9_000))
     for source, target in ((far, near), (near, far)):
         replayed, found = est_load(source)
         wanted, goal = est_load(target)
         price = replayed.pricer.price_edited(found.moved(goal.assignment))
-        # An exchange carries more where ranges are less aligned.
+        # An exchange has more bytes if ranges are less aligned.
         assert price.step_ns.mean() == pytest.approx(wanted.pricer.step_ns, rel=0.005)
 
 
@@ -100,7 +100,7 @@ def test_a_rank_may_be_left_without_ests():
     assert any("left without ESTs" in warning for warning in found.warnings)
 
 
-def test_the_plan_is_written_read_checked_and_asked_about(tmp_path):
+def test_a_plan_round_trips_and_can_be_replayed(tmp_path):
     run = elastic_run(EVEN, (3_000, 9_000))
     replayed, path = Replayed.of(run), tmp_path / "plan.json"
     found = advise_ests(replayed)
@@ -115,17 +115,17 @@ def test_the_plan_is_written_read_checked_and_asked_about(tmp_path):
     assert (scenario.low_us, scenario.high_us) == pytest.approx((found.low_us, found.high_us))
 
 
-def test_a_plan_that_was_changed_does_not_hold(tmp_path):
+def test_a_modified_plan_is_rejected(tmp_path):
     plan = advised().plan
-    part = plan.parts.assignment
+    section = plan.parts.assignment
 
     def changed(**fields):
-        body = msgspec.structs.replace(part.body, **fields)
-        parts = msgspec.structs.replace(plan.parts, assignment=msgspec.structs.replace(part, body=body))
+        body = msgspec.structs.replace(section.body, **fields)
+        parts = msgspec.structs.replace(plan.parts, assignment=msgspec.structs.replace(section, body=body))
         return msgspec.structs.replace(plan, parts=parts)
 
-    faster = tuple(msgspec.structs.replace(cost, est_us=cost.est_us / 2) for cost in part.body.devices)
-    for wrong in ({"devices": faster}, {"compute_us": part.body.compute_us * 1.1}, {"ests_below": 1}):
+    faster = tuple(msgspec.structs.replace(cost, est_us=cost.est_us / 2) for cost in section.body.devices)
+    for wrong in ({"devices": faster}, {"compute_us": section.body.compute_us * 1.1}, {"ests_below": 1}):
         with pytest.raises(MismatchError):
             check_plan(changed(**wrong))
     for ests in (((0, 1), (1, 2)), ((0,), (1,)), (tuple(range(8)),)):
@@ -135,14 +135,14 @@ def test_a_plan_that_was_changed_does_not_hold(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"schema": "esprof.plan/2"}', "\x00"])
-def test_what_is_no_plan_is_refused(tmp_path, text):
+def test_an_invalid_plan_file_is_rejected(tmp_path, text):
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(InputError, match="is not a plan"):
         read_plan(path)
 
 
-def test_other_devices_by_their_names():
+def test_devices_of_an_inventory_are_matched_by_name():
     run = elastic_run(EVEN, (3_000, 9_000), devices=("Tesla V100", "Tesla P100"))
     found = advise_ests(Replayed.of(run), Inventory(devices={"V100": 2, "rank 1": 1})).growth
     assert found.devices == {"V100": 2, "rank 1": 1}
@@ -152,7 +152,7 @@ def test_other_devices_by_their_names():
         advise_ests(Replayed.of(run), Inventory(devices={"H100": 1}))
 
 
-def test_a_run_that_tells_of_no_ests_is_refused():
+def test_a_run_without_ests_is_rejected():
     with pytest.raises(EsprofError, match="only an elastic job records"):
         advise_ests(Replayed.of(elastic_run(EVEN, (3_000, 9_000), tells=False)))
 

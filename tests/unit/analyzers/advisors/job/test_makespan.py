@@ -59,7 +59,7 @@ def all_counts(some, n_est, most_devices):
 
 @thorough(500)
 @given(st.lists(devices, min_size=1, max_size=4), st.integers(1, 6), st.integers(1, 4))
-def test_no_assignment_is_shorter(some, n_est, most_devices):
+def test_the_assignment_is_optimal(some, n_est, most_devices):
     lengths = [step_s(some, counts) for counts in all_counts(some, n_est, most_devices)]
     if not lengths:
         with pytest.raises(UsageError, match="at most"):
@@ -74,7 +74,7 @@ def test_no_assignment_is_shorter(some, n_est, most_devices):
 
 
 @given(st.lists(devices, min_size=1, max_size=4), st.integers(1, 6), st.sampled_from([0.3, 0.8, 2.0]))
-def test_no_fewer_devices_are_enough(some, n_est, within_s):
+def test_the_number_of_devices_is_minimal(some, n_est, within_s):
     usable = [
         sum(map(bool, counts))
         for counts in all_counts(some, n_est, len(some))
@@ -87,7 +87,7 @@ def test_no_fewer_devices_are_enough(some, n_est, within_s):
 
 
 @pytest.mark.parametrize("ests", [(4, 4, 2, 2), (3, 3, 2), (6, 2), (1, 4, 1, 2), (5, 0, 3)])
-def test_ranges_are_contiguous_and_keep_subtrees_whole(ests):
+def test_ranges_are_contiguous_and_aligned_to_subtrees(ests):
     ranges = in_ranges(ests)
     assert [len(one) for one in ranges] == list(ests)
     assert sorted(itertools.chain(*ranges)) == list(range(sum(ests)))
