@@ -136,8 +136,8 @@ def _stopped_verdict(finding: Finding) -> str:
     if not finding.ranks:
         return f"{finding.title}."
     rank = finding.ranks[0]
-    if place := finding.evidence["stacks"].of(rank):
-        return f"{finding.title}. Rank {rank} is at {place}."
+    if location := finding.evidence["stacks"].of(rank):
+        return f"{finding.title}. Rank {rank} is at {location}."
     last = finding.evidence["last_entered"].of(rank) if "last_entered" in finding.evidence else None
     return f"{finding.title}. Rank {rank} last entered {last}." if last else f"{finding.title}."
 

@@ -1,1 +1,1 @@
-"""Sampled Python stacks: frames, places, functions and garbage collections."""
+"""Sampled Python stacks: frames, source locations, functions and garbage collections."""

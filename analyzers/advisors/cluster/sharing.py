@@ -4,8 +4,8 @@ A variable is the share of its time that a job, or two together, spend on one ty
 class: what a class gets can be shared out evenly among its jobs, since averages of answers are answers. That makes the
 program smaller and changes no optimum.
 
-As in Gavel, a job that holds four devices at once may get half of its time on a type of which there are two: the programs
-count time, not places. Advice says where an answer does that.
+As in Gavel, a job that needs four devices at once may get half of its time on a type with only two devices: the programs
+count time, not slots. Advice has a warning for such a job.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ both."""
 
 @dataclass(frozen=True)
 class Sharing:
-    """The classes of a mix, and what time they may spend where."""
+    """The classes of a mix, and the variables for their time on each type of device."""
 
     mix: Mix
     kinds: tuple[DeviceType, ...]
@@ -36,7 +36,7 @@ class Sharing:
 
     @classmethod
     def of(cls, mix: Mix, keys: Sequence[Hashable] | None = None) -> "Sharing":
-        """`keys` tell jobs apart that a policy does not treat alike, by job; None makes each job a class of its own."""
+        """Group jobs with equal `keys` (one per job) and equal throughputs into classes; None makes one class per job."""
         kinds = tuple(mix.cluster)
         grouped: dict[Hashable, list[int]] = defaultdict(list)
         for at, job in enumerate(mix.jobs):
@@ -47,7 +47,7 @@ class Sharing:
         return cls(mix, kinds, classes, columns)
 
     def first(self, number: int) -> SharingJob:
-        """One of the jobs of a class, which are all alike."""
+        """The first job of a class; all jobs of a class are alike."""
         return self.mix.jobs[self.classes[number][0]]
 
     @cached_property

@@ -94,5 +94,5 @@ def _plan(replayed: Replayed, advice: CompressionAdvice) -> Plan:
     promise = PlanPromise(
         step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines
     )
-    part = section_of(replayed, CompressionBody(sharded="bf16"), promise, applies="restart", changes_bits=True)
-    return plan_of(replayed, len(replayed.run.ranks), PlanParts(compression=part))
+    section = section_of(replayed, CompressionBody(sharded="bf16"), promise, applies="restart", changes_bits=True)
+    return plan_of(replayed, len(replayed.run.ranks), PlanParts(compression=section))
