@@ -57,7 +57,7 @@ def late_gradients(case: Case) -> Iterator[Cause]:
 
 
 def _scenario(case: Case, total: float, rate: float) -> str | None:
-    """The what-if of smaller buckets that saves most; without known buckets, that of perfect overlap.
+    """The what-if of smaller buckets that saves most, or of perfect overlap if the buckets are unknown.
 
     None if the gradients (`total`, bytes a step, at `rate`, bytes a second) are too small for several buckets.
     """

@@ -47,8 +47,8 @@ def small_collectives(case: Case) -> Iterator[Cause]:
     count, median = sent.a_step(small), float(np.median(sent.bytes[small]))
     yield Cause(
         id="ESP302",
-        title=f"{count:.0f} small collectives a step, {readable.size(median)} each (median), cost time by their "
-        "number, not by their bytes",
+        title=f"{count:.0f} small collectives a step, {readable.size(median)} each (median), spend most of their time "
+        "on fixed cost, not on bytes",
         ranks=case.replayed.built.dfg.marks.ranks,
         scenario=scenario,
         confidence="high" if scenario.startswith("bucket_mb") else "medium",
@@ -139,7 +139,7 @@ def _advice(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: 
         f"Combine collectives: each has a fixed cost of {readable.duration(fixed.collective_ns)}, and all "
         f"{readable.size(size)} would fit into {several} of PyTorch's default bucket size (25 MiB). With DDP raise "
         "bucket_cap_mb; with FSDP wrap larger units; if the job sends gradients itself, flatten them into one "
-        "tensor first. Compression would save little, because the bytes do not take the time."
+        "tensor first. Compression would save little, because the fixed cost does not depend on the bytes."
     )
 
 

@@ -153,7 +153,7 @@ def _evidence(
 
 
 def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> str:
-    """Advice for `rank`; `saving` is that of a step whose batches are made by other processes, ns."""
+    """Advice for `rank`; `saving` is the saving of a step if other processes make the batches, ns."""
     source, cpus = batch_source(replayed.run, replayed.built.dfg, rank), cpus_of(replayed.run, rank)
     if source.make_ns is None:
         return (

@@ -72,7 +72,7 @@ def _starved(case: Case) -> Iterator[Cause]:
     yield Cause(
         id=CPU_CONTENTION,
         title=f"All ranks stall for up to {readable.duration(max(lost.values()))} a step, each at different "
-        f"operations, as if they had no CPU{worst}",
+        f"operations, which indicates a lack of CPUs{worst}",
         ranks=tuple(lost),
         scenario="runqueue=0",
         confidence="medium",

@@ -29,7 +29,7 @@ MIN_SHARE_ON_MEDIAN_RANK = 0.5
 reported as a straggler (ESP201)."""
 
 MAX_CPU_SHARE_WAITING = 0.3
-"""Up to this share of CPU time in its time, code is reported as waiting."""
+"""Largest share of time on a CPU for which code is reported as waiting."""
 
 MAX_LOCATIONS_REPORTED = 5
 """Number of source locations that are reported, costliest first."""
@@ -72,7 +72,7 @@ class _HotSpot:
         return max(self.locations, key=lambda location: self.locations[location])
 
     def is_on_most(self, ranks: int) -> bool:
-        """Whether the median of that many ranks also spends much time there."""
+        """Whether the median of that many ranks spends `MIN_SHARE_ON_MEDIAN_RANK` of the worst rank's time there."""
         took = sorted([*self.took.values(), *[0.0] * (ranks - len(self.took))])
         # The lower median: of two ranks, both must spend the time there.
         return took[(ranks - 1) // 2] >= MIN_SHARE_ON_MEDIAN_RANK * took[-1]

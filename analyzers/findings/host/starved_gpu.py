@@ -87,7 +87,7 @@ def _advice(kernels: _Kernels, specific: list[Cause]) -> str:
         else "Launches are not the bottleneck: most kernels take longer than their launch. The CPU is busy between "
         "launches: look for Python code, hooks and logging. torch.compile and CUDA graphs remove that time, too"
     )
-    first = f"See {specific[0].id} first: it explains a part of this. " if specific else ""
+    first = f"See {specific[0].id} first: it explains some of this. " if specific else ""
     return f"{first}{what}. The saving assumes a CPU twice as fast."
 
 

@@ -102,22 +102,22 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, m
     if kind.work in COMPUTING:
         compared = compare(case, ranks)
         kind, more = with_comparison(kind, compared), more | _comparison(compared)
-    over_run = _sustained(case, ranks, kind, scenario)
-    if over_run is not None:
-        more |= {"share_of_run": Evidence(round(over_run.share, 3), "share")}
+    extent = _sustained(case, ranks, kind, scenario)
+    if extent is not None:
+        more |= {"share_of_run": Evidence(round(extent.share, 3), "share")}
     return Cause(
         id=kind.id,
         title=f"{readable.ranks(ranks).capitalize()} {readable.verb('delay', ranks)} the other ranks: {kind.phrase}",
         ranks=ranks,
-        scenario=None if over_run and not over_run.is_always else scenario,
-        measured=_measured(case, over_run, scenario) if over_run and not over_run.is_always else None,
+        scenario=None if extent and not extent.is_always else scenario,
+        measured=_measured(case, extent, scenario) if extent and not extent.is_always else None,
         confidence="low" if saving is None else "high" if is_tested and saving > 2 * margin else "medium",
         evidence=_evidence(case.replayed, ranks) | more | _location_evidence(locations),
         advice=" ".join(
             [
                 *(location.pointer(rank) for rank, location in locations.items()),
                 kind.advice,
-                *_duration_note(over_run, saving),
+                *_duration_note(extent, saving),
             ]
         ),
     )
@@ -172,12 +172,12 @@ def _sustained(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: st
     return sustained(case, ranks, saving / case.pricer.step_ns, computes=kind.work in COMPUTING)
 
 
-def _measured(case: Case, over_run: Sustained, scenario: str) -> MeasuredPrice:
+def _measured(case: Case, extent: Sustained, scenario: str) -> MeasuredPrice:
     """Saving of the mean step of the run, derived from the saving of a recorded step."""
     (answer,) = case.pricer.answers([scenario])
     low, high = answer.saving_low_us or 0.0, answer.saving_high_us or 0.0
     step_us = us(case.pricer.step_ns)
-    return over_run.measured((answer.saving_us or 0.0) / step_us, (high - low) / 2 / step_us)
+    return extent.measured((answer.saving_us or 0.0) / step_us, (high - low) / 2 / step_us)
 
 
 def _comparison(compared: Comparison) -> dict[str, Evidence]:
@@ -190,11 +190,11 @@ def _comparison(compared: Comparison) -> dict[str, Evidence]:
     return {name: Evidence(value) for name, value in known.items() if value is not None}
 
 
-def _duration_note(over_run: Sustained | None, saving: float | None) -> list[str]:
-    if over_run is None or over_run.is_always or saving is None:
+def _duration_note(extent: Sustained | None, saving: float | None) -> list[str]:
+    if extent is None or extent.is_always or saving is None:
         return []
     return [
-        f"The delay is not permanent: averaged over the run it is {100 * over_run.share:.0f} % of that in the recorded "
+        f"The delay is not permanent: averaged over the run it is {100 * extent.share:.0f} % of that in the recorded "
         f"steps. A recorded step would save {readable.duration(saving)} (`{SCENARIO}`); the saving shown is for the "
         "mean step of the run."
     ]
