@@ -76,7 +76,7 @@ class Timeline(StepEnds):
         longest = np.zeros(len(marks.steps), np.int64)
         collectives = np.flatnonzero(dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, marks.steps))
         row = np.searchsorted(marks.steps, dfg.step[collectives])
-        # In order of step and rank: each pair's transfers are a slice.
+        # Sorted by step and rank, so the communication of each pair is a slice.
         visit = row.astype(np.int64) * len(marks.ranks) + np.searchsorted(marks.ranks, dfg.rank[collectives])
         order = np.argsort(visit, kind="stable")
         boundaries = np.flatnonzero(np.diff(visit[order])) + 1

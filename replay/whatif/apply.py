@@ -1,4 +1,4 @@
-"""The terms of a scenario, applied to its graph: edits one after the other, all speed-ups at once."""
+"""Apply the terms of a scenario to its graph: edits one after the other, all speed-ups at once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ _UNMATCHED = "collectives that have no match on all their ranks stay as they wer
 
 
 def apply(scenario: Scenario, terms: Sequence[Term]) -> Scenario:
-    """`scenario` changed by all `terms` at once, in whatever order they come. Raises Declined where one has no evidence."""
+    """`scenario` changed by all `terms`, independent of their order. Raises Declined if a term has no evidence."""
     in_order = sorted(terms, key=lambda term: (term.kind.phase, term.kind.name))
     for phase, of_phase in groupby(in_order, key=lambda term: term.kind.phase):
         if phase is TermPhase.SPEED:
@@ -30,14 +30,14 @@ def apply(scenario: Scenario, terms: Sequence[Term]) -> Scenario:
 
 
 def _sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
-    """`now` with the durations divided by what `terms` say together. Raises Declined where a term finds no work.
+    """`now` with the durations divided by the combined speed-ups of `terms`. Raises Declined if a term matches no work.
 
-    Of a transfer between CPUs, a faster link shortens what the link takes, and a faster CPU the rest; of one between GPUs, a
-    faster link leaves the latency.
+    In communication between CPUs, a faster link shortens the link's share, and a faster CPU the rest. In communication
+    between GPUs, a faster link does not shorten the latency.
     """
     dfg = now.dfg
     work, link, cpu = (np.ones(dfg.nodes) for _ in range(3))
-    for term in sorted(terms, key=lambda term: term.text):  # Products of floats depend on their order.
+    for term in sorted(terms, key=lambda term: term.text):  # products of floats depend on their order
         effect = term.kind.effect
         assert isinstance(effect, Speed), "only speed-ups have this phase"
         nodes = effect.nodes(now, term)
@@ -47,8 +47,7 @@ def _sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
             cpu[np.isin(dfg.rank, term.ranks(now)) & ~dfg.on(LaneKind.STREAM)] *= term.value
         if dfg.of(Cls.RESIDUAL).any() and nodes[dfg.of(Cls.COMMUNICATION)].any():
             now = now.noted(_UNMATCHED)
-    # Of a unit of time, the link's share and the rest's share each take less by their own factor, and all by that of the
-    # work.
+    # The link's share and the rest are each divided by their own factor, and the sum by that of the work.
     of_link, slowest = link_share(dfg, now.recorded, ProbedCollectives.of(now.run)), _slowest(dfg, cpu)
     left = np.maximum(of_link.share / link, of_link.least / slowest)
     speed = work / (left + (1 - of_link.share) / slowest)
@@ -56,8 +55,7 @@ def _sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
 
 
 def _slowest(dfg: Dfg, cpu: np.ndarray) -> np.ndarray:
-    """How many times as fast the CPU of each node is, float64[N]; of a transfer between CPUs that of its slowest rank."""
-    # The least over the transfers of each collective, read back by each of these.
+    """Speed-up of each node's CPU, float64[N]; for communication between CPUs that of its slowest rank."""
     collectives = np.flatnonzero(dfg.on(LaneKind.COMM) & (dfg.collective >= 0))
     of_number = np.full(int(dfg.collective.max(initial=-1)) + 1, np.inf)
     np.minimum.at(of_number, dfg.collective[collectives], cpu[collectives])

@@ -25,7 +25,7 @@ MIN_SIZE_RATIO = 1.5
 
 @dataclass(frozen=True)
 class Stretches:
-    """Stretches of time in which transfers followed one another without a gap. C collectives, S stretches.
+    """Stretches of time in which collectives followed each other without a gap. C collectives, S stretches.
 
     Two collectives that share a link take as long together as one after the other, so a stretch measures the link better
     than a single collective.
@@ -38,18 +38,18 @@ class Stretches:
     took_ns: np.ndarray
     """Duration of each stretch, ns, int64[S]."""
     moved: np.ndarray
-    """Bytes that each rank moved in each stretch, int64[S]."""
+    """Bytes that each rank communicated in each stretch, int64[S]."""
 
     @property
     def ns_per_byte(self) -> np.ndarray:
-        """Time a byte in each stretch, float64[S]."""
+        """Time per byte in each stretch, ns, float64[S]."""
         slowness: np.ndarray = self.took_ns / self.moved
         return slowness
 
     def link_ns_per_byte(self, quantile: float = UNDISTURBED_QUANTILE) -> float:
-        """This quantile of the time a byte, ns, over the stretches that move at least half the median number of bytes.
+        """This quantile of the time per byte, ns, over the stretches with at least half the median number of bytes.
 
-        The time of shorter stretches is mostly latency.
+        The time of smaller stretches is mostly latency.
         """
         large = self.moved >= np.median(self.moved) / 2
         return float(np.quantile(self.ns_per_byte[large], quantile))
@@ -64,18 +64,17 @@ class Stretches:
 
 
 def stretches(dfg: Dfg) -> Stretches | None:
-    """The stretches of `dfg` as recorded; None where no matched transfer of known size ran on CPU threads."""
+    """The stretches of `dfg` as recorded; None without matched collectives of known size on CPU threads."""
     nodes = np.flatnonzero(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0))
     if not len(nodes):
         return None
-    # A collective lasts from the first begin to the last end on any rank; `first` is one of its transfers, `which`
-    # numbers it.
+    # A collective lasts from the first begin to the last end on any rank; `first` is one of its communication nodes.
     collective, first, which = np.unique(dfg.collective[nodes], return_index=True, return_inverse=True)
     begin, end = np.full(len(collective), np.iinfo(np.int64).max), np.zeros(len(collective), np.int64)
     np.minimum.at(begin, which, dfg.recorded_ns[nodes])
     np.maximum.at(end, which, (dfg.recorded_ns + dfg.dur_ns)[nodes])
-    # In order of begin, a stretch opens where a collective begins behind the latest end so far; the running sum numbers
-    # them. It closes with the last collective before the next one opens, at the latest end up to there.
+    # Sorted by begin, a stretch opens with each collective that begins after the latest end so far. It closes at the latest
+    # end before the next stretch opens.
     order = np.argsort(begin, kind="stable")
     reached = np.maximum.accumulate(end[order])
     opens = np.r_[True, begin[order][1:] > reached[:-1]]
@@ -91,21 +90,21 @@ def stretches(dfg: Dfg) -> Stretches | None:
 
 
 class LinkShare(NamedTuple):
-    """What the link takes of each node's time."""
+    """The link's share of each node's time."""
 
     share: np.ndarray
     """From 0 to 1, float64[N]."""
     least: np.ndarray
-    """Share of the node's time that is left of that, however fast the link, since CPUs need it meanwhile; float64[N]."""
+    """Lower bound of the share, however fast the link, since CPUs work during that time; float64[N]."""
 
 
 def link_share(dfg: Dfg, recorded: Dfg, probed: ProbedCollectives | None = None) -> LinkShare:
-    """For each node of `dfg`, the share of its time that the link takes.
+    """The link's share of the time of each node of `dfg`.
 
-    Of a transfer between CPUs it is what its bytes need at the speed of the link: as `probed`, or else of the fastest
-    transfers. The CPUs take the rest: they copy, add up, and compute at the same time. Of one between GPUs it is all but the
-    latency. Of all other nodes it is 1. `recorded` is the graph from which `dfg` was made by edits: edited times would tell
-    nothing of the link.
+    For communication between CPUs it is the time of its bytes at the link's bandwidth: as `probed`, or else that of the
+    fastest collectives. The rest is CPU time: CPUs copy, reduce, and compute concurrently. For communication between GPUs
+    it is all except the latency, for all other nodes 1. `recorded` is the graph before any edits; edited durations do not
+    measure the link.
     """
     share, least = np.ones(dfg.nodes), np.zeros(dfg.nodes)
     collectives = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
@@ -141,7 +140,7 @@ def _as_probed(
 
 
 def _ns_per_byte(dfg: Dfg, recorded: Dfg, nodes: np.ndarray) -> np.ndarray:
-    """Time per byte of these communication nodes; for recorded ones, that of their stretch."""
+    """Time per byte of these communication nodes, ns; for recorded nodes that of their stretch."""
     slowness: np.ndarray = np.maximum(dfg.dur_ns[nodes], 1) / np.maximum(dfg.bytes[nodes], 1)
     if (found := stretches(recorded)) is not None:
         row = np.minimum(np.searchsorted(found.collective, dfg.collective[nodes]), len(found.collective) - 1)
@@ -153,7 +152,7 @@ def _ns_per_byte(dfg: Dfg, recorded: Dfg, nodes: np.ndarray) -> np.ndarray:
 def _share_between_cpus(recorded: Dfg, count: int) -> np.ndarray:
     """The link's share of each of `count` collectives between CPUs, float64[count]; 1 for others.
 
-    Collectives that are not in `recorded` were put in by an edit, and take the typical time (`Stretches.communication_ns`).
+    Collectives that are not in `recorded` were added by an edit and take the typical time (`Stretches.communication_ns`).
     """
     share, found = np.ones(count), stretches(recorded)
     if found is not None:
@@ -165,12 +164,12 @@ def _share_between_cpus(recorded: Dfg, count: int) -> np.ndarray:
 
 
 def latencies_ns(dfg: Dfg, count: int | None = None) -> np.ndarray:
-    """What each of `count` collectives between GPUs takes that does not grow with its bytes, ns, float64[count]; 0 for
-    others. Without `count`, of those of `dfg`; those beyond were put in by an edit, and have the median.
+    """Latency of each of `count` collectives between GPUs, ns, float64[count]; 0 for others.
 
-    Transfers of one kind on one stream, which is that of a process group, take `latency + bytes * slowness` (the α–β model):
-    a line through their median times by size (Theil and Sen). Where they are all of about one size, the latency is the
-    median of that of the others, and where there are none, DEFAULT_LATENCY. No transfer is all latency but the smallest.
+    `count` defaults to the number of collectives of `dfg`; collectives beyond were added by an edit and get the median.
+    Collectives of one kind on one stream, hence of one process group, take `latency + bytes * ns_per_byte` (the α–β model),
+    a line through their median times by size (Theil–Sen estimator). If all have about one size, the latency is the median
+    over the other kinds, or DEFAULT_LATENCY. It never exceeds the time of the smallest collective.
     """
     known = int(dfg.collective.max(initial=-1)) + 1
     latency = np.zeros(known if count is None else count)
@@ -192,17 +191,16 @@ def latencies_ns(dfg: Dfg, count: int | None = None) -> np.ndarray:
 
 
 class LinkModel(NamedTuple):
-    """What transfers of one kind take: `fixed + bytes * ns_per_byte`, ns; neither is negative."""
+    """Duration of collectives of one kind: `fixed_ns + bytes * ns_per_byte`; neither is negative."""
 
     fixed_ns: float
     ns_per_byte: float
     least_ns: float
-    """Median time of the size that takes least."""
+    """Median time of the fastest size, ns."""
 
 
 def line(size: np.ndarray, took_ns: np.ndarray) -> LinkModel | None:
-    """The line through the median times (ns) by size (bytes), after Theil and Sen; None where the sizes are too much
-    alike."""
+    """Theil–Sen line through the median times (ns) by size (bytes); None if the sizes are too similar."""
     sizes, which = np.unique(size, return_inverse=True)
     if not len(sizes) or sizes[-1] < MIN_SIZE_RATIO * sizes[0]:
         return None

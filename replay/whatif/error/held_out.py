@@ -1,4 +1,4 @@
-"""Prediction of steps that the fit has not seen: the honest measure of what durations alone can tell."""
+"""Prediction of steps that were held out from the fit: the error of the replay's durations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,21 +12,21 @@ from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import replay
 
 MIN_STEPS_TO_CALIBRATE = 3
-"""Fitted steps from which on their differences tell more than chance."""
+"""Least number of fitted steps for a slope of their differences."""
 
 MIN_STEPS_HELD_OUT = 2
-"""Held-out steps from which on their mean tells of the model more than of how steps scatter."""
+"""Least number of held-out steps whose mean measures the model and not the scatter of steps."""
 
 
 def predict(dfg: Dfg, steady_at: np.ndarray, measured_ns: np.ndarray) -> Prediction:
     """Fit durations on the first half of the steady-state steps, predict the others.
 
-    `steady_at` are the positions of the steady steps in `dfg.marks.steps`, `measured_ns` is the recorded duration of each.
+    `steady_at` are the positions of the steady-state steps in `dfg.marks.steps`, `measured_ns` their recorded durations, ns.
 
-    Each node gets the mean duration (and residual) of its counterparts, the nodes of the same rank, lane role, name and
-    occurrence, in the fit steps; one without counterparts gets the mean of its name on that rank. Means are taken because a
-    step is a sum: the median of an operation that is stopped now and then (a CPU quota, another process) shows none of those
-    stops. The replay with these means is then set right by the fitted steps as they were measured (`_calibrated`).
+    Each node gets the mean duration (and residual) of its counterparts in the fit steps, the nodes of the same rank, lane
+    role, name and occurrence; a node without counterparts gets the mean of its name on that rank. Means are used because a
+    step is a sum: the median of an operation that is preempted occasionally does not include the preemptions. The replay
+    with these means is then calibrated by the measured fit steps (`_calibrated`).
     """
     steps = np.array(dfg.marks.steps)[steady_at]
     half = len(steps) // 2
@@ -35,7 +35,7 @@ def predict(dfg: Dfg, steady_at: np.ndarray, measured_ns: np.ndarray) -> Predict
         return Prediction(fit_steps=(), held_out=(), reason="needs at least two steady-state steps")
     fitted, wanted = np.isin(dfg.step, fit), np.isin(dfg.step, steps)
     dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
-    # One number for rank and key; nodes of a collective have numbers of their own, beyond all of these.
+    # Key of rank and `dfg.key`; nodes of collectives get separate, higher numbers.
     exact = dfg.rank.astype(np.int64) * (int(dfg.key.max()) + 2) + dfg.key + 1
     in_collective = dfg.collective >= 0
     exact[in_collective] = int(exact.max()) + 1 + _collective_identity(dfg)[in_collective]
@@ -64,17 +64,17 @@ def predict(dfg: Dfg, steady_at: np.ndarray, measured_ns: np.ndarray) -> Predict
 
 
 def _collective_identity(dfg: Dfg) -> np.ndarray:
-    """For each node a number that its counterparts in other steps share, int64[N]: rank, name, place of its collective.
+    """Key of each node that its counterparts in other steps share, int64[N]: rank, name, position of its collective.
 
-    The place is that among the collectives of its step, in order of first arrival. The lane does not count: which of several
-    communication threads takes a collective is chance.
+    The position is among the collectives of its step, in order of first arrival. The lane does not count: which of several
+    communication threads runs a collective is random.
     """
     nodes = np.flatnonzero((dfg.collective >= 0) & (dfg.rank >= 0))
     count = int(dfg.collective.max(initial=-1)) + 1
     arrival, step = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
     np.minimum.at(arrival, dfg.collective[nodes], dfg.recorded_ns[nodes])
     step[dfg.collective[nodes]] = dfg.step[nodes]
-    # In order of step and arrival: the place within the step is the place among all, less where the step begins.
+    # Sorted by step and arrival, the position within the step is the overall position minus that of the step's first.
     order = np.lexsort((arrival, step))
     which = np.empty(count, np.int64)
     which[order] = np.arange(count) - np.searchsorted(step[order], step[order])
@@ -83,11 +83,11 @@ def _collective_identity(dfg: Dfg) -> np.ndarray:
 
 
 def _calibrated(replayed_ns: np.ndarray, measured_ns: np.ndarray) -> np.ndarray:
-    """The replayed steps (ns), set right by the first of them, the fitted ones, of which `measured_ns` is what they took.
+    """The replayed steps (ns), calibrated by the fitted ones, which are the first; `measured_ns` are their durations, ns.
 
-    Means make ranks wait less for the slowest one, and put a hiccup of one fitted step into all steps: the difference
-    between the medians of the fitted steps, measured and replayed, sets that right. Differences between replayed steps
-    count by the slope that least squares gives for the fitted steps, from 0 to 1.
+    With mean durations, ranks wait less for the slowest one, and a hiccup of one fitted step affects all steps. The
+    difference between the medians of the fitted steps, measured and replayed, corrects that. Differences between replayed
+    steps are scaled by the least-squares slope of the fitted steps, from 0 to 1.
     """
     fitted = replayed_ns[: len(measured_ns)]
     apart, real = fitted - fitted.mean(), measured_ns - measured_ns.mean()
@@ -99,9 +99,9 @@ def _calibrated(replayed_ns: np.ndarray, measured_ns: np.ndarray) -> np.ndarray:
 
 
 def mean_error(prediction: Prediction) -> float | None:
-    """Relative error of the mean of the held-out steps, signed; None where fewer than `MIN_STEPS_HELD_OUT` were held out.
+    """Signed relative error of the mean of the held-out steps; None for fewer than `MIN_STEPS_HELD_OUT`.
 
-    What-ifs predict the mean: how single steps scatter about it is no fault of the model.
+    What-ifs predict the mean, so the scatter of single steps is no error of the model.
     """
     if len(prediction.held_out) < MIN_STEPS_HELD_OUT:
         return None
@@ -110,9 +110,9 @@ def mean_error(prediction: Prediction) -> float | None:
 
 
 def beyond_scatter(relative_error: float, seen: Sequence[float], unseen: Sequence[float]) -> float:
-    """What of an error of the mean of `unseen` steps the scatter of steps does not explain, relative, never negative.
+    """Relative error of the mean of the `unseen` steps beyond what the scatter of steps explains, never negative.
 
-    `seen` are the durations on which the prediction rests, `unseen` those that it is held against, in one unit.
+    `seen` are the fitted durations, `unseen` the held-out ones, in the same unit.
     """
     together = np.array([*seen, *unseen], float)
     scatter = mean_margin(together) * np.sqrt(len(together)) * np.sqrt(1 / len(seen) + 1 / len(unseen))

@@ -1,7 +1,7 @@
-"""How well changes of a kind are modelled: what their gains were off by where the truth is known.
+"""Errors of the model by kind of change: errors of predicted gains in jobs whose true gains are known.
 
-The figures are data, `model_errors.json`, which benchmarks write (`benchmarks/model_errors.py`): shares of a step by which
-the gain of a what-if was off in 19 of 20 answers, by class of job, name of term, and source.
+The figures are data in `model_errors.json`, written by `benchmarks/model_errors.py`: the error of a what-if's gain, as a
+share of a step, that 19 of 20 answers do not exceed, by class of job, name of term, and source.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,24 +13,23 @@ import msgspec
 import numpy as np
 
 JobClass = Literal["gpu", "cpu", "busy", "partial"]
-"""Jobs that compute on GPUs, on CPUs, on CPUs that have little time left (`BUSY_SHARE_OF_CPUS`), and those of which ranks
-are missing."""
+"""Jobs that compute on GPUs, on CPUs, on busy CPUs (`BUSY_SHARE_OF_CPUS`), and jobs with missing ranks."""
 
 BUSY_SHARE_OF_CPUS = 0.6
-"""Share of a step that the ranks' own work takes of the CPUs that they have, from which on these are busy: transfers and
-codecs then take their time from that work."""
+"""Utilization of the ranks' CPUs by the ranks' own work from which on they count as busy: communication and codecs then take
+CPU time from that work."""
 
 MODEL_ERRORS_FILE = Path(__file__).with_name("model_errors.json")
 
 
 class ModelErrorSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where errors come from."""
+    """Origin of errors."""
 
     command: str
     commit: str
-    """Of the code that was judged, or of the change that brought the figure."""
+    """Commit of the judged code, or of the change that added the figure."""
     seeds: str | None
-    """Of what was made up; None where nothing was."""
+    """Seeds of the simulated jobs; None for real ones."""
     note: str | None
 
 
@@ -38,13 +37,13 @@ class ModelErrors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The data file."""
 
     min_share_of_step: dict[JobClass, float]
-    """What no error is taken to be below: simulated jobs leave out what real machines do besides."""
+    """Lower bound of every error: simulated jobs do not model all effects of real machines."""
     sources: dict[str, ModelErrorSource]
     errors: dict[JobClass, dict[str, dict[str, float]]]
-    """Term -> source -> share of a step; the greatest counts. What busy CPUs have is beside what CPUs have."""
+    """Term -> source -> share of a step; the maximum counts. Errors of busy CPUs are in addition to those of CPUs."""
 
     def of(self, job: JobClass) -> dict[str, float]:
-        """The share of a step that the gain of each known term may be off by."""
+        """Error of the gain of each known term, as a share of a step."""
         of_jobs = [self.errors[job], *([self.errors["cpu"]] if job == "busy" else [])]
         shares: dict[str, float] = {}
         for by_source in of_jobs:
@@ -61,9 +60,9 @@ def known_errors() -> Mapping[JobClass, Mapping[str, float]]:
 
 
 def model_error(job: JobClass, terms: Iterable[str]) -> float:
-    """The share of a step by which the gain of a scenario of these terms may be off, on this class of job.
+    """Error of the gain of a scenario of these terms on this class of job, as a share of a step.
 
-    A term that is not known has the greatest error of the class.
+    An unknown term gets the largest error of the class.
     """
     known = known_errors()[job]
     greatest = max(known.values())

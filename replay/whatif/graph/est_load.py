@@ -25,54 +25,53 @@ _EXCHANGE = "all_to_all"
 """The collective that sends partial sums: bytes in proportion to the whole subtrees of the rank."""
 
 _GATHER = "all_gather"
-"""The collective that sends encoded gradients, or else sums of shards."""
+"""The collective that sends encoded gradients, or sums of shards."""
 
 _MIN_SHARE_OF_LARGEST = 1 / 64
-"""Of the largest such transfer, in bytes: a smaller one carries no gradients."""
+"""Least size of a collective that carries gradients, as a share of the largest one in bytes."""
 
 _MAX_DIFFERENCE = 0.1
-"""Ranks whose times differ by less than this share come at about the same time: steps scatter as much."""
+"""Ranks whose times differ by less than this share arrive at about the same time: it is within the scatter of steps."""
 
 
 _ADDS = ("reduce", "stage")
-"""Operations of the thread that trains in which gradients are added up."""
+"""Operations of the training thread that add up gradients."""
 
 
 @dataclass(frozen=True)
 class EstStepCost:
-    """What one rank takes, ns, on average over the steady-state steps."""
+    """Mean times of one rank in the steady-state steps, ns."""
 
     est_ns: float
-    """Of an EST that is not the rank's last."""
+    """Time of an EST that is not the rank's last."""
     last_ns: float
-    """Of its last EST, without waiting."""
+    """Time of the rank's last EST, without waiting."""
     update_ns: float
-    """Of all else of a step, without waiting."""
+    """Time of the rest of a step, without waiting."""
     is_measured: bool
-    """Whether `est_ns` was measured here. Else the rank ran its last one alone, and another relation of the two was
-    assumed: that of the other ranks, or none. Of a rank that ran none both are assumed to be to its update as they are on
-    the others."""
+    """Whether `est_ns` was measured on this rank. For a rank with one EST, its ratio to `last_ns` is assumed to be that of
+    the other ranks, or 1. For a rank without ESTs, the ratio of both to `update_ns` is assumed to be that of the others."""
 
     def of(self, ests: int) -> float:
-        """What a step with so many ESTs takes, ns."""
+        """Time of a step with this number of ESTs, ns."""
         return self.update_ns + (self.last_ns + (ests - 1) * self.est_ns if ests else 0.0)
 
 
 @dataclass(frozen=True)
 class EstLoad:
-    """Who runs which EST in the steady-state steps of a graph."""
+    """Assignment of ESTs to ranks in the steady-state steps of a graph, and its cost."""
 
     dfg: Dfg
     steps: tuple[int, ...]
     assignment: Assignment
     est: np.ndarray
-    """int32[N], EST of each node on a main thread; -1 where it belongs to none."""
+    """int32[N], EST of each node on a main thread; -1 for nodes of no EST."""
     probed: ProbedCollectives | None
     """Measured collectives of the job, if any."""
 
     @classmethod
     def of(cls, run: Run, dfg: Dfg, steps: Sequence[int]) -> "EstLoad":
-        """Raises Declined where the run is of no elastic job, or ESTs moved in these steps."""
+        """Raises Declined if the run is not of an elastic job, or ESTs moved in these steps."""
         est = np.full(dfg.nodes, -1, np.int32)
         ran: list[tuple[int, ...]] = []
         for rank in dfg.marks.ranks:
@@ -105,7 +104,7 @@ class EstLoad:
 
     @cached_property
     def costs(self) -> dict[Rank, EstStepCost]:
-        """By rank. Raises Declined for a rank that ran no EST where updates tell nothing."""
+        """Costs by rank. Raises Declined if a rank ran no EST and its update times do not determine the cost of one."""
         known = {rank: self._measured(rank) for rank in self.dfg.marks.ranks}
         ran = [known[rank] for rank, ests in zip(self.dfg.marks.ranks, self.assignment.ests, strict=True) if ests]
         relation = median([cost.est_ns / cost.last_ns for cost in ran if cost.is_measured] or [1.0])
@@ -128,7 +127,7 @@ class EstLoad:
         return EstStepCost(others / max(1, len(ests) - 1), last, update, is_measured=len(ests) > 1)
 
     def _total(self, nodes: np.ndarray) -> float:
-        """What these nodes take in a step, ns."""
+        """Mean time of these nodes in a step, ns."""
         return float(self.dfg.dur_ns[nodes].sum()) / len(self.steps)
 
     def _on_steady(self, rank: Rank) -> np.ndarray:
@@ -136,9 +135,11 @@ class EstLoad:
         return mask
 
     def moved(self, to: Assignment, longer: float | None = None) -> Dfg:
-        """The graph with the ESTs placed as `to` says: the turns before a rank's last one as much longer or shorter as there
-        are more or fewer of them, and its transfers by what they carry; or those of gradients so many times as long as now,
-        where that was measured. Raises Declined where it does not fit the job."""
+        """The graph with the ESTs assigned by `to`. Raises Declined if it does not fit the job.
+
+        The time of the ESTs before a rank's last one scales with their number, and that of communication with its bytes. If
+        `longer` was measured, it is the ratio of the new to the recorded duration of gradient communication instead.
+        """
         if (to.n_est, to.world) != (self.assignment.n_est, self.assignment.world):
             raise Declined(
                 f"the plan has {to.n_est} ESTs on {to.world} ranks; the run has {self.assignment.n_est} ESTs on "
@@ -168,26 +169,28 @@ class EstLoad:
         return replace(dfg, dur_ns=np.rint(dur).astype(np.int64), residual_ns=residual)
 
     def _communication_ratio(self, to: Assignment) -> np.ndarray:
-        """How many times as long each transfer takes, float64[N]: the link's part by what it carries, and the CPUs' part by
-        the speed of the rank that comes last, for which the others wait."""
+        """Ratio of the new to the recorded duration of communication, float64[N].
+
+        The link's share scales with the bytes, the CPUs' share with the speed of the rank that arrives last.
+        """
         dfg = self.dfg
         of_link = link_share(dfg, dfg, self.probed).share
         sums, leaves = named(dfg, _EXCHANGE), named(dfg, _GATHER)
         carried = np.where(sums, _most_carried(to) / _most_carried(self.assignment), 1.0)
-        if not sums.any():  # Encoded gradients: each rank sends as many as the one that has most.
+        if not sums.any():  # encoded gradients: each rank sends as many as the rank with most ESTs
             carried = np.where(leaves, _most_ests(to) / _most_ests(self.assignment), 1.0)
         by_cpus = np.where(dfg.on(LaneKind.COMM), self._pace_ns(to) / self._pace_ns(self.assignment), 1.0)
         longer: np.ndarray = of_link * carried + (1 - of_link) * by_cpus
         return longer
 
     def _pace_ns(self, assignment: Assignment) -> float:
-        """What an EST takes on the rank that comes last; of several that come at about the same time, on the slowest."""
+        """Time of an EST on the rank that arrives last, ns; on the slowest if several arrive at about the same time."""
         costs = [self.costs[rank] for rank in self.dfg.marks.ranks]
         busy = [cost.of(len(ests)) for cost, ests in zip(costs, assignment.ests, strict=True)]
         return max(cost.last_ns for cost, ns in zip(costs, busy, strict=True) if ns > (1 - _MAX_DIFFERENCE) * max(busy))
 
     def _first(self, mask: np.ndarray) -> np.ndarray:
-        """The first of these nodes that is work, in each step; not the mark of its begin, which takes no time."""
+        """The first of these nodes in each step that is work and has a duration."""
         nodes = np.flatnonzero(mask & self.dfg.of(*HOST_WORK) & (self.dfg.dur_ns > 0))
         nodes = nodes[np.argsort(self.dfg.recorded_ns[nodes], kind="stable")]
         _, first = np.unique(self.dfg.step[nodes], return_index=True)
@@ -196,21 +199,21 @@ class EstLoad:
 
 
 def has_est_records(run: Run) -> bool:
-    """Whether the run was written by an elastic job, so that its events name the ESTs."""
+    """Whether the run was recorded by an elastic job, whose events name the ESTs."""
     return any((run.events(rank).ints("est") >= 0).any() for rank in run.ranks)
 
 
 def _on_main(dfg: Dfg, rank: Rank) -> np.ndarray:
-    """Ids of the nodes of the rank's main thread, in the order in which they ran."""
+    """Ids of the nodes of the rank's main thread, in order of execution."""
     nodes = np.flatnonzero(dfg.lane == dfg.main_lane(rank))
     found: np.ndarray = nodes[np.argsort(dfg.recorded_ns[nodes], kind="stable")]
     return found
 
 
 def _est_of(run: Run, dfg: Dfg, nodes: np.ndarray, rank: Rank) -> np.ndarray:
-    """EST of each of these nodes: that of its event; a gap belongs to what came before it in the same step."""
+    """EST of each of these nodes: the EST of its event; a gap has that of the previous event in the same step."""
     events, event = run.events(rank).ints("est"), dfg.event[nodes]
-    # The place of the latest node, up to and with each, that stands for an event.
+    # Position of the latest node, up to and including each, that has an event.
     at = np.maximum.accumulate(np.where(event >= 0, np.arange(len(nodes)), 0))
     is_known = (event[at] >= 0) & (dfg.step[nodes][at] == dfg.step[nodes])
     found: np.ndarray = np.where(is_known, events[np.maximum(event[at], 0)], -1).astype(np.int32)
@@ -218,7 +221,7 @@ def _est_of(run: Run, dfg: Dfg, nodes: np.ndarray, rank: Rank) -> np.ndarray:
 
 
 def carries_gradients(dfg: Dfg) -> np.ndarray:
-    """bool[N], mask of the transfers of gradients; the others of a step carry its losses and buffers, or hashes."""
+    """bool[N], mask of the communication of gradients; other collectives carry losses, buffers, or hashes."""
     sends = named(dfg, _EXCHANGE) | named(dfg, _GATHER)
     found: np.ndarray = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & sends
     large: np.ndarray = found & (dfg.bytes >= _MIN_SHARE_OF_LARGEST * dfg.bytes[found].max(initial=0))
@@ -236,9 +239,9 @@ def _most_ests(assignment: Assignment) -> int:
 
 
 def _most_carried(assignment: Assignment) -> float:
-    """How much the busiest rank sends or receives in the exchange of partial sums, in shards.
+    """Number of shards that the busiest rank sends or receives in the exchange of partial sums.
 
-    A rank sends each other one a shard of each of its whole subtrees, and receives as many as the others have.
+    A rank sends to each other rank one shard of each of its whole subtrees, and receives one of each subtree of the others.
     """
     nodes = [len(cover(ests, assignment.n_est)) for ests in assignment.ests]
     sent = [count * (assignment.world - 1) for count in nodes]
@@ -247,9 +250,10 @@ def _most_carried(assignment: Assignment) -> float:
 
 
 def exchanged(est_load: EstLoad, took_ns: float) -> Dfg:
-    """The graph in which averaging the gradients takes `took_ns`, from when the last rank has ended its EST steps.
+    """The graph in which averaging the gradients takes `took_ns`, beginning when the last rank has ended its EST steps.
 
-    Encoded gradients are sent after all EST steps of a rank. The recorded cost of averaging is removed."""
+    Encoded gradients are sent after all EST steps of a rank. The recorded cost of averaging is removed.
+    """
     dfg = est_load.dfg
     dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
     sends = carries_gradients(dfg)

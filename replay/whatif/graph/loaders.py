@@ -1,4 +1,4 @@
-"""What a run tells of how batches are made."""
+"""Evidence in a run of how batches are made."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ IN_THE_RANK = "SingleProcess"
 
 
 def has_unseen_workers(run: Run, dfg: Dfg) -> bool:
-    """Whether workers of which nothing was recorded make batches: how far ahead they are, nobody knows."""
+    """Whether unrecorded workers make batches: how far they work ahead is unknown."""
     names = {dfg.names[name] for name in np.unique(dfg.name[dfg.of(Cls.DATA)]).tolist()}
     is_by_workers = any("DataLoader" in name and IN_THE_RANK not in name for name in names)
     return is_by_workers and not any(are_batches_recorded(run, rank) for rank in run.ranks)
 
 
 def are_batches_recorded(run: Run, rank: Rank) -> bool:
-    """Whether the run tells when the workers of this rank made their batches."""
+    """Whether the run contains the times at which the workers of this rank made their batches."""
     return bool(run.stages(rank).is_kind("fetch").any())

@@ -1,4 +1,4 @@
-"""GPU streams on which collectives of several kinds queue up, as those of one process group do."""
+"""GPU streams on which collectives of several kinds are queued, like the stream of one process group."""
 
 import numpy as np
 
@@ -8,14 +8,14 @@ from esprof.run.collective_names import collective_word
 
 
 def kinds_in_queues(dfg: Dfg) -> np.ndarray:
-    """For each node a number of the kind of its matched collective, int64[N], from 1 on, if it is one of several kinds on
-    its stream; 0 for those of the first kind there, and for all other nodes."""
+    """Kind of each node's matched collective among the kinds on its stream, int64[N]; 0 for the first kind of a stream, and
+    for all other nodes."""
     found = np.zeros(dfg.nodes, np.int64)
     collectives = np.flatnonzero(dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
     words = {name: collective_word(name) or name for name in dfg.names}
     number = {word: at for at, word in enumerate(dict.fromkeys(words.values()))}
     of_name = np.array([number[words[name]] for name in dfg.names])
-    # Of a collective on a stream: its arrival, and its transfer.
+    # `members` are the arrivals and communication nodes of the collectives.
     of_collective = np.full(int(dfg.collective.max(initial=-1)) + 2, -1)
     of_collective[dfg.collective[collectives]] = of_name[dfg.name[collectives]]
     kind = of_collective[dfg.collective]
@@ -27,8 +27,8 @@ def kinds_in_queues(dfg: Dfg) -> np.ndarray:
 
 
 def queued(timeline: Timeline, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(how long each collective waited on its stream only for one of another kind, ns; the node that it waited for, -1 for
-    none), each int64[N]. `kinds` are those of `kinds_in_queues`."""
+    """(time that each collective waited on its stream only for one of another kind, ns; the node that it waited for, -1 for
+    none), each int64[N]. `kinds` is the result of `kinds_in_queues`."""
     dfg = timeline.dfg
     source, target, is_lane = dfg.pred_idx, dfg.pred_target, dfg.pred_kind == Edge.LANE
     arrivals = dfg.of(Cls.WAIT) & (dfg.collective >= 0) & dfg.on(LaneKind.STREAM)
