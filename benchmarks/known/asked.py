@@ -14,7 +14,7 @@ LATE = ("ESP201", "ESP202", "ESP203", "ESP204", "ESP206")
 """Findings that name a rank as late."""
 INPUT = "ESP101"
 STAGES = "ESP207"
-"""Names a stage that computes longer, for whatever reason: a trace cannot tell a slow device from more layers."""
+"""Names a stage that computes longer for any reason: a trace does not distinguish a slow device from more layers."""
 
 
 @dataclass(frozen=True)

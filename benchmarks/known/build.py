@@ -66,7 +66,7 @@ class Build:
     plant: Plant | None = None
     device: str | None = "NVIDIA A100-SXM4-80GB"
     costs: list[Cost] = field(default_factory=list)
-    transfers: list[GroupCollective] = field(default_factory=list)
+    collectives: list[GroupCollective] = field(default_factory=list)
     keyed: dict[object, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Build:
     def program(self, *, spacing_ns: Ns = 0, queue: int = 1024) -> Program:
         threads = tuple({name: tuple(one.code) for name, one in rank.threads.items()} for rank in self.ranks)
         devices = (self.device,) * self.world if self.device else ()
-        return Program(threads, tuple(self.costs), tuple(self.transfers), devices, spacing_ns, queue)
+        return Program(threads, tuple(self.costs), tuple(self.collectives), devices, spacing_ns, queue)
 
     @contextmanager
     def apart(self, *key: int) -> Iterator[None]:
@@ -96,17 +96,17 @@ class Build:
         self.costs.append(Cost(kind, rank, name, whole + excess, excess))
         return len(self.costs) - 1
 
-    def transfer(self, key: object, members: tuple[int, ...], name: str, link: "Link", nbytes: int) -> int:
-        """The number of the transfer of that key; whoever comes first draws its durations."""
+    def collective(self, key: object, members: tuple[int, ...], name: str, link: "Link", nbytes: int) -> int:
+        """Number of the collective with that key; the first caller draws its durations."""
         if key not in self.keyed:
-            self.keyed[key] = len(self.transfers)
+            self.keyed[key] = len(self.collectives)
             handling = tuple(
                 self.cost(Kind.HANDLING, rank, name, link.handling_ns_per_byte * nbytes, self.noise.cpu)
                 for rank in (members if link.handling_ns_per_byte else ())
             )
             latency = self.cost(Kind.LATENCY, NOBODY, name, link.latency_ns)
             carried = self.cost(Kind.BYTES, NOBODY, name, nbytes / link.bytes_per_ns, self.noise.link)
-            self.transfers.append(GroupCollective(members, latency, carried, handling))
+            self.collectives.append(GroupCollective(members, latency, carried, handling))
         return self.keyed[key]
 
 
@@ -118,7 +118,7 @@ class Link:
 
 
 class Rank:
-    """The threads of one rank, and what they share."""
+    """The threads of one rank and their shared state."""
 
     def __init__(self, build: Build, number: int) -> None:
         self.build, self.number = build, number
@@ -131,7 +131,7 @@ class Rank:
 
 
 class Thread:
-    """Writes the code of one CPU thread. Durations are those meant; each is drawn around it."""
+    """Writes the code of one CPU thread. Durations are means; each one is drawn at random."""
 
     def __init__(self, rank: Rank, name: str) -> None:
         self.rank, self.build, self.name = rank, rank.build, name

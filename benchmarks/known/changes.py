@@ -1,24 +1,25 @@
-"""What each term of docs/reference/what-ifs.md does to a program: the truth of a what-if is the program run again
-with the durations that these functions give.
+"""Effect of each term of docs/reference/what-ifs.md on a program: the truth of a what-if is the program run again with the
+durations that these functions return.
 
-Where the documentation leaves the meaning open, the literal reading is taken and said here:
+Where the documentation is ambiguous, these functions take it literally:
 
-- `gpu` is work on streams but not transfers, which are the links' (`network`), and not copies between host and device.
-  Copies on the device and memsets are work.
-- `cpu` speeds up the processes that make batches, too: they are CPU threads of the job. The time from the end of a launch
-  to its kernel is the driver's and the device's, and stays. Sleeps are gaps, and so become shorter.
-- `host` leaves the making of batches alone (it does not keep the device busy by itself), and each gap longer than 1 ms.
-- `network` is links that carry so many times as much: the share of a transfer that grows with its bytes becomes shorter,
-  its latency does not. (The page says of transfers between GPUs that they "take so much less", without naming latency.)
-- `collective` and `communication` take the whole transfer, latency and the CPUs' part included.
-- `kernel` on a job that computes on CPUs is time spent directly in an operation of that name, not in those it calls.
-- `straggler=fix` takes the planted excess away. Where nothing is planted, or no rank clearly keeps the others waiting,
-  nothing changes.
+- `gpu` is work on streams except communication, which belongs to the links (`network`), and except copies between host and
+  device. Copies on the device and memsets are work.
+- `cpu` also speeds up the processes that make batches: they are CPU threads of the job. The latency from the end of a launch
+  to its kernel is spent in the driver and the device, and stays. Sleeps are gaps, and so become shorter.
+- `host` does not change the making of batches (it does not keep the device busy by itself), or gaps longer than 1 ms.
+- `network` changes the bandwidth of links: the time of a collective that grows with its bytes becomes shorter, its latency
+  does not. (The page does not mention the latency of communication between GPUs.)
+- `collective` and `communication` change the whole collective, including latency and CPU time.
+- `kernel` on a job that computes on CPUs is time spent directly in an operation of that name, not in operations it calls.
+- `straggler=fix` removes the planted excess. If nothing is planted, or no rank clearly keeps the others waiting, nothing
+  changes.
 - `allocator` calls take no time and wait for nothing.
-- `sync=0`: calls that wait for an event, a stream or the device take what they take by themselves. A CPU that waits no more
-  runs ahead of its device, as far as the queue lets it: a step lasts until the device has done what was launched in it, too.
-- `overlap=perfect` is `communication=0`, and no step shorter than the longest time within that step, as it ran, for which
-  one rank has transfers under way (several at once count once).
+- `sync=0`: calls that wait for an event, a stream or the device take only their own time. A CPU that no longer waits runs
+  ahead of its device, as far as the queue permits; a step then also lasts until the device has completed the work launched
+  in it.
+- `overlap=perfect` is `communication=0`, with no step shorter than the longest time within that step, as it ran, during
+  which one rank has collectives in progress (concurrent ones count once).
 """
 
 import re
@@ -38,15 +39,17 @@ LONG_GAP_NS = 1_000_000
 _TERM = re.compile(
     r"(?:rank(?P<rank>\d+)\.|device\[(?P<device>[^]]+)\]\.)?(?P<name>\w+)(?:\[(?P<pattern>.*)\])?=(?P<value>.+)"
 )
-_TRANSFER = (Kind.LATENCY, Kind.BYTES, Kind.HANDLING)
+_COMMUNICATION = (Kind.LATENCY, Kind.BYTES, Kind.HANDLING)
 _THREADS = (Kind.CPU, Kind.GAP, Kind.LOAD, Kind.ALLOCATOR, Kind.HANDLING)
 
 
 def true_steps(
     program: Program, scenario: str, without: Collection[int] = (), by_optimizers_from: int | None = None
 ) -> dict[int, Ns]:
-    """Duration of each step of the program under a scenario: a term, or several joined by commas. Ranks `without` are
-    not looked at. Where the job tells of no steps, those count that its optimizers end, from a step on."""
+    """Duration of each step of the program under a scenario, ns: a term, or several joined by commas.
+
+    Ranks `without` are ignored. With `by_optimizers_from`, steps are those that end with an optimizer, from that step on.
+    """
 
     def spans(timeline: Timeline) -> dict[int, tuple[Ns, Ns]]:
         if by_optimizers_from is None:
@@ -64,8 +67,8 @@ def true_steps(
 
 
 def _done_steps(program: Program, durations: list[Ns], without: Collection[int]) -> dict[int, Ns]:
-    """Duration of each step without waits for the device: what it was, and by how much that changes where a step lasts until
-    what was launched in it is done."""
+    """Duration of each step without waits for the device, ns: the recorded one, plus the change of the time until the work
+    launched in the step has completed."""
     usual = run(program)
     code = tuple(
         {
@@ -83,8 +86,8 @@ def _done_steps(program: Program, durations: list[Ns], without: Collection[int])
 
 
 def _done_spans(timeline: Timeline, without: Collection[int]) -> dict[int, Ns]:
-    """Duration of each step from when all ranks have done what was launched before it to when they have what was launched
-    in it."""
+    """Duration of each step, ns: from the completion of all work launched before it to the completion of all work launched
+    in it, on all ranks."""
     done = {}
     launched = {(row.rank, row.correlation): row.start for row in timeline.rows if isinstance(row.lane, str)}
     for rank, marks in enumerate(timeline.steps):
@@ -101,9 +104,9 @@ def _done_spans(timeline: Timeline, without: Collection[int]) -> dict[int, Ns]:
                 latest = max(latest, work.pop(0)[1])
             ends.append(max(at, latest))
         done[rank] = ends
-    borders = [max(at) for at in zip(*done.values(), strict=True)]
+    boundaries = [max(at) for at in zip(*done.values(), strict=True)]
     numbers = [number for number, _ in next(iter(timeline.steps))]
-    return {number: borders[at + 1] - borders[at] for at, number in enumerate(numbers[:-1]) if number is not None}
+    return {number: boundaries[at + 1] - boundaries[at] for at, number in enumerate(numbers[:-1]) if number is not None}
 
 
 def _hides(scenario: str) -> bool:
@@ -111,7 +114,7 @@ def _hides(scenario: str) -> bool:
 
 
 def changed(program: Program, scenario: str) -> list[Ns]:
-    """The durations of the program under a scenario."""
+    """Durations of the program under a scenario, ns."""
     durations = program.drawn
     for term in scenario.split(","):
         match = _TERM.fullmatch(term)
@@ -134,10 +137,10 @@ _Change = Callable[[Cost, Ns], Ns]
 
 
 def _change(name: str, pattern: str | None, value: str, computing: Kind) -> _Change:
-    """The change that a term is; `computing` is the kind of work in which the job computes."""
+    """The change of durations by a term; `computing` is the kind of work of the job's compute."""
     match name, value:
         case "communication" | "overlap", _:
-            return _none(_TRANSFER)
+            return _none(_COMMUNICATION)
         case "data", "0":
             return _none((Kind.LOAD,))
         case "sync", "0":
@@ -161,7 +164,7 @@ def _change(name: str, pattern: str | None, value: str, computing: Kind) -> _Cha
         case "kernel" if named:
             is_faster = lambda cost: cost.kind is computing and bool(named.search(cost.name))  # noqa: E731
         case "collective" if named:
-            is_faster = lambda cost: cost.kind in _TRANSFER and bool(named.search(cost.name))  # noqa: E731
+            is_faster = lambda cost: cost.kind in _COMMUNICATION and bool(named.search(cost.name))  # noqa: E731
         case _:
             raise ValueError(f"no such term: {name}")
     return lambda cost, ns: round(ns / factor) if is_faster(cost) else ns
@@ -176,11 +179,11 @@ def _keeps_busy(cost: Cost) -> bool:
 
 
 def _busiest(program: Program, timeline: Timeline, span: tuple[Ns, Ns]) -> Ns:
-    """The longest time within the span for which one rank has transfers under way."""
+    """The longest time within the span during which one rank has collectives in progress, ns."""
     within: list[list[tuple[Ns, Ns]]] = [[] for _ in program.ranks]
-    for transfer, (begin, end) in zip(program.transfers, timeline.transfers, strict=True):
+    for collective, (begin, end) in zip(program.collectives, timeline.collectives, strict=True):
         if begin < span[1] and end > span[0]:
-            for rank in transfer.members:
+            for rank in collective.members:
                 within[rank].append((max(begin, span[0]), min(end, span[1])))
     return max(_union(spans) for spans in within)
 

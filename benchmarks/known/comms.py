@@ -5,22 +5,21 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from benchmarks.known.build import COMPUTE, US, Link, Thread
-from benchmarks.known.program import Kernel, Meet, Record, Wait
+from benchmarks.known.program import JoinCollective, Kernel, Record, Wait
 
 _DTYPES = {"BFloat16": ("bf16", 2), "Float": ("f32", 4)}
 
 
 @dataclass(frozen=True)
 class _Spelling:
-    """A collective as the dispatcher, `record_param_comms`, the annotation and NCCL call it, and how many elements come in
-    and go out for each that is sent."""
+    """Names of a collective in the dispatcher, `record_param_comms`, the annotation and NCCL, and its ratios of elements."""
 
     op: str
-    told: str
+    described: str
     annotated: str
     kernel: str
     sent: int = 1
-    """0: one share of the whole comes in."""
+    """0: the input is one rank's share of the elements."""
     received: int = 1
 
 
@@ -43,7 +42,7 @@ _SPELLINGS = {
 
 @dataclass(frozen=True)
 class Group:
-    """A process group. `name` is torch's number of it, `stream` the NCCL stream that it has on each of its ranks."""
+    """A process group. `name` is torch's number of it, `stream` its NCCL stream on each of its ranks."""
 
     name: str
     what: str
@@ -52,16 +51,16 @@ class Group:
     link: Link
     dtype: str = "BFloat16"
     numbered: bool = True
-    """Whether calls tell their sequence number, as torch 2.7 and later do."""
+    """Whether calls record their sequence number, as in torch 2.7 and later."""
 
     def start(self, thread: Thread, collective: str, nbytes: int, *, after: int = COMPUTE) -> int:
-        """Begin a collective that moves `nbytes` once the stream `after` has come here; the event of its end."""
+        """Launch a collective of `nbytes` after the current work of stream `after`; returns the event of its end."""
         spelling = _SPELLINGS[collective]
         with thread.op(spelling.op, before=4 * US):
             return self._launch(thread, self._kernel(thread, spelling, nbytes), spelling.annotated, after)
 
     def captured(self, thread: Thread, collective: str, nbytes: int) -> tuple[list[Record | Wait | Kernel], Wait]:
-        """The commands of such a collective within a graph, which tells no arguments, and the wait for its end."""
+        """The commands of a collective within a CUDA graph, which records no arguments, and the wait for its end."""
         kernel = replace(self._kernel(thread, _SPELLINGS[collective], nbytes), args={})
         before, end = next(thread.rank.events), next(thread.rank.events)
         commands: list[Record | Wait | Kernel] = [
@@ -76,13 +75,13 @@ class Group:
         short, size = _DTYPES[self.dtype]
         elements = nbytes // size
         name = f"ncclDevKernel_{spelling.kernel.format(dtype=short)}(ncclDevKernelArgsStorage<4096ul>)"
-        told = self._told(thread, "", spelling.told) | {
+        described = self._described(thread, "", spelling.described) | {
             "In msg nelems": elements if spelling.sent else elements // len(self.ranks),
             "Out msg nelems": elements if spelling.received else elements // len(self.ranks),
         }
         number = thread.rank.sequence[self.name]
-        transfer = thread.build.transfer((self.name, number), self.ranks, name, self.link, nbytes)
-        return Kernel(self.stream, name, -1, transfer, "kernel", told)
+        collective = thread.build.collective((self.name, number), self.ranks, name, self.link, nbytes)
+        return Kernel(self.stream, name, -1, collective, "kernel", described)
 
     def send(self, thread: Thread, peer: int, nbytes: int) -> int:
         return self._pass_on(thread, "send", thread.rank.number, peer, nbytes)
@@ -91,18 +90,18 @@ class Group:
         return self._pass_on(thread, "recv", peer, thread.rank.number, nbytes)
 
     def _pass_on(self, thread: Thread, word: str, source: int, target: int, nbytes: int) -> int:
-        """One end of a message, on the stream that the two ranks have for the messages of one direction."""
+        """One end of a message, on the stream of the two ranks for messages in that direction."""
         way = f"{source}->{target}"
         elements = nbytes // _DTYPES[self.dtype][1]
         name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-        told = self._told(thread, way, word) | {"In msg nelems": elements, "Out msg nelems": elements}
+        described = self._described(thread, way, word) | {"In msg nelems": elements, "Out msg nelems": elements}
         # Torch counts ranks within the group here.
         peers = {"Src Rank": self.ranks.index(source)} if word == "recv" else {"Dst Rank": self.ranks.index(target)}
         number = thread.rank.sequence[self.name, way]
         key = (self.name, way, number)
-        transfer = thread.build.transfer(key, (source, target), name, self.link, nbytes)
+        collective = thread.build.collective(key, (source, target), name, self.link, nbytes)
         stream = self.stream + 4 + 4 * self._ways.index((source, target))
-        kernel = Kernel(stream, name, -1, transfer, "kernel", told | peers)
+        kernel = Kernel(stream, name, -1, collective, "kernel", described | peers)
         with thread.op(f"c10d::{word if word == 'send' else 'recv_'}", before=4 * US):
             return self._launch(thread, kernel, f"nccl:{word} {way}", COMPUTE)
 
@@ -112,7 +111,7 @@ class Group:
         forth = list(pairwise(ring))
         return [*forth, *((target, source) for source, target in forth)]
 
-    def _told(self, thread: Thread, way: str, word: str) -> dict[str, object]:
+    def _described(self, thread: Thread, way: str, word: str) -> dict[str, object]:
         thread.rank.sequence[(self.name, way) if way else self.name] += 1
         seq = {"Seq": thread.rank.sequence[(self.name, way) if way else self.name]} if self.numbered else {}
         return {
@@ -138,7 +137,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Gloo:
-    """A process group of CPUs, whose collectives run on threads of its own (torch starts two)."""
+    """A process group of CPUs, whose collectives run on its own threads (torch starts two)."""
 
     name: str
     ranks: tuple[int, ...]
@@ -146,13 +145,13 @@ class Gloo:
     threads: int = 2
 
     def start(self, thread: Thread, nbytes: int) -> int:
-        """Begin an all-reduce; the flag that is raised at its end."""
+        """Launch an all-reduce; returns the flag that is raised at its end."""
         number = thread.rank.sequence[self.name]
         thread.rank.sequence[self.name] += 1
-        transfer = thread.build.transfer((self.name, number), self.ranks, "gloo:all_reduce", self.link, nbytes)
+        collective = thread.build.collective((self.name, number), self.ranks, "gloo:all_reduce", self.link, nbytes)
         worker = thread.rank.thread(f"gloo{number % self.threads}")
         with thread.op("c10d::allreduce_", before=10 * US, after=5 * US):
             worker.hold(thread.post())
         with worker.annotation("gloo:all_reduce"):
-            worker.code.append(Meet(transfer))
+            worker.code.append(JoinCollective(collective))
         return worker.post()

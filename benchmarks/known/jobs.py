@@ -51,7 +51,7 @@ class Job:
     plant: Plant | None
     is_uneven: bool
     traits: tuple[str, ...]
-    """What is special about it, to look at the errors of such jobs."""
+    """Special features, to group errors by."""
 
 
 def job(shape: str, seed: int, bucket_mb: float | None = None, *, apart: bool = False, steps: int | None = None) -> Job:

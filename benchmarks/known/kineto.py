@@ -36,7 +36,7 @@ class Recording:
     first: int
     """The first step of the window."""
     steps: bool = True
-    """Whether the job tells the profiler its steps."""
+    """Whether the job reports its steps to the profiler."""
     syncs: bool = False
     """Whether `enable_cuda_sync_events` is on."""
     described: bool = True
@@ -74,8 +74,8 @@ class _Trace:
     how: Recording
 
     def document(self, rows: Iterable[Row]) -> str:
-        kept = self._kept(rows)
-        events = [*self._names(kept), *self._steps(), *(text for row in kept for text in self._row(row))]
+        seen = self._seen(rows)
+        events = [*self._names(seen), *self._steps(), *(text for row in seen for text in self._row(row))]
         head = json.dumps(self._head(), indent=1)
         return head[:-2] + ',\n "traceEvents": [\n' + ",\n".join(events) + "\n]}"
 
@@ -128,8 +128,8 @@ class _Trace:
             for name, what, ranks in shown
         ]
 
-    def _kept(self, rows: Iterable[Row]) -> list[Row]:
-        """What was begun while the profiler was on; of a lost step, nothing that was launched in it."""
+    def _seen(self, rows: Iterable[Row]) -> list[Row]:
+        """Rows that began while the profiler was on, without work launched in a lost step."""
         marks = self.timeline.steps[self.rank]
         opened = next(at for number, at in marks if number == self.how.first)
         seen = [row for row in rows if row.start >= opened and not str(row.lane).startswith(_UNSEEN)]
@@ -205,13 +205,13 @@ class _Trace:
         return args | shape
 
     def _sync(self, row: Row) -> str:
-        """What CUPTI tells of a synchronisation, on the stream that waits; -1 where the whole device does."""
+        """CUPTI's record of a synchronization, on the waiting stream; -1 for the whole device."""
         stream = row.args.get("on", -1)
-        told = {"cuda_sync_kind": _SYNC[row.name], "stream": stream, "correlation": row.correlation}
+        described = {"cuda_sync_kind": _SYNC[row.name], "stream": stream, "correlation": row.correlation}
         if row.waits:
-            told |= {"wait_on_stream": row.waits[0], "wait_on_cuda_event_record_corr_id": row.waits[1]}
-            told |= {"wait_on_cuda_event_id": row.waits[1]}
-        args = {"External id": row.external} | told | {"device": self._local, "context": 1}
+            described |= {"wait_on_stream": row.waits[0], "wait_on_cuda_event_record_corr_id": row.waits[1]}
+            described |= {"wait_on_cuda_event_id": row.waits[1]}
+        args = {"External id": row.external} | described | {"device": self._local, "context": 1}
         event = {"ph": "X", "cat": "cuda_sync", "name": _SYNC[row.name], "pid": self._local, "tid": stream}
         return self._text(event | {"args": args}, row.start, row.end - row.start)
 
@@ -221,12 +221,12 @@ class _Trace:
         if not self.how.described and event.get("cat") == "kernel":
             args = event["args"]
             assert isinstance(args, dict)
-            event["args"] = {key: value for key, value in args.items() if not _is_told_by_call(key)}
+            event["args"] = {key: value for key, value in args.items() if not _is_in_call(key)}
         took = "" if duration is None else f', "dur": {_us(duration)}'
         return f'{json.dumps(event)[:-1]}, "ts": {_us(OPENED_NS + at + clock)}{took}}}'
 
 
-def _is_told_by_call(key: str) -> bool:
+def _is_in_call(key: str) -> bool:
     return key.startswith(("Collective", "In ", "Out ", "Process Group", "Group size", "dtype", "Seq", "Src", "Dst"))
 
 

@@ -17,9 +17,9 @@ from benchmarks.known.program import (
     Busy,
     Call,
     Close,
+    JoinCollective,
     Kernel,
     Kind,
-    Meet,
     Ns,
     Open,
     Post,
@@ -99,9 +99,9 @@ class _Machine:
         self.heap: list[tuple[Ns, int, _Process]] = []
         self.counter = count()
         self.devices = [_Device() for _ in program.ranks]
-        self.coming = [len(transfer.members) for transfer in program.transfers]
-        self.met = [_Signal() for _ in program.transfers]
-        self.timeline = Timeline([], [[] for _ in program.ranks], [(0, 0)] * len(program.transfers))
+        self.coming = [len(collective.members) for collective in program.collectives]
+        self.completed = [_Signal() for _ in program.collectives]
+        self.timeline = Timeline([], [[] for _ in program.ranks], [(0, 0)] * len(program.collectives))
 
     def run(self) -> Timeline:
         ended: list[tuple[int, str]] = []
@@ -166,9 +166,9 @@ class _Machine:
                     yield from self._acquire(device.locks.setdefault(at.lock, deque()))
                 case Release():
                     self._release(device.locks[at.lock])
-                case Meet():
-                    self._arrive(at.transfer)
-                    yield self.met[at.transfer]
+                case JoinCollective():
+                    self._arrive(at.collective)
+                    yield self.completed[at.collective]
                 case Step():
                     assert name == MAIN
                     self.timeline.steps[rank].append((at.number, self.now))
@@ -272,9 +272,9 @@ class _Machine:
                 yield item.waits
             if kernel and item.row:
                 item.row.start = self.now
-                if kernel.transfer >= 0:
-                    self._arrive(kernel.transfer)
-                    yield self.met[kernel.transfer]
+                if kernel.collective >= 0:
+                    self._arrive(kernel.collective)
+                    yield self.completed[kernel.collective]
                 else:
                     yield self.now + self.ns[kernel.cost]
                 item.row.end = stream.free = self.now
@@ -283,7 +283,7 @@ class _Machine:
             stream.items.popleft()
             self._raise(item.done)
 
-    # Transfers
+    # Collectives
 
     def _arrive(self, number: int) -> None:
         self.coming[number] -= 1
@@ -292,9 +292,9 @@ class _Machine:
             self._push(self.now, self._carry(number))
 
     def _carry(self, number: int) -> _Process:
-        transfer = self.program.transfers[number]
-        handling = max((self.ns[cost] for cost in transfer.handling), default=0)
+        collective = self.program.collectives[number]
+        handling = max((self.ns[cost] for cost in collective.handling), default=0)
         begin = self.now
-        yield begin + self.ns[transfer.latency] + self.ns[transfer.bytes] + handling
-        self.timeline.transfers[number] = (begin, self.now)
-        self._raise(self.met[number])
+        yield begin + self.ns[collective.latency] + self.ns[collective.bytes] + handling
+        self.timeline.collectives[number] = (begin, self.now)
+        self._raise(self.completed[number])

@@ -1,7 +1,7 @@
-"""What the machine runs: for each rank, what its CPU threads do, and what they ask of its GPU streams.
+"""Programs of the machine: for each rank, the instructions of its CPU threads and the work that they launch to GPU streams.
 
-A program holds no durations of its own: each piece of work names a `Cost` by its place in `Program.costs`, so that the same
-program runs with other durations.
+A program holds no durations: each piece of work refers to a `Cost` by its index in `Program.costs`, so the same program can
+run with other durations.
 """
 
 from collections.abc import Mapping
@@ -12,37 +12,37 @@ Ns = int
 CostId = int
 
 NOBODY = -1
-"""The rank of a cost that belongs to a link."""
+"""Rank of a cost that belongs to a link."""
 
 
 class Kind(StrEnum):
-    """What takes the time, in the words of docs/reference/what-ifs.md."""
+    """Kind of work, in the words of docs/reference/what-ifs.md."""
 
     CPU = "cpu"
     """A recorded operation or runtime call, or waking up after a wait."""
     GAP = "gap"
-    """A CPU thread runs code of which nothing is recorded, or sleeps."""
+    """A CPU thread runs unrecorded code, or sleeps."""
     LOAD = "load"
     """A batch is made."""
     ALLOCATOR = "allocator"
     """The caching allocator asks the driver for memory or gives it back."""
     DELAY = "delay"
-    """From the end of a launch until the kernel may begin: the driver and the device, no CPU thread."""
+    """Latency from the end of a launch until the kernel may begin: driver and device, no CPU thread."""
     KERNEL = "kernel"
-    """Work on a GPU stream but transfers between GPUs and copies between host and device."""
+    """Work on a GPU stream except communication and copies between host and device."""
     COPY = "copy"
     """A copy between host and device."""
     LATENCY = "latency"
-    """The part of a transfer that does not depend on the bandwidth of the link."""
+    """Time of a collective that does not depend on the bandwidth of the link."""
     BYTES = "bytes"
-    """The part of a transfer that does."""
+    """Time of a collective that depends on the bandwidth of the link."""
     HANDLING = "handling"
-    """What a CPU does for a transfer between CPUs."""
+    """CPU time of a collective between CPUs."""
 
 
 @dataclass(slots=True)
 class Cost:
-    """`ns` is the duration as drawn, `excess` what of it a planted cause added."""
+    """`ns` is the drawn duration, `excess` the time of it that a planted cause added."""
 
     kind: Kind
     rank: int
@@ -53,33 +53,33 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class GroupCollective:
-    """What the members of a group do together: nobody's part ends before the last member has come to it."""
+    """A collective: it ends on no member before the last member has arrived."""
 
     members: tuple[int, ...]
     latency: CostId
     bytes: CostId
     handling: tuple[CostId, ...] = ()
-    """Between CPUs: what each member's CPU does for it. The slowest counts."""
+    """CPU time of each member if between CPUs; the maximum counts."""
 
 
-# What a call asks of GPU streams.
+# Commands of a call to GPU streams.
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Work of `cost`, or a part in the transfer of that number, in its turn on a stream."""
+    """Work of `cost` on a stream, or the rank's kernel of the collective of that number."""
 
     stream: int
     name: str
     cost: CostId = -1
-    transfer: int = -1
+    collective: int = -1
     category: str = "kernel"
     args: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The event is done when all that was launched to the stream before is done."""
+    """The event completes when all earlier work of the stream has completed."""
 
     event: int
     stream: int
@@ -87,13 +87,13 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What is launched to the stream later does not begin before the event is done."""
+    """Later work of the stream does not begin before the event has completed."""
 
     stream: int
     event: int
 
 
-# What a CPU thread does.
+# Instructions of a CPU thread.
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A runtime call: waits while a stream's queue is full, takes `cost`, then issues all commands; the first kernel may
+    """A runtime call: waits while a stream's queue is full, takes `cost`, then submits all commands; the first kernel may
     begin `delay` later."""
 
     name: str
@@ -129,7 +129,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A call that ends when an event, a stream or (without either) the whole device is done, and `cost` later."""
+    """A call that waits until an event, a stream or (without either) the device has completed, then takes `cost`."""
 
     name: str
     cost: CostId
@@ -139,21 +139,21 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Raise a flag, for a thread of the same rank to go on."""
+    """Raise a flag, so that a waiting thread of the same rank continues."""
 
     flag: int
 
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """Until the flag is up."""
+    """Wait until the flag is raised."""
 
     flag: int
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Until nobody holds the lock; who came first gets it first."""
+    """Wait for the lock, first come, first served."""
 
     lock: str
 
@@ -164,39 +164,39 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Meet:
-    """A part in a transfer, on the CPU thread itself."""
+class JoinCollective:
+    """Take part in a collective on the CPU thread itself."""
 
-    transfer: int
+    collective: int
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The main thread begins this step, and so ends the one before; without a number it only ends that."""
+    """The main thread begins this step and so ends the previous one; without a number it only ends the previous one."""
 
     number: int | None
 
 
-Instruction = Open | Close | Busy | Call | Sync | Post | Await | Acquire | Release | Meet | Step
+Instruction = Open | Close | Busy | Call | Sync | Post | Await | Acquire | Release | JoinCollective | Step
 
 MAIN, AUTOGRAD = "main", "autograd"
 
 
 @dataclass(frozen=True)
 class Program:
-    """`ranks` holds the code of each thread of each rank by the thread's name; MAIN takes the steps."""
+    """`ranks` maps the name of each thread of each rank to its instructions; MAIN runs the steps."""
 
     ranks: tuple[Mapping[str, tuple[Instruction, ...]], ...]
     costs: tuple[Cost, ...]
-    transfers: tuple[GroupCollective, ...]
+    collectives: tuple[GroupCollective, ...]
     devices: tuple[str, ...] = ()
-    """The name of each rank's GPU; none where the job computes on CPUs."""
+    """Name of each rank's GPU; empty if the job computes on CPUs."""
     spacing_ns: Ns = 0
     """Least time between two kernels of one stream."""
     queue: int = 1024
-    """Kernels that may wait or run on a stream before a launch has to wait."""
+    """Number of outstanding kernels on a stream from which on a launch waits."""
 
     @property
     def drawn(self) -> list[Ns]:
-        """The durations with which the job ran."""
+        """Durations with which the job ran, ns."""
         return [cost.ns for cost in self.costs]

@@ -1,4 +1,4 @@
-"""What came of a run: when everything began and ended."""
+"""Result of a run: begin and end of all recorded work."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from benchmarks.known.program import Ns
 
 @dataclass(slots=True)
 class Row:
-    """Something recorded. `lane` is the name of a CPU thread or the number of a stream; `external` numbers operations, and
-    what they called has the number of theirs. `waits` names the stream and the call that recorded the event waited for."""
+    """A recorded row. `lane` is the name of a CPU thread or the number of a stream; `external` is the number of the
+    operation, which its calls share. `waits` is the stream and the call that recorded the awaited event."""
 
     rank: int
     lane: str | int
@@ -26,34 +26,36 @@ class Row:
 
 @dataclass
 class Timeline:
-    """`steps` holds, for each rank, when its steps began and the last one ended; `transfers` when each began (its last
-    member came) and ended."""
+    """`steps` holds, for each rank, the begin of its steps and the end of the last one; `collectives` holds the begin
+    (arrival of the last member) and end of each."""
 
     rows: list[Row]
     steps: list[list[tuple[int | None, Ns]]]
-    transfers: list[tuple[Ns, Ns]]
+    collectives: list[tuple[Ns, Ns]]
 
     def step_ns(self, without: Collection[int] = ()) -> dict[int, Ns]:
-        """Duration of each step: from when the last rank begins it to when the last rank ends it. Ranks `without` do not
-        count."""
+        """Duration of each step, ns: from its begin on the last rank to its end on the last rank. Ranks `without` are
+        ignored."""
         return {number: end - begin for number, (begin, end) in self.spans(without).items()}
 
     def spans(self, without: Collection[int] = ()) -> dict[int, tuple[Ns, Ns]]:
-        """When each step began and ended, by the last rank."""
+        """Begin and end of each step on the last rank, ns."""
         marks = [one for rank, one in enumerate(self.steps) if rank not in without]
         begins = [max(one[at][1] for one in marks) for at in range(len(marks[0]))]
         numbers = [number for number, _ in marks[0]]
         return {number: (begins[at], begins[at + 1]) for at, number in enumerate(numbers[:-1]) if number is not None}
 
     def optimizer_spans(self, first: int, without: Collection[int] = ()) -> dict[int, tuple[Ns, Ns]]:
-        """When each step that an optimizer ends began and ended, by the last rank, from 0 on; the first of them begins with
-        what is recorded first, at the step `first`. Without an optimizer it is all one step. Ranks `without` do not
-        count."""
+        """Begin and end, on the last rank, of each step that ends with an optimizer, numbered from 0, ns.
+
+        The first begins with the first recorded row of step `first`. Without an optimizer all rows are one step. Ranks
+        `without` are ignored.
+        """
         opened = [next(at for number, at in marks if number == first) for marks in self.steps]
         marks = []
         for rank in set(range(len(self.steps))).difference(without):
             rows = [row for row in self.rows if row.rank == rank and row.start >= opened[rank]]
             ends = sorted(row.end for row in rows if row.name.startswith("Optimizer.step#"))
             marks.append([min(row.start for row in rows), *(ends or [max(row.end for row in rows)])])
-        borders = [max(at) for at in zip(*marks, strict=False)]
-        return dict(enumerate(pairwise(borders)))
+        boundaries = [max(at) for at in zip(*marks, strict=False)]
+        return dict(enumerate(pairwise(boundaries)))

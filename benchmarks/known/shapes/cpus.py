@@ -7,7 +7,7 @@ from benchmarks.known.shapes.sketch import Sketch
 
 
 def gloo(sketch: Sketch) -> list[Group]:
-    """DDP on CPUs: backward on the autograd engine's caller, buckets reduced by gloo's threads beside it."""
+    """DDP on CPUs: backward on the thread that calls the autograd engine, buckets reduced concurrently by gloo's threads."""
     sketch.build.device = None
     layers = model(sketch.rng, int(sketch.rng.integers(4, 9)), width_ns=4 * sketch.width_ns)
     handling = float(sketch.rng.choice([0.1, 0.3, 0.8]))

@@ -47,7 +47,7 @@ def buckets(
 
 
 def ddp(sketch: Sketch) -> list[Group]:
-    """Gradients in buckets, reduced while backward goes on."""
+    """Gradients in buckets, reduced during the backward pass."""
     layers, group = _layers(sketch), _everyone(sketch)
     per_bucket = int(sketch.rng.integers(2, 5))
 
@@ -68,7 +68,7 @@ def fsdp(sketch: Sketch) -> list[Group]:
 
 
 def queue(sketch: Sketch) -> list[Group]:
-    """As `fsdp`, but in one process group, whose stream does one after the other; `sketch.apart` gives each its own."""
+    """Like `fsdp`, but in one process group, whose stream runs all collectives in order; `sketch.apart` separates kinds."""
     return _sharded(sketch, apart=sketch.apart)
 
 
@@ -236,7 +236,7 @@ def backlog(sketch: Sketch) -> list[Group]:
 
 
 def graphs(sketch: Sketch) -> list[Group]:
-    """The whole step is one CUDA graph, its all-reduces included, into whose input each batch is copied."""
+    """The whole step, including its all-reduces, is one CUDA graph; each batch is copied into its input."""
     layers, group = _layers(sketch), _everyone(sketch)
 
     def step(script: Script, number: int) -> None:
@@ -251,7 +251,7 @@ def graphs(sketch: Sketch) -> list[Group]:
 
 
 def pieces(sketch: Sketch) -> list[Group]:
-    """Layers as CUDA graphs with eager parts between them, as inference servers run decoding; tensor parallel over all."""
+    """Layers as CUDA graphs with eager code between them, like decoding in inference servers; tensor parallel over all."""
     layers, group = _layers(sketch), _everyone(sketch)
 
     def step(script: Script, number: int) -> None:
@@ -268,7 +268,7 @@ def pieces(sketch: Sketch) -> list[Group]:
 
 
 def captured(main: Thread, layers: list[Layer], group: Group, scale: float) -> list[Kernel | Record | Wait]:
-    """The commands of a whole step: forward, backward, and gradients reduced beside it."""
+    """The commands of a whole step: forward, backward, and gradients reduced concurrently."""
     commands: list[Kernel | Record | Wait] = [
         main.work(name, ns * scale) for layer in layers for _, name, ns in layer.kernels
     ]

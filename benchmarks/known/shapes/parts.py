@@ -1,4 +1,4 @@
-"""What the scripts of most jobs have in common: models, batches, the ends of steps."""
+"""Common sections of the scripts of most jobs: models, batches, ends of steps."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,34 +27,34 @@ class Layer:
 
     kernels: tuple[tuple[str, str, float], ...]
     bytes: int
-    """Of its parameters."""
+    """Bytes of its parameters."""
 
 
 @dataclass(frozen=True)
 class Habits:
-    """What a script does in each step beside its model; drawn for each job."""
+    """What a script does in each step in addition to its model; drawn for each job."""
 
     warmup: int = 2
     """Steps before the window."""
     steps: int = 6
     item_every: int = 1
-    """Reads the loss at the end of each step, or of one in several; 0 never."""
+    """Reads the loss at the end of every n-th step; 0 never."""
     event_sync: bool = False
-    """Waits for an event of the step before, as scripts do that keep one step ahead."""
+    """Waits for an event of the previous step, like scripts that stay one step ahead."""
     workers: int | None = 0
-    """Of the DataLoader; without a number, batches are there already."""
+    """Number of workers of the DataLoader; None if batches are already in memory."""
     batch_ns: int = 300 * US
     sleep_ns: int = 0
-    """Python code that nothing records, once a step."""
+    """Unrecorded Python code, once per step."""
     uneven: float = 0.0
-    """By how much more work a rank has when it is its turn: one rank after another, a step each."""
+    """Relative extra work of one rank in each step; a different rank in each step."""
     cpu_per_op_ns: int = 12 * US
     allocator_ns: int = 0
-    """What the allocator needs in each step for giving memory back, which waits for the device, and asking for more."""
+    """Time of the allocator in each step for freeing memory, which waits for the device, and allocating more."""
 
 
 def model(rng: np.random.Generator, layers: int, *, width_ns: float) -> list[Layer]:
-    """Layers of some kernels each, `width_ns` of work in the longest."""
+    """Layers of some kernels each; the longest kernels take up to `width_ns`."""
     found = []
     for _ in range(layers):
         picked = rng.integers(0, len(_KERNELS), int(rng.integers(2, 5)))
@@ -78,7 +78,7 @@ class Script:
         return self.main.rank.number
 
     def scale(self, number: int) -> float:
-        """How much work this rank has in a step, against the others."""
+        """Work of this rank in a step relative to the other ranks."""
         world = self.main.build.world
         return 1 + (self.habits.uneven if self.habits.uneven and number % world == self.rank else 0.0)
 
@@ -119,7 +119,7 @@ class Script:
             self.main.busy(15 * US)
 
     def finish(self, number: int) -> None:
-        """The end of a step: what the script waits for."""
+        """The end of a step: allocator, synchronization and sleeps."""
         if self.habits.allocator_ns and self.main.build.device:
             self.main.sync(kind=Kind.ALLOCATOR, name="cudaFree", ns=self.habits.allocator_ns / 2)
             self.main.call("cudaMalloc", kind=Kind.ALLOCATOR, ns=self.habits.allocator_ns / 2)
@@ -139,7 +139,7 @@ class Script:
     # Batches
 
     def batch(self, nbytes: int = 4 << 20) -> None:
-        """The next batch, made here or by a worker, and on its way to the device."""
+        """The next batch, made here or by a worker, and copied to the device."""
         if self.habits.workers is None:
             return
         single = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -159,12 +159,12 @@ class Script:
         thread.code.append(Busy(thread.cost(Kind.LOAD, "batch", self.habits.batch_ns, 0.2)))
 
     def _take(self, prefetch: int = 2) -> None:
-        """Batches are made by the workers in turns; each may have `prefetch` of them ready."""
+        """Take a batch; workers make batches in round-robin order, and each may have `prefetch` of them ready."""
         assert self.habits.workers
         worker = self.main.rank.thread(f"loader{self.batches % self.habits.workers}")
         ahead = self.habits.workers * prefetch
         if self.batches >= ahead:
-            # A worker is told to make this batch when the one so many before has been taken.
+            # The loader requests this batch when the batch `ahead` earlier has been taken.
             worker.hold(self.taken[self.batches - ahead])
         self._make(worker)
         self.main.hold(worker.post())
@@ -173,7 +173,7 @@ class Script:
 
 
 def scripts(build: Build, habits: Habits, body: Callable[[Script, int], None]) -> None:
-    """Write all steps of all ranks: `body` writes what a script does in one step, but its batch and its end."""
+    """Write all steps of all ranks; `body` writes one step of a script without its batch and its end."""
     for rank in build.ranks:
         script = Script(rank.thread(MAIN), habits)
         for number in range(habits.warmup + habits.steps):

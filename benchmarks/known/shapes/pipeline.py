@@ -12,7 +12,7 @@ def one_forward_one_backward(sketch: Sketch) -> list[Group]:
 
 
 def interleaved(sketch: Sketch) -> list[Group]:
-    """Each rank holds two stages, and a batch goes round twice; forward and then backward of all batches."""
+    """Each rank holds two stages, so a batch passes all ranks twice; forward, then backward of all batches."""
     return _pipeline(sketch, chunks=2)
 
 

@@ -1,4 +1,4 @@
-"""What all shapes are drawn from: one seed gives the size, the habits of the script, the noise, the planted cause."""
+"""Draws common to all shapes: one seed determines the size, the habits of the script, the noise, the planted cause."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,35 +22,34 @@ class Sketch:
     width_ns: float
     """Work of the longest kernels."""
     numbered: bool
-    """Whether collectives tell their sequence numbers."""
+    """Whether collectives record their sequence numbers."""
     spacing_ns: int
     bucket_mb: float | None = None
-    """Size of gradient buckets (MiB) that the job has instead of its own."""
+    """Size of gradient buckets, MiB, that replaces the job's own."""
     apart: bool = False
-    """Whether collectives of each kind have a stream of their own where the job has one for all."""
+    """Whether collectives of each kind have a separate stream, in jobs with one stream for all kinds."""
     shapes: bool = True
-    """Whether gradients tell their shapes, where they are told one by one."""
+    """Whether the shapes of gradients are recorded, in jobs that record single gradients."""
 
     @property
     def everyone(self) -> tuple[int, ...]:
         return tuple(range(self.build.world))
 
     def write(self, body: Callable[[Script, int], None]) -> None:
-        """Write the scripts of all ranks, and say which steps are recorded."""
+        """Write the scripts of all ranks, and set the recorded steps."""
         scripts(self.build, self.habits, body)
         first, lost = self.habits.warmup, self.recording.lost
         self.recording = replace(self.recording, first=first, lost=(lost[0], first + lost[1]) if lost else None)
 
 
 def link(sketch: Sketch, share: float = 1.0) -> Link:
-    """A link that takes so much of the time that computing takes, within an order of magnitude."""
+    """A link whose communication takes about `share` of the compute time, within an order of magnitude."""
     latency = float(sketch.rng.uniform(8, 40)) * US
     return Link(round(latency), float(sketch.rng.uniform(20, 200)) / share)
 
 
 def sketch(seed: int, worlds: Sequence[int], steps: int | None = None) -> Sketch:
-    """Draw a job, with a window of so many `steps`, else of four to eight. Each habit stands alone: it is drawn whatever the
-    others are."""
+    """Draw a job with a window of `steps`, by default four to eight. Habits are drawn independently of each other."""
     rng = np.random.default_rng(seed)
     world = int(rng.choice(list(worlds)))
     noise = Noise(
@@ -62,7 +61,7 @@ def sketch(seed: int, worlds: Sequence[int], steps: int | None = None) -> Sketch
     waits = rng.choice(["item", "event", "seldom"], p=[0.6, 0.25, 0.15])
     drawn_steps = int(rng.integers(4, 9))
     habits = Habits(
-        # Ranks that may be a step or two ahead of each other take that many steps to get there.
+        # Ranks may be a step or two ahead of each other, which takes this many steps to develop.
         warmup={"item": 2, "event": 14, "seldom": 6}[str(waits)],
         steps=drawn_steps if steps is None else steps,
         item_every={"item": 1, "event": 0, "seldom": 3}[str(waits)],

@@ -77,6 +77,6 @@ def test_perfect_overlap_is_no_shorter_than_the_transfers_of_a_step():
     call = Call("cudaLaunchKernelExC", 0, (Kernel(24, "nccl", -1, 0),))
     code = (Step(0), call, Busy(0), Sync("cudaStreamSynchronize", 0, stream=24), Step(None))
     program = Program(({MAIN: code},), costs, (GroupCollective((0,), 1, 2),))
-    # 1 launches, 100 transfer, 1 wakes up. Without the transfer 3 are left: launch, work, waking up.
+    # 1 launches, 100 communicates, 1 wakes up. Without communication 3 are left: launch, work, waking up.
     assert true_steps(program, "communication=0") == {0: 3}
     assert true_steps(program, "overlap=perfect") == {0: 100}

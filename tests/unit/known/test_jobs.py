@@ -59,10 +59,10 @@ def test_every_transfer_takes_its_time_after_the_last_member_came(which):
     for row in timeline.rows:
         if "nccl" in row.name and isinstance(row.lane, int):
             ends[row.end].add(row.rank)
-    for transfer, (begin, end) in zip(one.program.transfers, timeline.transfers, strict=True):
-        handling = max((ns[cost] for cost in transfer.handling), default=0)
-        assert end - begin == ns[transfer.latency] + ns[transfer.bytes] + handling
-        assert transfer.handling or set(transfer.members) <= ends[end]
+    for collective, (begin, end) in zip(one.program.collectives, timeline.collectives, strict=True):
+        handling = max((ns[cost] for cost in collective.handling), default=0)
+        assert end - begin == ns[collective.latency] + ns[collective.bytes] + handling
+        assert collective.handling or set(collective.members) <= ends[end]
 
 
 @given(JOBS)
@@ -100,7 +100,7 @@ def test_a_factor_of_one_changes_nothing(shape):
 
 def test_other_buckets_leave_all_but_the_transfers_as_it_was():
     own, other = (job("buckets", 1, mb).program for mb in (None, 10_000.0))
-    assert len(other.transfers) < len(own.transfers)
+    assert len(other.collectives) < len(own.collectives)
     kernels, carried = (
         [[cost.ns for cost in one.costs if cost.kind is kind] for one in (own, other)]
         for kind in (Kind.KERNEL, Kind.BYTES)

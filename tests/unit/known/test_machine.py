@@ -12,9 +12,9 @@ from benchmarks.known.program import (
     Close,
     Cost,
     GroupCollective,
+    JoinCollective,
     Kernel,
     Kind,
-    Meet,
     Open,
     Post,
     Program,
@@ -39,10 +39,10 @@ def ns():
     return Costs()
 
 
-def timeline(ns, *ranks, transfers=(), **more):
+def timeline(ns, *ranks, collectives=(), **more):
     """What comes of ranks, each the code of its main thread or of its threads by name."""
     threads = tuple(rank if isinstance(rank, dict) else {MAIN: tuple(rank)} for rank in ranks)
-    return run(Program(threads, tuple(ns), tuple(transfers), **more))
+    return run(Program(threads, tuple(ns), tuple(collectives), **more))
 
 
 def spans(result, lane=None, rank=0):
@@ -128,28 +128,31 @@ def test_a_wait_for_what_is_done_costs_its_call_only(ns):
     assert spans(timeline(ns, code), MAIN)[-1] == ("cudaStreamSynchronize", 92, 96)
 
 
-def nccl(ns, transfer, *, cpu=2):
-    return Call("cudaLaunchKernelExC", ns(cpu), (Kernel(24, "nccl", -1, transfer),), ns(1, Kind.DELAY))
+def nccl(ns, collective, *, cpu=2):
+    return Call("cudaLaunchKernelExC", ns(cpu), (Kernel(24, "nccl", -1, collective),), ns(1, Kind.DELAY))
 
 
 def test_members_of_a_collective_begin_each_in_turn_and_end_together(ns):
-    transfer = GroupCollective((0, 1), ns(5, Kind.LATENCY), ns(30, Kind.BYTES))
-    result = timeline(ns, [nccl(ns, 0)], [Busy(ns(40)), nccl(ns, 0)], transfers=[transfer])
+    collective = GroupCollective((0, 1), ns(5, Kind.LATENCY), ns(30, Kind.BYTES))
+    result = timeline(ns, [nccl(ns, 0)], [Busy(ns(40)), nccl(ns, 0)], collectives=[collective])
     assert spans(result, 24) == [("nccl", 3, 78)]
     assert spans(result, 24, rank=1) == [("nccl", 43, 78)]  # The last comes at 43; 5 + 30 later all are done.
-    assert result.transfers == [(43, 78)]
+    assert result.collectives == [(43, 78)]
 
 
 def test_a_collective_holds_its_stream_while_it_waits_for_peers(ns):
-    transfers = [GroupCollective((0, 1), ns(0), ns(10)), GroupCollective((0,), ns(0), ns(1))]
-    result = timeline(ns, [nccl(ns, 0), nccl(ns, 1)], [Busy(ns(40)), nccl(ns, 0)], transfers=transfers)
+    collectives = [GroupCollective((0, 1), ns(0), ns(10)), GroupCollective((0,), ns(0), ns(1))]
+    result = timeline(ns, [nccl(ns, 0), nccl(ns, 1)], [Busy(ns(40)), nccl(ns, 0)], collectives=collectives)
     assert spans(result, 24) == [("nccl", 3, 53), ("nccl", 53, 54)]
 
 
 def test_a_transfer_between_cpus_takes_the_slowest_cpu(ns):
-    transfer = GroupCollective((0, 1), ns(5), ns(30), (ns(7), ns(9)))
-    ranks = [[Open("gloo:all_reduce"), Meet(0), Close()], [Busy(ns(10)), Open("gloo:all_reduce"), Meet(0), Close()]]
-    assert spans(timeline(ns, *ranks, transfers=[transfer])) == [("gloo:all_reduce", 0, 54)]
+    collective = GroupCollective((0, 1), ns(5), ns(30), (ns(7), ns(9)))
+    ranks = [
+        [Open("gloo:all_reduce"), JoinCollective(0), Close()],
+        [Busy(ns(10)), Open("gloo:all_reduce"), JoinCollective(0), Close()],
+    ]
+    assert spans(timeline(ns, *ranks, collectives=[collective])) == [("gloo:all_reduce", 0, 54)]
 
 
 def test_a_graph_is_one_call_with_many_kernels_that_wait_for_each_other(ns):
@@ -212,6 +215,6 @@ def test_an_allocator_call_that_takes_no_time_waits_for_nothing(ns):
 
 
 def test_a_job_that_cannot_go_on_is_an_error(ns):
-    transfer = GroupCollective((0, 1), ns(0), ns(0))
+    collective = GroupCollective((0, 1), ns(0), ns(0))
     with pytest.raises(Deadlock, match="main"):
-        timeline(ns, [Meet(0)], [Busy(ns(1))], transfers=[transfer])
+        timeline(ns, [JoinCollective(0)], [Busy(ns(1))], collectives=[collective])
