@@ -23,7 +23,7 @@ def recommend(of: Run | Replayed, inventory: Inventory | None = None) -> EstAdvi
     if has_est_records(replayed.run):
         return advise_ests(replayed, inventory)
     if inventory is not None:
-        raise UsageError("advice on other devices is for jobs of ElasticTrainer(telemetry=RUN) alone")
+        raise UsageError("only jobs of ElasticTrainer(telemetry=RUN) can get advice on other devices")
     return advise_batches(replayed)
 
 

@@ -25,21 +25,21 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     world_size: int
     hosts: int | None
-    """How many machines."""
+    """Number of machines."""
     devices: dict[Rank, str | None]
     versions: dict[str, str]
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """`esprof check --save-baseline`. Times in ns, rates per second, one value a step in the order of the steps."""
+    """Output of `esprof check --save-baseline`. Times in ns, rates per second, one value per step in the order of steps."""
 
     schema: str = SCHEMA
     command: tuple[str, ...] = ()
-    """For people; another command is no reason to refuse."""
+    """For information only; runs with different commands are comparable."""
     identity: RunIdentity
     phase: ComparedPhase
     samples: dict[str, tuple[float, ...]]
-    """By metric: `step_time` always; `loader_wait`, `cpu_wait`, `samples_per_s` and `tokens_per_s` where the run tells."""
+    """By metric: `step_time` always; `loader_wait`, `cpu_wait`, `samples_per_s` and `tokens_per_s` if recorded."""
 
 
 def choose_phase(steps: JobSteps, min_steps: int) -> ComparedPhase:
@@ -48,7 +48,7 @@ def choose_phase(steps: JobSteps, min_steps: int) -> ComparedPhase:
 
 
 def measure(steps: JobSteps, phase: ComparedPhase) -> Baseline:
-    """The samples of a run's steps in `phase`. Raises MismatchError where it has no such step."""
+    """The samples of a run's steps in `phase`. Raises MismatchError if it has no such step."""
     run, numbers = steps.run, steps.numbers(phase)
     if not len(numbers):
         raise MismatchError(
@@ -61,7 +61,7 @@ def measure(steps: JobSteps, phase: ComparedPhase) -> Baseline:
 
 
 def decode(raw: bytes, path: Path) -> Baseline:
-    """Read a baseline file's content; `path` is for the message. Raises InputError where it is something else."""
+    """Decode the content of a baseline file; `path` is for error messages. Raises InputError if it is invalid."""
     remedy = "Write one with `esprof check RUN --save-baseline FILE`."
     try:
         schema = msgspec.json.decode(raw, type=_BaselineEnvelope).schema

@@ -49,7 +49,7 @@ class RankCalls:
     outermost: np.ndarray
     """bool: no call of the same key encloses it."""
     starts_inside: np.ndarray
-    """bool: it starts in a steady step."""
+    """bool: it starts in a steady-state step."""
     counts: np.ndarray
     """bool: the call starts inside and is not the only call within a call of its own key. torch also counts an operation
     that calls its own overload once."""
@@ -97,7 +97,7 @@ class SteadyTime:
 
 
 def calls_of(events: Table, steady: SteadyTime, by_shape: bool) -> RankCalls:
-    """The calls of a rank that overlap its steady steps."""
+    """The calls of a rank that overlap its steady-state steps."""
     row = _rows(events, steady)
     key, keys = _keys(events, row, by_shape)
     start = events.ints("start_ns")[row]
@@ -126,7 +126,7 @@ def _rows(events: Table, steady: SteadyTime) -> np.ndarray:
     row = row[steady.holds(start) | (steady.at(end) > steady.at(start))]
     start, dur = events.ints("start_ns")[row], events.ints("dur_ns")[row]
     is_runtime = codes[row] == (kinds.index("runtime") if "runtime" in kinds else -1)
-    # Of an operation and a runtime call of the same times, as old traces in µs have them, the call is the inner one.
+    # Old traces in µs have operations and runtime calls with equal times: the runtime call is the inner one.
     return row[np.lexsort((is_runtime, -dur, start, events.ints("tid")[row]))]
 
 
@@ -134,7 +134,7 @@ def _keys(events: Table, row: np.ndarray, by_shape: bool) -> tuple[np.ndarray, t
     (name, names), (kind, kinds) = events.codes("name"), events.codes("kind")
     shape, shapes = events.codes("shapes")
     shape_numbers = shape[row] if by_shape else np.full(len(row), -1, np.int32)
-    # One number for each kind and shape, from 0; a text that is missing has code -1.
+    # One number for each kind and shape, from 0; a missing text has code -1.
     rest = (kind[row].astype(np.int64) + 1) * (len(shapes) + 1) + shape_numbers + 1
     key, distinct = numbered(pairs(name[row] + 1, rest))
     texts, of_kind, of_shape = ["", *names], ["", *kinds], [None, *(known(text) for text in shapes)]
@@ -146,7 +146,7 @@ def _keys(events: Table, row: np.ndarray, by_shape: bool) -> tuple[np.ndarray, t
 
 
 def known(shapes: str) -> str | None:
-    """`shapes` as a trace has them; None where they were not recorded, or where an operation takes no input."""
+    """`shapes` of a trace; None if they were not recorded, or if the operation has no input."""
     return None if shapes in ("", "[]") else shapes
 
 

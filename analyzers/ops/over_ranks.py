@@ -33,10 +33,10 @@ MAX_DETAILS_NAMED = 4
 """Most kernels, shapes and source locations listed for one operation."""
 
 MIN_DIFFERENCE_FROM_MEDIAN = 0.25
-"""A rank differs where it is further from the median of the ranks than this share of the median …"""
+"""A rank differs if its distance from the median of the ranks exceeds this share of the median …"""
 
 MIN_DIFFERENCE_OF_TOTAL = 0.005
-"""… and further than this share of the own time of all operations."""
+"""… and this share of the own time of all operations."""
 
 _SUMS = ("calls", "own_cpu", "total_cpu", "own_gpu", "total_gpu")
 
@@ -63,7 +63,7 @@ class _RankOps:
     """(calls, ns) by key and name."""
     shapes: dict[tuple[int, str], int]
     """Calls by key and shapes."""
-    places: dict[tuple[int, str], int]
+    call_sites: dict[tuple[int, str], int]
     """ns by key and frame."""
     gpu_ns: int
     outside_ns: int
@@ -144,7 +144,7 @@ def _of_rank(samples: JobSamples, rank: Rank, steps: RecordedSteps, by_shape: bo
         ),
         kernels=_kernels(events, calls, launched),
         shapes=_shapes(events, calls),
-        places=call_sites_of(events, samples.of(rank), calls, steady),
+        call_sites=call_sites_of(events, samples.of(rank), calls, steady),
         gpu_ns=int(launched.dur_ns.sum()),
         outside_ns=int(launched.dur_ns[launched.by < 0].sum()),
         step_ns=steady.total_ns / len(steps.steady),
@@ -184,7 +184,7 @@ class _Table:
         self._kernels = self._joined([{at: ns for at, (_, ns) in one.kernels.items()} for one in found])
         self._launches = self._joined([{at: n for at, (n, _) in one.kernels.items()} for one in found])
         self._shapes = self._joined([one.shapes for one in found])
-        self._places = self._joined([one.places for one in found])
+        self._call_sites = self._joined([one.call_sites for one in found])
 
     def _joined(self, by_rank: Sequence[dict[tuple[int, str], int]]) -> dict[int, Counter[str]]:
         """Sums over the ranks, by key and text."""
@@ -203,7 +203,7 @@ class _Table:
         return column
 
     def chosen(self, pattern: re.Pattern[str] | None) -> list[int]:
-        """The keys whose name holds `pattern`, in the order asked for."""
+        """The keys with a name that matches `pattern`, sorted."""
         by, total = self._sorted_by().sum(axis=0), self._sums[4 if self._on_gpu else 2].sum(axis=0)
         wanted = [key for key in range(len(self.keys)) if pattern is None or pattern.search(self.keys[key].name)]
         return sorted(wanted, key=lambda key: (-by[key], -total[key], self.keys[key].name))
@@ -211,7 +211,7 @@ class _Table:
     def op(self, key: int) -> Op:
         of = self.keys[key]
         kernels, launches = self._kernels.get(key, Counter()), self._launches.get(key, Counter())
-        inputs, places = self._shapes.get(key, Counter()), self._places.get(key, Counter())
+        inputs, call_sites = self._shapes.get(key, Counter()), self._call_sites.get(key, Counter())
         calls, *times = (float(column.sum()) for column in self._sums[:, :, key])
         own_cpu, total_cpu, own_gpu, total_gpu = map(self.mean_us, times)
         return Op(
@@ -236,8 +236,8 @@ class _Table:
             ),
             inputs_found=len(inputs),
             places=tuple(
-                CallSite(frame=text, share_pct=round(100 * ns / (places.total() or 1), 3))
-                for text, ns in places.most_common(MAX_DETAILS_NAMED)
+                CallSite(frame=text, share_pct=round(100 * ns / (call_sites.total() or 1), 3))
+                for text, ns in call_sites.most_common(MAX_DETAILS_NAMED)
             ),
         )
 

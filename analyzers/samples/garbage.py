@@ -1,4 +1,4 @@
-"""Garbage collections of the training threads: how long they take in the steps of the whole run."""
+"""Garbage collections of the training threads: their time in the steps of the whole run."""
 
 from collections import defaultdict
 from dataclasses import dataclass

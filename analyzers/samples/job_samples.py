@@ -14,11 +14,11 @@ class StackSamples:
     """Stack samples of one rank, by time; arrays have one entry for each sample. See `schema.SAMPLES`."""
 
     at_ns: np.ndarray
-    """When it was taken, on the rank's clock."""
+    """Time of the sample, on the rank's clock."""
     dur_ns: np.ndarray
     """Time that the sample represents."""
     cpu_ns: np.ndarray
-    """CPU time of the thread in `dur_ns`; -1 where unknown."""
+    """CPU time of the thread in `dur_ns`; -1 if unknown."""
     step: np.ndarray
     code: np.ndarray
     """Index into `stacks`; -1 without a stack."""
@@ -30,7 +30,7 @@ class StackSamples:
 
 
 class JobSamples:
-    """The samples of a Run on all its ranks. The table of each rank is read once, when first asked for."""
+    """The samples of a Run on all its ranks. The table of each rank is read once, on first use."""
 
     def __init__(self, steps: JobSteps) -> None:
         self.steps = steps

@@ -47,13 +47,13 @@ def stage_of(job: JobSteps, group: SlowGroup) -> Excess | None:
     for rank in job.run.ranks:
         for what, spent_ns in _spent(job, rank, group.steps).items():
             most[what][rank] = group.between(spent_ns)
-    # A save may lie in a stage that the job marked around it.
+    # A save may lie in an enclosing stage that the job marked.
     enough = [what for what, by_rank in most.items() if max(by_rank.values()) >= MIN_SHARE_OF_EXCESS * group.excess_ns]
     if not enough:
         return None
     saves = [what for what in enough if what.startswith(_SAVES)]
     what = max(saves or enough, key=lambda one: max(most[one].values()))
-    # Where one rank saves, the others wait for it somewhere else.
+    # If one rank saves, the others wait for it in another stage.
     lost = {rank: ns for rank, ns in most[what].items() if ns >= MIN_SHARE_OF_EXCESS * group.excess_ns}
     return Excess(what, lost, is_save=bool(saves))
 

@@ -34,14 +34,14 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
     bars: tuple[Bar, ...]
     shown: int
     total: int
-    """Nodes in these steps, of which `shown` bars were made by merging neighbours and leaving out the shortest."""
+    """Nodes in these steps; merging neighbours and leaving out the shortest gives `shown` bars."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "esprof.report/1"
     title: str
     source: str
-    """Where the run was read from."""
+    """Path of the run."""
     command: tuple[str, ...]
     esprof_version: str
     versions: dict[str, str]
@@ -50,18 +50,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis
     replay: ReplayAnswer
     steps: StepTimes | None
-    """None where no step ran without the profiler."""
+    """None if no step ran without the profiler."""
     timeline: Excerpt
     operations: OpsAnswer
     flame: Flame | None
-    """None where no stack was sampled."""
+    """None if no stack was sampled."""
     memory: MemoryUse | None
-    """None where no memory was sampled."""
+    """None if no memory was sampled."""
     probed: Probed | None
-    """None where nothing was measured for the job."""
+    """None if the job was not probed."""
     assignment: EstAdvice | None
     """Advised assignment of ESTs to ranks; None if the run does not record the present one."""
     history: tuple[JobEvent, ...]
-    """What happened to an elastic job, the oldest first; at most the last `MAX_EVENTS`."""
+    """Events of an elastic job, the oldest first; at most the last `MAX_EVENTS`."""
     rounds: tuple[Round, ...]
     """Rounds of `esprof tune`, the oldest first; at most the last `MAX_EVENTS`."""

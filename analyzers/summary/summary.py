@@ -108,9 +108,9 @@ def _bar(rank: int, lane: str, start: Ns, end: Ns, begin: Ns, name: str, cls: st
 
 
 def _merged(spans: list[tuple[Ns, Ns, str, str]], finest: float) -> list[tuple[Ns, Ns, str, str]]:
-    """Merge neighbours of the same class if either is too thin to see; the merged bar says how many it holds."""
+    """Merge neighbours of the same class if either is too thin to see; the name of a merged bar has their number."""
     found: list[tuple[Ns, Ns, str, str]] = []
-    more: list[int] = []  # How many further spans each of `found` stands for.
+    more: list[int] = []  # Number of further spans that each of `found` represents.
     for start, end, name, cls in sorted(spans):
         if found:
             begin, until, first, before = found[-1]

@@ -16,7 +16,7 @@ from esprof.run.logs import Estimate, ObservedOutcome, ReplayPromise
 
 @dataclass(frozen=True)
 class Pairs:
-    """Mean steps in µs, one a repeat, of the job as it is and with the change; those of a repeat were measured together."""
+    """Mean steps in µs, one per repeat, of the unchanged job and with the change."""
 
     before_us: Sequence[float]
     after_us: Sequence[float]
@@ -31,19 +31,19 @@ class Pairs:
 
     @property
     def observed(self) -> Estimate:
-        """The step with the change. Its interval is that of the ratio of the two sides, so that what is slower in both
-        sides of a pair does not widen it."""
+        """The step with the change. Its interval is that of the ratio of the two sides: a slowdown of both sides of a pair
+        does not widen it."""
         before, after = np.array(self.before_us), np.array(self.after_us)
         ratio = after.mean() / before.mean()
         return _estimate(float(after.mean()), after - ratio * before)
 
     def predicted(self, promise: ReplayPromise) -> Estimate:
-        """The step that was promised, of a job whose step takes what it took before the change."""
+        """The promised step, relative to the present step before the change."""
         us, low, high = (float(np.mean(self.before_us)) * share for share in promise.shares)
         return Estimate(us=us, low_us=low, high_us=high)
 
     def outcome(self, promise: ReplayPromise, by: str) -> ObservedOutcome:
-        """What came of a promise; `by` says what made the change."""
+        """Compare the observed step with a promise; `by` is the verb that made the change."""
         predicted, observed = self.predicted(promise), self.observed
         assert predicted.low_us is not None
         assert predicted.high_us is not None
@@ -64,7 +64,7 @@ class Pairs:
 
 
 def _estimate(us: float, scattered: np.ndarray) -> Estimate:
-    """The mean `us` of as many values as `scattered`, which scatter as those do."""
+    """The mean `us` with the confidence interval of the mean of `scattered`."""
     if len(scattered) < 2:
         return Estimate(us=us)
     margin = mean_margin(scattered)

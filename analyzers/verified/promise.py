@@ -14,20 +14,20 @@ _GRADIENTS = (
     ("FSDP", "FSDP::"),
     ("FSDP", "FullyShardedDataParallel.forward"),
 )
-"""What synchronises gradients, and how the names begin of operations that show it."""
+"""(wrapper that synchronises gradients, prefix of the names of its operations)."""
 
 
 class NoPromise(EsprofError):
-    """Replay predicts nothing here, so there is nothing to be verified."""
+    """Replay makes no prediction, so there is nothing to verify."""
 
 
 def promise(run: Run, spec: str, max_error_pct: float = MAX_ERROR_PCT) -> ReplayPromise:
-    """What replay says of the scenario `spec`. Raises NoPromise where it is declined, as it is where replay's own error on
-    the run is above `max_error_pct`, UsageError where it is none."""
+    """Replay's prediction of the scenario `spec`. Raises NoPromise if replay declines it, for example because its error on
+    the run is above `max_error_pct`; UsageError if `spec` is invalid."""
     found = answer(Replayed.of(run, max_error_pct=max_error_pct), [spec])
     (said,) = found.what_if
     if said.predicted_us is None:
-        raise NoPromise(f"nothing is promised of {spec}: {said.reason}")
+        raise NoPromise(f"no prediction of {spec}: {said.reason}")
     assert said.low_us is not None
     assert said.high_us is not None
     assert said.saving_low_us is not None
@@ -50,12 +50,12 @@ def promise(run: Run, spec: str, max_error_pct: float = MAX_ERROR_PCT) -> Replay
 
 
 def name_of(term: Term) -> str:
-    """The kind of a term, as its name says it with the word in brackets, if that is one of a few: `data[ready]`."""
+    """Name of a term's kind, with a textual argument in brackets, as in `data[ready]`."""
     return f"{term.kind.name}[{term.argument}]" if isinstance(term.argument, str) else term.kind.name
 
 
 def job_class(run: Run) -> JobClass:
-    # `cpu:gloo,cuda:nccl` names one for each kind of device: what was used was that of the job's.
+    # `cpu:gloo,cuda:nccl` has one backend per kind of device; the job used that of its own kind.
     of_groups = {backend for group in run.meta.groups if group.backend for backend in group.backend.split(",")}
     kind = "cuda" if any(rank.accelerators for rank in run.meta.ranks) else "cpu"
     backends = sorted(
@@ -65,7 +65,7 @@ def job_class(run: Run) -> JobClass:
             if ":" not in backend or backend.startswith(f"{kind}:")
         }
     )
-    # Of a job on CPUs the name of the processor says less than that.
+    # Names of processors are too specific for a class of jobs.
     devices = sorted({rank.device or "accelerator" if rank.accelerators else "CPU" for rank in run.meta.ranks})
     return JobClass(
         backend=" and ".join(backends) or None,

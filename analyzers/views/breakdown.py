@@ -44,7 +44,7 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
 
 
 def layers(timeline: Timeline, rank: Rank) -> list[np.ndarray]:
-    """Intervals (n, 2) in ns of each part but `idle`, in order of precedence."""
+    """Intervals of each part except `idle`, in order of precedence, ns, shape (n, 2) each."""
     dfg = timeline.dfg
     mine = dfg.nodes_of(rank)
     host = _on(dfg, mine, LaneKind.CPU)
@@ -79,13 +79,13 @@ def stalls(timeline: Timeline, rank: Rank) -> np.ndarray:
 
 
 def _on(dfg: Dfg, nodes: np.ndarray, kind: LaneKind) -> np.ndarray:
-    """Those of `nodes`, ids on lanes, that are on lanes of this kind."""
+    """The `nodes` (ids) on lanes of this kind."""
     chosen: np.ndarray = nodes[np.array([lane.kind == kind for lane in dfg.lanes])[dfg.lane[nodes]]]
     return chosen
 
 
 def _of(dfg: Dfg, nodes: np.ndarray, *classes: Cls) -> np.ndarray:
-    """Those of `nodes` (ids) that are of these classes."""
+    """The `nodes` (ids) of these classes."""
     among = np.zeros(len(Cls), bool)
     among[list(classes)] = True
     chosen: np.ndarray = nodes[among[dfg.cls[nodes]]]
@@ -93,7 +93,7 @@ def _of(dfg: Dfg, nodes: np.ndarray, *classes: Cls) -> np.ndarray:
 
 
 def _lane_end_before(timeline: Timeline, node: int) -> int:
-    """End of the predecessors of `node` on its thread, ns. A blocking call begins there, its work only later."""
+    """End of the predecessors of `node` on its thread, ns: the start of a blocking call, whose work starts later."""
     dfg: Dfg = timeline.dfg
     sources = dfg.pred_idx[dfg.pred_ptr[node] : dfg.pred_ptr[node + 1]]
     same = sources[dfg.lane[sources] == dfg.lane[node]]
@@ -114,9 +114,9 @@ def partition(layers: list[np.ndarray], spans: np.ndarray) -> np.ndarray:
     owner = np.full(len(begin), len(layers))
     for number in reversed(range(len(layers))):
         change = np.zeros(len(bounds), np.int64)
-        whole = layers[number][layers[number][:, 1] > layers[number][:, 0]]
-        np.add.at(change, np.searchsorted(bounds, whole[:, 0]), 1)
-        np.add.at(change, np.searchsorted(bounds, whole[:, 1]), -1)
+        nonempty = layers[number][layers[number][:, 1] > layers[number][:, 0]]
+        np.add.at(change, np.searchsorted(bounds, nonempty[:, 0]), 1)
+        np.add.at(change, np.searchsorted(bounds, nonempty[:, 1]), -1)
         owner[np.cumsum(change)[:-1] > 0] = number
     shares = np.zeros((len(spans), len(layers) + 1), np.int64)
     for row, (first, last) in enumerate(spans):

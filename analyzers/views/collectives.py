@@ -28,7 +28,7 @@ class SteadyStateCollectives:
     node: np.ndarray
     """Communication nodes, ascending, int64[collectives]."""
     launched_ns: np.ndarray
-    """When the rank launched it, ns since `t0_ns`, int64[collectives]; -1 where unknown."""
+    """Launch time on the rank, ns since `t0_ns`, int64[collectives]; -1 if unknown."""
 
     @property
     def dfg(self) -> Dfg:

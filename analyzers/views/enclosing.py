@@ -1,4 +1,4 @@
-"""What encloses a call: operations, modules, and lines of the job's own code."""
+"""Calls that enclose a call: operations, modules, and lines of the job's own code."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ _MAX_OPERATIONS_BEFORE = 1_000
 
 
 class EnclosingCalls:
-    """Finds what encloses the calls of a rank, given by their rows in its event table."""
+    """Finds enclosing calls for the calls of a rank, given by their rows in its event table."""
 
     def __init__(self, samples: JobSamples, rank: Rank) -> None:
         self._samples, events = samples.of(rank), samples.run.events(rank)
@@ -60,7 +60,7 @@ class EnclosingCalls:
         return " › ".join(reversed(names)) or None
 
     def _enclosing(self, row: int, ordered: np.ndarray) -> Iterator[str]:
-        """Names of those of the rows `ordered` (by start) that enclose the call, innermost first."""
+        """Names of the calls among the rows `ordered` (by start) that enclose the call in `row`, innermost first."""
         behind = int(np.searchsorted(self._start[ordered], self._start[row], side="right"))
         near = ordered[max(0, behind - _MAX_OPERATIONS_BEFORE) : behind][::-1]
         for other in near[(self._tid[near] == self._tid[row]) & (self._end[near] >= self._end[row])].tolist():

@@ -131,7 +131,7 @@ def test_a_command_stands_behind_dashes(recorded):
 def test_a_promise_that_replay_does_not_make(recorded):
     ended = esprof("verify", recorded, "--what-if", "loader.workers=2", "--", "true")
     assert ended.returncode == 1
-    assert "nothing is promised of loader.workers=2" in ended.stderr
+    assert "no prediction of loader.workers=2" in ended.stderr
     assert "--set loader.workers=2" in ended.stderr
 
 

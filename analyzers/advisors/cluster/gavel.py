@@ -1,7 +1,8 @@
-"""Gavel's published throughputs (`simulation_throughputs.json`), for jobs that name a workload of them.
+"""Gavel's published throughputs (`simulation_throughputs.json`), for jobs with one of its workloads.
 
-The file maps a type of device to a job, `('ResNet-50 (batch size 64)', 2)` with the devices that it holds, to its steps a
-second: `null` alone, and under another job's name both jobs' when they share every device. A 0 means "does not run".
+The file has steps per second by type of device, then by job and its number of devices, as in
+`('ResNet-50 (batch size 64)', 2)`, then by job that shares every device: `null` for none, else the steps of both jobs. 0
+means that the job does not run.
 """
 
 import re
@@ -19,7 +20,7 @@ _Table = dict[str, dict[str, dict[str, float | tuple[float, float]]]]
 
 
 def with_throughputs(jobs: tuple[SharingJob, ...], path: Path) -> tuple[SharingJob, ...]:
-    """`jobs`, those without throughputs of their own with the file's. Raises InputError where the file lacks one of them."""
+    """`jobs` with missing throughputs filled in from the file. Raises InputError if the file lacks a job."""
     table = read(path, _Table)
     return tuple(job if job.throughput_steps_per_s else _filled(job, table, path) for job in jobs)
 
@@ -42,6 +43,6 @@ def _filled(job: SharingJob, table: _Table, path: Path) -> SharingJob:
 
 
 def _workload(key: str, devices: int) -> str | None:
-    """The workload of a job that holds so many devices; None for another number."""
+    """The workload of a job on `devices` devices; None for another number."""
     match = _KEY.fullmatch(key)
     return match["workload"] if match and int(match["devices"]) == devices else None

@@ -56,13 +56,18 @@ class Posed:
 
 
 def pose(mix: Mix, objective: Objective, prices: Prices | None = None, *, merged: bool = True) -> Posed:
-    """The program of `objective`. With `merged`, jobs that are alike to it are one class.
+    """The program of `objective`. With `merged`, jobs that it does not distinguish are one class.
 
-    `fairness` is the least normalised throughput: steps a second times devices, over weight and what a share of the whole
-    cluster would give (Gavel's heterogeneity-aware max-min fairness; jobs of a team share its weight); `makespan` the
-    seconds till the last job ends; `finish-time` the longest time to the end over that with an own n-th of the cluster
-    (Themis' rho, all jobs just begun); `throughput` the sum of steps a second; `cost` the least money that ends all jobs by
-    their deadlines, or ever. Raises UsageError where the mix lacks what the objective needs.
+    - `fairness`: the least normalised throughput, which is steps per second times devices, divided by the weight and by the
+      throughput with an equal share of the cluster (Gavel's heterogeneity-aware max-min fairness; jobs of a team share its
+      weight).
+    - `makespan`: seconds until the last job ends.
+    - `finish-time`: the largest ratio of a job's time to its time with an n-th of the cluster (Themis' rho, for jobs at
+      their start).
+    - `throughput`: the sum of steps per second.
+    - `cost`: the least money with which all jobs end, by their deadlines if they have any.
+
+    Raises UsageError if the mix lacks a field that the objective needs.
     """
     if objective == "cost":
         return _cost(mix, prices, merged=merged)
@@ -77,7 +82,7 @@ def multiple(mix: Mix, needs: Sequence[float], *, inverse: bool, merged: bool) -
     sharing = Sharing.of(mix, list(map(_rounded, needs)) if merged else None)
     classes = range(len(sharing.classes))
     need = np.array([needs[jobs[0]] for jobs in sharing.classes])
-    # Steps a second and t are of any size: each row is measured by the most that the job could make, t by a bound of it.
+    # Scaling: rows by the largest throughput of the job, t by an upper bound of it.
     most = np.array([max(sharing.first(number).throughput_steps_per_s.values()) for number in classes])
     unit = float((most / need).min())
     rows, bounds = sharing.limits
@@ -106,8 +111,8 @@ def _throughput(mix: Mix, *, merged: bool) -> Posed:
 
 
 def _cost(mix: Mix, prices: Prices | None, *, merged: bool) -> Posed:
-    """The least money. Variables are hours, between two deadlines each: in such a stretch no job may run longer than it
-    lasts, nor hold more devices than there are; that is enough for a schedule (Lawler and Labetoulle, JACM 1978)."""
+    """The least money. Variables are hours in the intervals between deadlines. In an interval, no job runs longer than it
+    lasts, and jobs use no more devices than exist: then a schedule exists (Lawler and Labetoulle, JACM 1978)."""
     priced = _known_prices(mix, prices)
     steps = _steps(mix)
     deadlines = [job.deadline_s for job in mix.jobs]
@@ -117,7 +122,7 @@ def _cost(mix: Mix, prices: Prices | None, *, merged: bool) -> Posed:
     until = np.array([job.deadline_s or longest for job in firsts]) / _PER_HOUR
     ends = np.unique(until)
     rows, bounds = sharing.limits
-    # Of each stretch, the variables of the jobs whose deadline is not past.
+    # For each interval, the variables of the jobs whose deadline is not earlier.
     opened = [
         [at for at, (mine, its, *_) in enumerate(sharing.columns) if min(until[mine], until[its]) >= end]
         for end in ends
@@ -138,7 +143,7 @@ def _cost(mix: Mix, prices: Prices | None, *, merged: bool) -> Posed:
 
 
 def _limits(sharing: Sharing, until_h: float | None = None) -> list[Row]:
-    """What the rows of `Sharing.limits` are."""
+    """Meanings of the rows of `Sharing.limits`."""
     times = [Row("time", number, until_h) for number in range(len(sharing.classes))]
     return times + [Row("devices", number, until_h) for number in range(len(sharing.kinds))]
 
@@ -152,12 +157,12 @@ def _longest_s(mix: Mix) -> float:
 def _known_prices(mix: Mix, prices: Prices | None) -> Prices:
     missing = [kind for kind in mix.cluster if kind not in (prices or {})]
     if missing or prices is None:
-        raise UsageError(f"the price of {', '.join(missing)} is not known", remedy="Pass --prices, in money an hour.")
+        raise UsageError(f"the price of {', '.join(missing)} is unknown", remedy="Pass --prices, per device and hour.")
     return prices
 
 
 def normal(mix: Mix) -> list[float]:
-    """Steps a second of each job that are a normalised throughput of 1, before any weight."""
+    """Steps per second of each job at a normalised throughput of 1, without its weight."""
     devices = sum(mix.cluster.values())
     return [
         sum(_rate(job, kind) * count / devices for kind, count in mix.cluster.items()) / job.scale_factor
@@ -201,7 +206,7 @@ def _isolated(mix: Mix) -> list[float]:
 def _steps(mix: Mix) -> list[float]:
     lacking = [job.name for job in mix.jobs if not job.steps]
     if lacking:
-        raise UsageError(f"job {lacking[0]} does not say how many steps are left", remedy="Add `steps:` to it.")
+        raise UsageError(f"job {lacking[0]} has no number of remaining steps", remedy="Add `steps:` to the job.")
     return [job.steps or 0.0 for job in mix.jobs]
 
 
@@ -210,5 +215,5 @@ def _rate(job: SharingJob, kind: DeviceType) -> float:
 
 
 def _rounded(need: float) -> Hashable:
-    """Needs that differ by rounding alone are alike."""
+    """A key that is equal for needs that differ only by rounding."""
     return float(f"{need:.12g}")

@@ -52,12 +52,12 @@ class Reclaimed:
 
 
 def reclaim(servers: Sequence[BorrowedServer], jobs: Mapping[JobId, StopCost], count: int) -> Reclaimed:
-    """The `count` servers whose return costs least. Raises ValueError where there are fewer."""
+    """The `count` servers with the least cost of return. Raises ValueError if there are fewer."""
     if count > len(servers):
-        raise ValueError(f"{count} servers are to be given back, and there are {len(servers)}")
+        raise ValueError(f"{count} servers must be returned, but there are only {len(servers)}")
     names = sorted({job for server in servers for job in server.fixed})
     width = len(servers) + len(names)
-    # A server given back stops its jobs: returned - stopped <= 0. At least `count` are given back, none twice.
+    # A returned server stops its jobs: returned - stopped <= 0. At least `count` are returned, none twice.
     rows, bounds = [], []
     for at, server in enumerate(servers):
         for job in server.fixed:

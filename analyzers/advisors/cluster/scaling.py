@@ -1,7 +1,7 @@
 """Number of workers for each elastic job, from measured scaling curves.
 
-Lyra (EuroSys 2023, §5.2) deals out the devices that base demands leave over as a multiple-choice knapsack. Curves are as
-measured: they need not be concave, and more workers may even bring less.
+Lyra (EuroSys 2023, §5.2) assigns the devices that remain after base demands by a multiple-choice knapsack. Curves are as
+measured: they need not be concave, and more workers may even be slower.
 """
 
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ class Sizes:
 
 
 def deal_out(jobs: Sequence[Sequence[SizeChoice]], devices: int) -> Sizes:
-    """The choices, one of each job, of the largest value that take no more than `devices`; of equals, the fewest devices.
+    """The choices, one per job, with the largest total value on at most `devices`; of equals, those on the fewest devices.
 
-    Dynamic programming over jobs and devices: exact. Raises ValueError where even the smallest choices take more.
+    Exact, by dynamic programming over jobs and devices. Raises ValueError if even the smallest choices need more devices.
     """
     if sum(min(choice.devices for choice in choices) for choices in jobs) > devices:
-        raise ValueError("even the smallest sizes take more devices than there are")
+        raise ValueError("even the smallest sizes need more devices than there are")
     # best[d]: the largest value of the jobs so far with exactly d devices.
     best = np.full(devices + 1, -np.inf)
     best[0] = 0.0
@@ -51,7 +51,7 @@ def deal_out(jobs: Sequence[Sequence[SizeChoice]], devices: int) -> Sizes:
 
 
 def _with_one_more(best: np.ndarray, choices: Sequence[SizeChoice]) -> tuple[np.ndarray, np.ndarray]:
-    """The largest values with one job more, float64[devices + 1], and the choice that gives each."""
+    """The largest values with one more job, float64[devices + 1], and its choice for each."""
     better, pick = np.full(len(best), -np.inf), np.zeros(len(best), np.int32)
     for number, choice in enumerate(choices):
         if choice.devices >= len(best):

@@ -1,8 +1,8 @@
 """Devices shared among jobs in time: the variables and limits that all policies have in common (Gavel, OSDI 2020, §3).
 
-A variable is the share of its time that a job, or two together, spend on one type of device. Jobs that are alike are one
-class: what a class gets can be shared out evenly among its jobs, since averages of answers are answers. That makes the
-program smaller and changes no optimum.
+A variable is the share of time that a job, or two jobs together, spend on one type of device. Equal jobs are one class: its
+jobs can divide its time evenly, since averages of solutions are solutions. Classes make the program smaller and change no
+optimum.
 
 As in Gavel, a job that needs four devices at once may get half of its time on a type with only two devices: the programs
 count time, not slots. Advice has a warning for such a job.
@@ -19,8 +19,8 @@ from scipy.sparse import coo_array, csr_array
 from esprof.analyzers.advisors.cluster.mix import DeviceType, Mix, SharingJob
 
 Column = tuple[int, int, int, float, float]
-"""Of a variable: a class, the class that it runs together with (-1 alone), a type of device, and the steps a second of
-both."""
+"""A variable: class, class that shares its devices (-1 for none), type of device, and the steps per second of both
+classes."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Sharing:
 
     @cached_property
     def rates(self) -> csr_array:
-        """Steps a second of one job of each class for all the class's time in each variable, float64[classes, variables]."""
+        """Steps per second of one job of each class, if the class spends all its time in a variable,
+        float64[classes, variables]."""
         entries = [(mine, at, rate / self.sizes[mine]) for at, (mine, _, _, rate, _) in enumerate(self.columns)]
         entries += [
             (its, at, rate / self.sizes[its]) for at, (_, its, _, _, rate) in enumerate(self.columns) if its >= 0
@@ -66,7 +67,7 @@ class Sharing:
 
     @cached_property
     def limits(self) -> tuple[csr_array, np.ndarray]:
-        """The rows and bounds that every policy has: the time of each class, then the devices of each type."""
+        """(rows, bounds) of the constraints common to all policies: time of each class, then devices of each type."""
         time = [(mine, at, 1.0) for at, (mine, *_) in enumerate(self.columns)]
         time += [(its, at, 1.0) for at, (_, its, *_) in enumerate(self.columns) if its >= 0]
         below = len(self.classes)
@@ -93,7 +94,7 @@ def _alone(mix: Mix, jobs: Sequence[SharingJob]) -> Iterable[Column]:
 
 
 def _together(mix: Mix, jobs: Sequence[SharingJob], sizes: Sequence[int]) -> Iterable[Column]:
-    """Each pair once, by whichever of the two says it first; a class with itself where it has two jobs."""
+    """Each pair of classes once, as listed first; a class is paired with itself if it has two jobs."""
     seen = set()
     for mine, job in enumerate(jobs):
         for pair in job.together:

@@ -10,11 +10,11 @@ from esprof.core.plan import Plan
 SCHEMA = "esprof.compression-advice/1"
 
 MAX_VNMSE = 0.01
-"""What the gradient may lose, if nobody says otherwise, as a share of its square. `int4` for all loses more, which
-a small GPT's training shows (docs/how-to/compression.md)."""
+"""Default of the gradient's allowed loss, as a share of its square. `int4` for all buckets loses more, which shows in the
+training of a small GPT (docs/how-to/compression.md)."""
 
 TERM = "compress"
-"""The what-if by whose error the advice is judged."""
+"""The what-if term with the error of such predictions."""
 
 NONE = "none"
 
@@ -26,7 +26,7 @@ class BucketAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """Advice for one bucket, or one reduce-scatter of sharded gradients."""
 
     elements: tuple[int, ...]
-    """Of each of its parameters, in the order in which their gradients come; of a reduce-scatter all together."""
+    """Elements of each parameter, in the order in which gradients become ready; of a reduce-scatter, their sum."""
     codec: str
     begin_us: float
     """Time by which encoding prolongs the backward pass, on the slowest rank."""
@@ -48,14 +48,14 @@ class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     objective: Literal["step"] = "step"
     collective: Literal["all_reduce", "reduce_scatter", "ests"] = "all_reduce"
-    """How the gradients travel as it is: in DDP's buckets, to the shards of FSDP2, or from the ESTs of an elastic job."""
+    """The present exchange of gradients: DDP's buckets, the shards of FSDP2, or the ESTs of an elastic job."""
     value: float
     """The predicted step with the advised codecs, us."""
     low_us: float
     high_us: float
     baselines: dict[str, float]
-    """Predicted steps, us: as it is, one codec for all, `zero cost`: no choice among these codecs takes less, and `no
-    exchange`: no gradient is sent (what torch's noop hook measures)."""
+    """Predicted steps, us: `now`, each codec for all buckets, `zero cost` (lower bound for these codecs), and `no exchange`
+    (no gradient is sent, as with torch's noop hook)."""
     exposed_us: float
     """Present step minus a step without exchange of gradients."""
     gain_pct: float
@@ -67,12 +67,12 @@ class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
     gap_pct: float
     """Largest excess over the optimal step, by replay."""
     vnmse: float
-    """What the whole gradient loses of its square, if all its numbers are as large (each bucket's loss, weighed by its
-    size)."""
+    """Loss of the whole gradient as a share of its square, if all its numbers are of equal size: the mean over buckets,
+    weighted by their sizes."""
     gap_kind: GapKind
     """`lower_bound`: the gap is that to the zero-cost step, which no choice may reach."""
     bucket_mb: float | None
-    """Size of the buckets that is advised; None for the recorded ones."""
+    """Advised bucket size; None for the recorded buckets."""
     decision: tuple[BucketAdvice, ...]
     left_out: dict[str, str]
     """Codec that was not considered -> reason."""
@@ -81,5 +81,5 @@ class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_worth_it(gain: float, error: float) -> bool:
-    """Whether a gain is large enough for a plan, where predictions may be off by `error`; both as a share of a step."""
+    """Whether a gain is large enough for a plan; `error` is that of the prediction, both are shares of a step."""
     return gain >= max(_MIN_GAIN_IN_ERRORS * error, _MIN_GAIN)

@@ -1,4 +1,4 @@
-"""Devices dealt out among jobs, given back, and paid for: worked examples, and small instances against all choices."""
+"""Devices assigned to jobs, returned, and paid for: worked examples, and small instances compared with all choices."""
 
 import itertools
 from dataclasses import replace
@@ -93,7 +93,7 @@ def job(name, entity, rates):
 
 
 def test_teams_share_before_their_jobs():
-    # One device: a team of one job and a team of three get half each; a weight of 3 turns that into a quarter and the rest.
+    # One device: a team of one job and a team of three get half each; with a weight of 3, a quarter and three quarters.
     jobs = (job("a", "one", {"A": 1.0}), *(job(name, "many", {"A": 1.0}) for name in "xyz"))
     _, levels = fill(Mix(cluster={"A": 1}, jobs=jobs))
     assert levels.normal == pytest.approx([1 / 2, 1 / 6, 1 / 6, 1 / 6], rel=1e-5)
@@ -102,7 +102,7 @@ def test_teams_share_before_their_jobs():
 
 
 def test_unusable_devices_are_given_to_other_jobs():
-    # `a` runs on A alone, and A has one device: it stops at 1 A. The others share B on.
+    # `a` runs only on A, which has one device: its level stops at 1. The others divide B.
     jobs = (job("a", "one", {"A": 1.0}), job("x", "many", {"B": 1.0}), job("y", "many", {"B": 1.0}))
     _, levels = fill(Mix(cluster={"A": 1, "B": 3}, jobs=jobs))
     assert levels.stages == 2

@@ -1,4 +1,4 @@
-"""Advice for a mix of jobs: published optima, small mixes against all their decisions, and proofs that hold or do not."""
+"""Advice for a mix of jobs: published optima, small mixes compared with all decisions, valid and invalid proofs."""
 
 import itertools
 import json
@@ -83,7 +83,7 @@ def test_every_decision_is_proven_and_unchanged_by_merging(objective, drawn):
 
 
 def decisions(mix):
-    """Every way to put each job on one type, or nowhere."""
+    """Every decision with each job on one type or none."""
     for where in itertools.product([None, *mix.cluster], repeat=len(mix.jobs)):
         held = dict.fromkeys(mix.cluster, 0)
         for job, kind in zip(mix.jobs, where, strict=True):

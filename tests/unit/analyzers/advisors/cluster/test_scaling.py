@@ -1,4 +1,4 @@
-"""Sizes of elastic jobs: every small instance against all its choices."""
+"""Sizes of elastic jobs: small instances compared with all choices."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Unequal batches for plain data-parallel training on unlike devices, on runs made by hand."""
+"""Unequal batches for plain data-parallel training on unequal devices, on synthetic runs."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from esprof.replay.replayed import Replayed
 from esprof.reports.terminal.advice import draw_batches
 from tests.cases.elastic_runs import elastic_run
 
-# Two ranks of one "EST" each, which the run does not tell of: plain data-parallel training, 4 samples a rank.
+# Two ranks with one unrecorded "EST" each represent plain data-parallel training, with 4 samples per rank.
 ONE_EACH = [[0], [1]]
 
 

@@ -1,4 +1,4 @@
-"""The assignment of the shortest step: the published example, and every small instance against all its assignments."""
+"""The assignment with the shortest step: the published example, and small instances compared with all assignments."""
 
 import itertools
 
