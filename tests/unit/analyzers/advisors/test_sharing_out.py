@@ -84,7 +84,7 @@ def test_the_returned_servers_have_minimal_cost(some, data):
 
 
 def test_returning_more_servers_than_exist_is_rejected():
-    with pytest.raises(ValueError, match="there are 1"):
+    with pytest.raises(ValueError, match="there are only 1"):
         reclaim([BorrowedServer("s")], {}, 2)
 
 

@@ -213,7 +213,7 @@ def test_missing_inputs_of_an_objective_are_named(tmp_path):
     with pytest.raises(UsageError, match="names no devices"):
         read_mix(path)
     mix = read_mix(path, {"A": 1})
-    with pytest.raises(UsageError, match="how many steps"):
+    with pytest.raises(UsageError, match="number of remaining steps"):
         advise(mix, "makespan")
     with pytest.raises(UsageError, match="price of A"):
         advise(mix, "cost")
