@@ -21,7 +21,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 MAX_STRETCHES = 600
 """Most stretches of steps drawn separately: more would not fit on a screen."""
-MAX_BORDERS_NAMED = 60
+MAX_BOUNDARIES_MARKED = 60
 """Most windows, or passes over the data, that are marked: more would hide the steps."""
 
 _HEADROOM = 1.25
@@ -63,11 +63,11 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     above: int
     longest_us: float
     windows: tuple[Window, ...]
-    """Empty where there are more than `MAX_BORDERS_NAMED`; `window_count` are all."""
+    """Empty where there are more than `MAX_BOUNDARIES_MARKED`; `window_count` are all."""
     window_count: int
     passes: tuple[int, ...]
     """Steps in which the first rank begins a further pass over a DataLoader; empty where there are more than
-    `MAX_BORDERS_NAMED`."""
+    `MAX_BOUNDARIES_MARKED`."""
     pass_count: int
 
 
@@ -116,10 +116,10 @@ def step_times(job: RecordedJob, findings: Sequence[Finding] = ()) -> StepTimes 
         above=int(np.count_nonzero(took_us > top_us)),
         longest_us=round(float(took_us.max()), 1),
         windows=tuple(Window(first=first, last=last, stacks=stacks) for first, last, stacks in windows)
-        if len(windows) <= MAX_BORDERS_NAMED
+        if len(windows) <= MAX_BOUNDARIES_MARKED
         else (),
         window_count=len(windows),
-        passes=passes if len(passes) <= MAX_BORDERS_NAMED else (),
+        passes=passes if len(passes) <= MAX_BOUNDARIES_MARKED else (),
         pass_count=len(passes),
     )
 

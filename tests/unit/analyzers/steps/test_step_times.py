@@ -7,7 +7,7 @@ import pytest
 from esprof.analyzers import diagnose
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.steps.job_steps import JobSteps
-from esprof.analyzers.steps.step_times import MAX_BORDERS_NAMED, MAX_STRETCHES, step_times
+from esprof.analyzers.steps.step_times import MAX_BOUNDARIES_MARKED, MAX_STRETCHES, step_times
 from esprof.core.types import NS_PER_MS
 from esprof.run.run import Run, Window
 from esprof.run.schema import EVENTS, STAGES, table
@@ -121,7 +121,7 @@ def with_more(steps, *, windows=(), stages=None) -> Run:
     return Run(msgspec.structs.replace(meta, ranks=(rank,)), lambda name, rank: tables.get(name))
 
 
-@pytest.mark.parametrize("count", [2, MAX_BORDERS_NAMED + 1])
+@pytest.mark.parametrize("count", [2, MAX_BOUNDARIES_MARKED + 1])
 def test_windows_are_named_unless_there_are_too_many(count):
     windows = tuple(Window(first=10 * n, last=10 * n + 3, stacks=n % 2 == 1) for n in range(count))
     times = step_times(RecordedJob(with_more(step_table([10] * 1_000), windows=windows)))
