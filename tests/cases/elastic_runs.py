@@ -19,14 +19,14 @@ def elastic_run(
     last: Sequence[int] | None = None,
     *,
     update: int = 10,
-    transfer: int = 50,
+    communication: int = 50,
     steps: int = 8,
     devices: Sequence[str] = (),
-    tells: bool = True,
+    records_ests: bool = True,
     exchanges: Sequence[Exchange] = (),
 ) -> Run:
-    """Each rank runs its ESTs in turn, `est` each and `last` for its last one; then all exchange, and update. Without
-    `tells` the run does not say which EST ran when."""
+    """An elastic job, times in µs. Each rank runs its ESTs one after the other, `est` each and `last` for its last one; then
+    all ranks communicate and update. Without `records_ests`, the run has no records of ESTs."""
     last = last or est
     world = len(ests)
     rows: list[list[dict]] = [[] for _ in ests]
@@ -38,14 +38,14 @@ def elastic_run(
             at = begin
             for one in mine:
                 took = last[rank] if one == mine[-1] else est[rank]
-                for name, part in (("forward", took // 3), ("backward", took - took // 3)):
-                    rows[rank].append(row(name, "op", at, part, number, est=one if tells else None))
-                    at += part
+                for name, dur in (("forward", took // 3), ("backward", took - took // 3)):
+                    rows[rank].append(row(name, "op", at, dur, number, est=one if records_ests else None))
+                    at += dur
             rows[rank].append(
-                row("c10d::alltoall_base_", "op", at, ISSUE, number, est=mine[-1] if mine and tells else None)
+                row("c10d::alltoall_base_", "op", at, ISSUE, number, est=mine[-1] if mine and records_ests else None)
             )
             ready.append(at + ISSUE)
-        done = max(ready) + transfer
+        done = max(ready) + communication
         for rank in range(world):
             about = {"collective": "all_to_all", "coll_seq": number, "group": group_name(range(world)), "is_p2p": False}
             sent = {"in_bytes": 1 << 20, "out_bytes": 1 << 20, "dtype": "float32"}

@@ -18,7 +18,7 @@ NOW = 4 * 9_000 + COMMUNICATION + UPDATE
 
 
 def replayed(*exchanges, ests=EVEN, est=EST):
-    return Replayed.of(elastic_run(ests, est, transfer=COMMUNICATION, update=UPDATE, exchanges=exchanges))
+    return Replayed.of(elastic_run(ests, est, communication=COMMUNICATION, update=UPDATE, exchanges=exchanges))
 
 
 def test_the_shortlist_starts_with_the_present_assignment():

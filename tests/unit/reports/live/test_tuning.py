@@ -47,7 +47,7 @@ class SimulatedJob:
         return elastic_run(
             self.assignment.ests,
             self._est_us(self.step),
-            transfer=COMMUNICATION_US,
+            communication=COMMUNICATION_US,
             update=UPDATE_US,
             exchanges=exchanges,
         )
@@ -64,8 +64,8 @@ class SimulatedJob:
             if is_first:
                 time.sleep(0.001)
                 busy = [us * len(ests) for us, ests in zip(self._est_us(step), assignment.ests, strict=True)]
-                transfer = self.with_codec_us.get(self.codec, COMMUNICATION_US)
-                took = (max(busy) + transfer + UPDATE_US) * (1 + abs(draw.gauss(0, self._scatter)))
+                communication = self.with_codec_us.get(self.codec, COMMUNICATION_US)
+                took = (max(busy) + communication + UPDATE_US) * (1 + abs(draw.gauss(0, self._scatter)))
                 counts = tuple(map(len, assignment.ests))
                 live.note(
                     LiveStep(
@@ -147,7 +147,7 @@ def test_a_rank_that_becomes_slow_during_the_run_starts_a_round(tmp_path, monkey
 
 def test_a_change_without_a_gain_is_reverted(tmp_path, monkeypatch):
     job = SimulatedJob(tmp_path, lambda _: (1_000, 1_000))
-    promised = elastic_run(job.assignment.ests, (1_000, 3_000), transfer=COMMUNICATION_US, update=UPDATE_US)
+    promised = elastic_run(job.assignment.ests, (1_000, 3_000), communication=COMMUNICATION_US, update=UPDATE_US)
     job.telemetry = lambda *_, **__: promised
     tried = job.tuned(monkeypatch, lambda _, found: len(found) == 1)
     assert [one.outcome for one in tried] == ["reverted"]
@@ -173,7 +173,7 @@ def test_the_loop_ends_after_most_rounds(tmp_path, monkeypatch):
 
 def test_an_inconclusive_trial_is_repeated_once_with_more_blocks(tmp_path, monkeypatch):
     job = SimulatedJob(tmp_path, lambda _: (1_000, 1_000))
-    promised = elastic_run(job.assignment.ests, (1_000, 3_000), transfer=COMMUNICATION_US, update=UPDATE_US)
+    promised = elastic_run(job.assignment.ests, (1_000, 3_000), communication=COMMUNICATION_US, update=UPDATE_US)
     job.telemetry = lambda *_, **__: promised
     monkeypatch.setattr(tuning, "_is_unclear", lambda _: True)
     monkeypatch.setattr(Tuner, "_error", lambda *_: 0.015)  # It would learn from the first trial that there is no gain.

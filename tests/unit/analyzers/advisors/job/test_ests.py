@@ -18,7 +18,7 @@ COMMUNICATION, UPDATE = 50, 10
 
 
 def advised(ests=EVEN, est=(3_000, 9_000), **more):
-    return advise_ests(Replayed.of(elastic_run(ests, est, transfer=COMMUNICATION, update=UPDATE, **more)))
+    return advise_ests(Replayed.of(elastic_run(ests, est, communication=COMMUNICATION, update=UPDATE, **more)))
 
 
 def est_load(run):
@@ -43,7 +43,7 @@ def test_costs_of_a_rank_with_one_est_are_scaled_from_others():
 
 def test_costs_of_a_rank_without_ests_are_scaled_from_its_update():
     """The updates of both ranks are equal, so the empty rank counts as equally fast."""
-    run = elastic_run([list(range(8)), []], (3_000, 1), transfer=COMMUNICATION, update=1_000)
+    run = elastic_run([list(range(8)), []], (3_000, 1), communication=COMMUNICATION, update=1_000)
     _, found = est_load(run)
     assert [found.costs[1].est_ns, found.costs[1].last_ns] == pytest.approx([3e6, 3e6], rel=3e-3)
     assert not found.costs[1].is_measured
@@ -154,7 +154,7 @@ def test_devices_of_an_inventory_are_matched_by_name():
 
 def test_a_run_without_ests_is_rejected():
     with pytest.raises(EsprofError, match="only an elastic job records"):
-        advise_ests(Replayed.of(elastic_run(EVEN, (3_000, 9_000), tells=False)))
+        advise_ests(Replayed.of(elastic_run(EVEN, (3_000, 9_000), records_ests=False)))
 
 
 def test_a_plan_for_another_job_is_declined(tmp_path):
