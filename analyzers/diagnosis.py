@@ -142,7 +142,7 @@ def _stopped_verdict(finding: Finding) -> str:
     return f"{finding.title}. Rank {rank} last entered {last}." if last else f"{finding.title}."
 
 
-def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankBreakdown, ...]) -> str:
+def _verdict(replayed: Replayed, findings: Sequence[Finding], breakdowns: tuple[RankBreakdown, ...]) -> str:
     step_ns = replayed.pricer.step_ns
     missing = replayed.run.missing_ranks
     absent = f"{readable.ranks(missing).capitalize()} {readable.verb('are', missing)} missing from this run"
@@ -153,8 +153,8 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankB
             f"{replayed.pricer.too_far_off}.{caveat}"
         )
     if not findings or findings[0].saving_us <= 0:
-        takes = f"A step takes {readable.duration(step_ns)}, {100 * computing(parts):.0f} % of it compute"
-        rest = largest_share(replayed, parts)
+        takes = f"A step takes {readable.duration(step_ns)}, {100 * computing(breakdowns):.0f} % of it compute"
+        rest = largest_share(replayed, breakdowns)
         if rest is None:
             return f"{takes}; no cause known to esprof costs noticeable time.{caveat}"
         return f"{takes}. {rest} No change that esprof can price would save 1 % of a step.{caveat}"

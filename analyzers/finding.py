@@ -76,8 +76,8 @@ class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """Share of communication time in which the device computes, in per cent; None without communication."""
 
 
-PARTS = ("compute", "exposed_communication", "copy", "wait", "input_stall", "host", "idle")
-"""The parts of a `RankBreakdown`, in display order."""
+ACTIVITIES = ("compute", "exposed_communication", "copy", "wait", "input_stall", "host", "idle")
+"""Fields of a `RankBreakdown` that partition the step, in display order."""
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):

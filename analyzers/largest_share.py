@@ -24,21 +24,21 @@ _MEANING = {
     "host": "CPU work while the device idles",
     "idle": "no recorded work",
 }
-"""Parts of a `RankBreakdown`, in words."""
+"""Activities of a `RankBreakdown` in words."""
 
 
-def computing(parts: Sequence[RankBreakdown]) -> float:
+def computing(breakdowns: Sequence[RankBreakdown]) -> float:
     """Share of the mean step in which devices compute, including overlapped communication; the mean over ranks."""
-    return sum(part.compute / part.step_us for part in parts) / len(parts)
+    return sum(one.compute / one.step_us for one in breakdowns) / len(breakdowns)
 
 
-def largest_share(replayed: Replayed, parts: Sequence[RankBreakdown]) -> str | None:
-    """A sentence on the largest part that is not compute; None if compute fills the step."""
-    if computing(parts) >= MIN_COMPUTING_SHARE:
+def largest_share(replayed: Replayed, breakdowns: Sequence[RankBreakdown]) -> str | None:
+    """A sentence on the largest share that is not compute; None if compute fills the step."""
+    if computing(breakdowns) >= MIN_COMPUTING_SHARE:
         return None
-    mean_us = {name: sum(getattr(part, name) for part in parts) / len(parts) for name in _MEANING}
-    name = max(mean_us, key=lambda one: mean_us[one])
-    worst = max(parts, key=lambda part: getattr(part, name))
+    mean_us = {name: sum(getattr(one, name) for one in breakdowns) / len(breakdowns) for name in _MEANING}
+    name = max(mean_us, key=lambda activity: mean_us[activity])
+    worst = max(breakdowns, key=lambda one: getattr(one, name))
     location, took_ns = _location(replayed, worst.rank) if name == "host" else (None, 0.0)
     where = ""
     if location:

@@ -40,7 +40,7 @@ CLASSES = {
     "allocator": TimeClass("allocator", "#8a5a2f", _LIGHT, "allocating or freeing device memory"),
     "contention": TimeClass("contention", "#5b3f9b", _LIGHT, "a kernel waits for a busy device"),
 }
-"""Keys: the names in `analyzers.finding.PARTS`, and the classes of the critical path."""
+"""Keys: the names in `analyzers.finding.ACTIVITIES`, and the classes of the critical path."""
 
 ORIGINS = {
     "job": TimeClass("the job's own code", "#e58a5f", _DARK, "code in the working directory of the job"),

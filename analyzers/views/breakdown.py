@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from esprof.analyzers.finding import PARTS, RankBreakdown
+from esprof.analyzers.finding import ACTIVITIES, RankBreakdown
 from esprof.core.types import Rank, us
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine.timeline import Timeline
@@ -19,16 +19,18 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
             [timeline.end_ns[dfg.marks.first[steady_at, column]], timeline.end_ns[dfg.marks.last[steady_at, column]]],
             axis=1,
         )
-        parts = partition(layers(timeline, rank), spans).mean(axis=0)
+        shares = partition(layers(timeline, rank), spans).mean(axis=0)
         communication_ns = partition([_intervals(timeline, _of(dfg, dfg.nodes_of(rank), Cls.COMMUNICATION))], spans)[
             :, 0
         ].mean()
         meta = replayed.run.rank(rank)
-        values = {part: us(float(value)) for part, value in zip(PARTS, parts, strict=True)}
-        # Rounded parts must still sum to the step that is shown.
+        values = {activity: us(float(value)) for activity, value in zip(ACTIVITIES, shares, strict=True)}
+        # Rounded shares must still sum to the step that is shown.
         total = round(sum(values.values()), 3)
         overlap = (
-            100 * (1 - parts[PARTS.index("exposed_communication")] / communication_ns) if communication_ns else None
+            100 * (1 - shares[ACTIVITIES.index("exposed_communication")] / communication_ns)
+            if communication_ns
+            else None
         )
         found.append(
             RankBreakdown(

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from esprof.analyzers.finding import PARTS, Diagnosis, Finding, RankBreakdown
+from esprof.analyzers.finding import ACTIVITIES, Diagnosis, Finding, RankBreakdown
 from esprof.analyzers.ops import Op, OpsAnswer
 from esprof.core import readable
 from esprof.core.errors import UsageError
@@ -54,7 +54,7 @@ def steps(answer: ReplayAnswer) -> pd.DataFrame:
 def breakdown(diagnosis: Diagnosis) -> pd.DataFrame:
     """One row per rank: the time of its mean step by activity. The times sum to `step_us`."""
     table = _table(diagnosis.breakdown, RankBreakdown).set_index("rank")
-    return table.rename(columns={"host_name": "host"} | {name: f"{name}_us" for name in PARTS})
+    return table.rename(columns={"host_name": "host"} | {name: f"{name}_us" for name in ACTIVITIES})
 
 
 def findings(diagnosis: Diagnosis) -> pd.DataFrame:

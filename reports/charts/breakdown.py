@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from esprof.analyzers.finding import PARTS, Diagnosis
+from esprof.analyzers.finding import ACTIVITIES, Diagnosis
 from esprof.reports.charts.figure import Figure, height_px, in_ms, laid_out, milliseconds_axis, rows_axis
 from esprof.reports.classes import TimeClass, time_class
 from esprof.reports.units import duration
@@ -14,10 +14,10 @@ def draw(diagnosis: Diagnosis) -> Figure:
     """A stacked bar for each rank: its mean step, by class of time."""
     ranks = diagnosis.breakdown
     names = [f"rank {rank.rank}" for rank in ranks]
-    data = [_stack(time_class(part), names, [getattr(rank, part) for rank in ranks]) for part in PARTS]
+    data = [_stack(time_class(part), names, [getattr(rank, part) for rank in ranks]) for part in ACTIVITIES]
     longest = max((rank.step_us for rank in ranks), default=0.0)
     layout = laid_out(height=height_px(len(ranks), 36), xaxis=milliseconds_axis(in_ms(longest)), yaxis=rows_axis(names))
-    legend = tuple(time_class(part) for part in PARTS)
+    legend = tuple(time_class(part) for part in ACTIVITIES)
     return Figure("breakdown-chart", "Mean step of each rank by class of time", legend, data, layout | _STACKED)
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from esprof.analyzers.evidence import Evidence
-from esprof.analyzers.finding import PARTS
+from esprof.analyzers.finding import ACTIVITIES
 from esprof.analyzers.samples.flame import MIN_SHARE_OF_TREE, SampledPhase
 from esprof.analyzers.summary.report import Report
 from esprof.analyzers.views.probed import CurveSummary
@@ -72,7 +72,7 @@ def render_html(report: Report) -> str:
             scripts=[Markup(script) for script in scripts],
             policy=_policy(scripts),
             style=Markup(_template_text("report.css")),
-            parts=PARTS,
+            parts=ACTIVITIES,
             rows=MAX_ROWS,
             phases=_PHASE_TEXTS,
             least_pct=100 * MIN_SHARE_OF_TREE,

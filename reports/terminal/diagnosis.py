@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from esprof.analyzers.finding import PARTS, Diagnosis, Finding, Ignored
+from esprof.analyzers.finding import ACTIVITIES, Diagnosis, Finding, Ignored
 from esprof.analyzers.rule import Page
 from esprof.core.readable import decimal
 from esprof.core.text import printable
@@ -169,10 +169,12 @@ def _ignored(one: Ignored) -> Group:
 
 
 def _breakdown(answer: Diagnosis) -> Table:
-    narrow = [time_class(part).label.replace(" ", "\n").replace("communication", "commu-\nnication") for part in PARTS]
+    narrow = [
+        time_class(part).label.replace(" ", "\n").replace("communication", "commu-\nnication") for part in ACTIVITIES
+    ]
     table = grid(">rank", ">step", *(f">{label}" for label in narrow), ">over-\nlap", "device")
     for rank in answer.breakdown[:MAX_ROWS]:
-        parts = (_bare_ms(getattr(rank, part)) for part in PARTS)
+        parts = (_bare_ms(getattr(rank, part)) for part in ACTIVITIES)
         overlap = units.UNKNOWN if rank.overlap_pct is None else units.pct(rank.overlap_pct)
         device = printable(rank.device or units.UNKNOWN, 40)
         table.add_row(str(rank.rank), _bare_ms(rank.step_us), *parts, overlap, device)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from esprof import Run
-from esprof.analyzers.finding import PARTS
+from esprof.analyzers.finding import ACTIVITIES
 from esprof.analyzers.views.breakdown import breakdown
 from esprof.replay.replayed import Replayed
 from esprof.run.run import Window
@@ -143,7 +143,7 @@ def test_replay_reproduces_every_steady_state_step(pattern):
 
 def test_the_breakdown_sums_to_the_step(pattern):
     for rank in breakdown(pattern.replayed):
-        assert sum(getattr(rank, part) for part in PARTS) == pytest.approx(rank.step_us, abs=0.01)
+        assert sum(getattr(rank, part) for part in ACTIVITIES) == pytest.approx(rank.step_us, abs=0.01)
 
 
 @flight_recorder_of_gloo

@@ -20,7 +20,7 @@ import pytest
 
 from esprof import load
 from esprof.analyzers.diagnosis import diagnose
-from esprof.analyzers.finding import PARTS
+from esprof.analyzers.finding import ACTIVITIES
 from esprof.analyzers.ops import Asked, ops_run
 from esprof.core.types import NS_PER_MS, NS_PER_S
 from esprof.replay.building.build import build
@@ -208,7 +208,7 @@ def wall_ns(name):
 @every_set
 def test_the_classes_of_a_step_sum_to_it_exactly(name):
     for part in diagnosis_of(name).breakdown:
-        values = [getattr(part, column) for column in PARTS]
+        values = [getattr(part, column) for column in ACTIVITIES]
         assert min(values) >= 0
         assert round(sum(values), 3) == part.step_us
 

@@ -12,7 +12,7 @@ import pytest
 
 import esprof
 from esprof.analyzers import diagnose
-from esprof.analyzers.finding import PARTS
+from esprof.analyzers.finding import ACTIVITIES
 from esprof.analyzers.ops import Asked, ops_run
 from esprof.api import graphs
 from esprof.core.errors import InputError, UsageError
@@ -80,10 +80,14 @@ def test_the_tables_have_the_numbers_of_the_json(analysis):
         name: [getattr(one, name) for one in result.findings] for name in found.columns if name != "evidence"
     }
     parts = analysis.breakdown()
-    assert [f"{part}_us" for part in PARTS] == [name for name in parts if name.endswith("_us") and name != "step_us"]
+    assert [f"{part}_us" for part in ACTIVITIES] == [
+        name for name in parts if name.endswith("_us") and name != "step_us"
+    ]
     for rank in result.breakdown:
         assert parts.loc[rank.rank, "step_us"] == rank.step_us
-        assert [parts.loc[rank.rank, f"{part}_us"] for part in PARTS] == [getattr(rank, part) for part in PARTS]
+        assert [parts.loc[rank.rank, f"{part}_us"] for part in ACTIVITIES] == [
+            getattr(rank, part) for part in ACTIVITIES
+        ]
     scenarios = analysis.what_if(SPECS)
     assert json.loads(scenarios.to_json(orient="records", double_precision=15)) == rows(replayed.what_if)
     steps = analysis.steps()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esprof.analyzers.finding import PARTS
+from esprof.analyzers.finding import ACTIVITIES
 from esprof.analyzers.views.breakdown import breakdown, partition
 from esprof.replay import Replayed
 from tests.cases.graph import call, ddp_rank, launched, load_call, nccl_ranks, op, run_of, step
@@ -27,7 +27,7 @@ def test_each_instant_belongs_to_the_first_layer_that_covers_it(layers, begin, l
 
 
 def parts_of(run) -> dict[int, dict[str, float]]:
-    return {part.rank: {name: getattr(part, name) for name in PARTS} for part in breakdown(Replayed.of(run))}
+    return {part.rank: {name: getattr(part, name) for name in ACTIVITIES} for part in breakdown(Replayed.of(run))}
 
 
 def test_a_cpu_job_waits_for_its_late_peer():
@@ -58,7 +58,7 @@ def test_an_input_stall_is_the_time_in_the_loader(worker):
 def test_the_shares_sum_exactly_to_the_step():
     for run in (run_of({0: ddp_rank(0.0123), 1: ddp_rank(slow=3.14159)}), run_of(nccl_ranks(33.333))):
         for part in breakdown(Replayed.of(run)):
-            assert round(sum(getattr(part, name) for name in PARTS), 3) == part.step_us
+            assert round(sum(getattr(part, name) for name in ACTIVITIES), 3) == part.step_us
 
 
 def test_a_copy_without_concurrent_compute_is_not_compute():
