@@ -1,4 +1,4 @@
-"""Compressed exchanges that were measured, and plans that compress, by hand."""
+"""Synthetic measurements of compressed exchanges, and plans with compression."""
 
 from msgspec.structs import replace
 
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 def exchange(codec, begin_ms, took_ms, *, coding_ms=0.0, cpu_ms=0.0, sizes=(MIB,), sent=None, vnmse=0.01):
-    """What a codec takes of a MiB, in proportion to the size, on both ranks."""
+    """Sweeps of a codec on both ranks: times per MiB, proportional to the size."""
 
     def sweep(kind, ranks, ms, cpu=0.0):
         points = tuple(
@@ -30,7 +30,7 @@ def exchange(codec, begin_ms, took_ms, *, coding_ms=0.0, cpu_ms=0.0, sizes=(MIB,
 
 
 def narrow_scatter(narrow_ms, took_ms, *, add_ms=0.0, cpu_ms=0.0, sizes=(MIB,), sent=None, vnmse=1e-6):
-    """What a reduce-scatter as bf16 takes of a MiB, in proportion to the size, on both ranks."""
+    """Sweeps of a reduce-scatter as bf16 on both ranks: times per MiB, proportional to the size."""
     kinds = {"exchange": "shards", "begin": "narrow", "coding": "add"}
     of = exchange("bf16", narrow_ms, took_ms, coding_ms=add_ms, cpu_ms=cpu_ms, sizes=sizes, sent=sent, vnmse=vnmse)
     return [replace(one, kind=kinds[one.kind]) for one in of]

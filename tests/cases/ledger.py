@@ -1,4 +1,4 @@
-"""Promises and what came of them, made by hand."""
+"""Synthetic promises and their outcomes."""
 
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.run.logs import JobClass, ObservedOutcome, ReplayPromise
@@ -15,7 +15,7 @@ def promised(
     job: JobClass = GLOO,
     unprofiled_step_us: float | None = None,
 ) -> ReplayPromise:
-    """A promise of a step of `predicted_us`, that saves so much, at least and at most."""
+    """A promise of a step of `predicted_us`; `saving_us` is the interval of the saving."""
     low, high = saving_us
     return ReplayPromise(
         spec=spec,
@@ -35,5 +35,5 @@ def promised(
 
 
 def outcome_of(promise: ReplayPromise, after_share: float = 0.75) -> ObservedOutcome:
-    """What came of it: steps that take so much of those before, which took 100 µs."""
+    """The outcome of a promise: steps take `after_share` of those before, which took 100 µs."""
     return Pairs([100.0, 100.0], [100 * after_share, 100 * after_share]).outcome(promise, "verify")

@@ -1,4 +1,4 @@
-"""Probes made by hand: an α–β link between two ranks, and passes that transfers beside them slow down."""
+"""Synthetic probes: an α–β link between two ranks, and backward passes slowed by concurrent communication."""
 
 from esprof.run.probes import Point, Probes, Sweep
 
@@ -22,15 +22,16 @@ def link(
 
 
 def slowing(beta_ns, lost_ns_per_byte, *, pass_ns=8_000_000, sizes=(1 << 16, 1 << 20)):
-    """Passes of `pass_ns`, of which all-reduces at `beta_ns` a byte take `lost_ns_per_byte`, on both ranks."""
-    beside_ns = pass_ns / (1 - lost_ns_per_byte / beta_ns)
+    """Backward passes of `pass_ns` on both ranks, alone and slowed by concurrent all-reduces: these take `beta_ns` per byte,
+    of which the pass loses `lost_ns_per_byte`."""
+    slowed_ns = pass_ns / (1 - lost_ns_per_byte / beta_ns)
     common = {"kind": "backward", "name": "matmul", "unit": "bytes", "device": "cpu"}
     passes = [
         Sweep(**common, ranks=(rank,), beside=beside, points=points(sizes, lambda _, took=took: took))
         for rank in RANKS
-        for beside, took in (("", pass_ns), ("all_reduce", beside_ns))
+        for beside, took in (("", pass_ns), ("all_reduce", slowed_ns))
     ]
-    transfers = Sweep(
+    all_reduces = Sweep(
         kind="collective",
         name="all_reduce",
         unit="bytes",
@@ -40,7 +41,7 @@ def slowing(beta_ns, lost_ns_per_byte, *, pass_ns=8_000_000, sizes=(1 << 16, 1 <
         beside="backward",
         points=points(sizes, lambda size: size * beta_ns),
     )
-    return [*passes, transfers]
+    return [*passes, all_reduces]
 
 
 def probes(*sweeps):
