@@ -146,7 +146,7 @@ def test_a_collective_holds_its_stream_while_it_waits_for_peers(ns):
     assert spans(result, 24) == [("nccl", 3, 53), ("nccl", 53, 54)]
 
 
-def test_a_transfer_between_cpus_takes_the_slowest_cpu(ns):
+def test_a_collective_between_cpus_takes_as_long_as_on_the_slowest_cpu(ns):
     collective = GroupCollective((0, 1), ns(5), ns(30), (ns(7), ns(9)))
     ranks = [
         [Open("gloo:all_reduce"), JoinCollective(0), Close()],

@@ -1,4 +1,4 @@
-"""Runs of several windows: which one an answer is of, and what a step takes beside it."""
+"""Runs of several windows: the analysed window, and the duration of unprofiled steps."""
 
 import json
 
@@ -58,7 +58,7 @@ def test_without_a_choice_the_answer_says_that_there_are_more(run):
     assert "--window" in warning.message
 
 
-def test_a_step_in_no_window_is_refused_with_those_that_there_are(run):
+def test_a_step_outside_all_windows_is_refused_and_the_windows_are_listed(run):
     with pytest.raises(UsageError, match="step 20 is in no window") as refusal:
         at_window(run, 20)
     assert "10–13, 30–34, 50–54" in str(refusal.value.remedy)
@@ -81,7 +81,7 @@ def job(step_ms, phases):
     return step_runs.step_table(step_ms, first=1, phase=phases)
 
 
-def test_plain_steps_are_those_without_the_profiler_but_the_first():
+def test_plain_steps_exclude_profiled_steps_and_the_first():
     phases = phased(4, 3, 4)
     times = [90, 10, 12, 11, 50, 20, 20, 20, 80, 10, 11, 30, 11]
     table = job(times, phases)
@@ -95,7 +95,7 @@ def test_the_plain_steps_next_to_the_window_count():
 
 
 def test_the_jobs_step_runs_from_the_last_rank_to_the_last_rank():
-    """Two ranks by turns late: each step of a rank varies, that of the job does not; clocks are set right first."""
+    """Two ranks late in alternating steps: a rank's steps vary, the job's do not; clocks are aligned first."""
     phases = phased(6, 2, 6)
     early = job([10.0] * 16, phases)
     ahead = step_runs.step_table([10.0] * 16, first=1, phase=phases, start_ns=step_runs.EPOCH_NS + 5_000_000)
@@ -134,7 +134,7 @@ def test_replay_separates_profiled_from_unprofiled_steps(run):
 
 
 def job_rows(steps=range(8), lost=(), late_ms=0.0):
-    """Steps of 20 ms, one behind the other, but for those that were lost."""
+    """Consecutive steps of 20 ms, except lost ones."""
     rows = []
     for number in (number for number in steps if number not in lost):
         at = number * 20 * MS
@@ -160,7 +160,7 @@ def test_the_first_of_few_steps_counts_where_others_were_lost():
 
 
 def test_the_steps_next_to_a_lost_one_are_as_in_a_complete_run():
-    """Rank 1 is 1 ms late in each step; the one that it lost changes nothing of what is said of the others."""
+    """Rank 1 is 1 ms late in each step; the step that it lost does not change the findings on the others."""
     whole = answer(run_of({0: job_rows(), 1: job_rows(late_ms=1)}), ["cpu=2x"])
     lost = answer(run_of({0: job_rows(), 1: job_rows(late_ms=1, lost=(4,))}), ["cpu=2x"])
     assert lost.what_if[0].predicted_us == pytest.approx(whole.what_if[0].predicted_us, rel=0.001)

@@ -39,7 +39,7 @@ def test_a_step_repeats_the_keys_of_the_one_before():
     assert dfg.key[dfg.step == 3].tolist()[1] == dfg.key[dfg.step == 4].tolist()[1]
 
 
-def test_a_gap_that_only_one_rank_has_changes_no_key_behind_it():
+def test_a_gap_on_one_rank_changes_no_later_key():
     nodes = [(0, "a", 0, 1), (0, "gap", 1, 1), (0, "b", 2, 1), (1, "a", 0, 1), (1, "b", 1, 1)]
     dfg = graph(mains(2), nodes, cls=[Cls.CPU, Cls.HOST_GAP, Cls.CPU, Cls.CPU, Cls.CPU])
     of_b = dfg.key[[dfg.label(node) == "b" for node in range(dfg.nodes)]]
@@ -63,6 +63,6 @@ def test_marks_follow_their_nodes():
     assert dfg.recorded_ns.tolist() == [0, 9]
 
 
-def test_what_edges_do_not_explain_is_residual():
+def test_time_that_edges_do_not_explain_is_residual():
     dfg = graph(mains(2), [(0, "a", 0, 10), (1, "b", 25, 5)], [(0, 1, 3)])
     assert dfg.residual_ns.tolist() == [0, 12]

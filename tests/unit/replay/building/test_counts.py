@@ -1,4 +1,4 @@
-"""Counts of what was seen: they add up, and come back from other processes."""
+"""Counts can be added, and pickled between processes."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Traces that lack what others have: GPU work, launches, members of collectives."""
+"""Traces without GPU work, launches, or members of collectives."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When work counts as launched, what a launch takes to reach the GPU, and launches that wait for room in their queue."""
+"""Launch times of work, launch latency, and launches that wait for room in their queue."""
 
 import pytest
 
@@ -38,14 +38,14 @@ def lost_in_the_middle(sync: float, until: float) -> list[Row]:
     ]
 
 
-def test_work_whose_launch_was_lost_comes_before_what_was_launched_next_to_its_stream():
+def test_work_without_a_recorded_launch_precedes_the_next_launch_to_its_stream():
     dfg = build(run_of({0: lost_in_the_middle(700, 1110)}))
     why = reasons(dfg, node(dfg, "cudaDeviceSynchronize"))
     assert why["third"] == Edge.SYNC
     assert "second" not in why
 
 
-def test_work_whose_launch_was_lost_behind_a_recorded_one_is_not_of_before_the_window():
+def test_work_without_a_launch_after_a_recorded_one_is_not_from_before_the_window():
     dfg = build(run_of({0: lost_in_the_middle(50, 310)}))
     why = reasons(dfg, node(dfg, "cudaDeviceSynchronize"))
     assert why["first"] == Edge.SYNC
@@ -70,7 +70,7 @@ def queued(count: int, took: float, other: bool = False) -> list[Row]:
     return [step(1, 0, now), op("loop", 0, now), *rows]
 
 
-def test_what_is_outstanding_on_one_stream_does_not_hold_launches_to_another():
+def test_outstanding_work_of_one_stream_does_not_block_launches_to_another():
     dfg = build(run_of({0: queued(DEPTH + 100, 100, other=True)}))
     assert reasons(dfg, nodes_of(dfg, "cudaLaunchKernel k")[0]).get("k") is None
     full = nodes_of(dfg, "cudaLaunchKernel")  # those that waited for room
@@ -144,7 +144,7 @@ def test_kernels_after_an_event_and_collectives_show_no_latency():
     assert dfg.residual_ns[node(dfg, "late")] == 295 * US
 
 
-def test_a_kernel_that_an_event_held_comes_earlier_with_what_held_it():
+def test_a_kernel_held_by_an_event_starts_earlier_if_the_awaited_work_does():
     rows = [
         step(1, 0, 400),
         *held(1, 0),

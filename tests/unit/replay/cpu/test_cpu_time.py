@@ -1,4 +1,4 @@
-"""Operations of CPU jobs against the CPU time that their threads had: must tell, and must not."""
+"""Operations of CPU jobs compared with the CPU time of their threads: warnings, and none."""
 
 import pytest
 
@@ -10,7 +10,7 @@ MS = 1_000_000
 
 
 def job(cpu_ms, ready_ms=0, throttled_ms=0, more=()):
-    """Steps of 50 ms: 30 ms in `mine::kernel`, a gap of 15 ms, 5 ms in `Optimizer.step`; what the recorder noted of each."""
+    """Steps of 50 ms: 30 ms in `mine::kernel`, a gap of 15 ms, 5 ms in `Optimizer.step`; with recorded CPU times."""
     begins = [0, 50_000, 100_000]
     rows = [step(number, begin, begin + 50_000) for number, begin in enumerate(begins)]
     rows += [op("mine::kernel", begin, 30_000) for begin in begins]
@@ -24,7 +24,7 @@ def messages(replayed):
     return [warning.message for warning in replayed.warnings if warning.code == "operations-not-run"]
 
 
-def test_what_operations_take_beyond_the_threads_cpu_time_is_not_explained():
+def test_time_of_operations_beyond_the_threads_cpu_time_is_unexplained():
     replayed = Replayed.of(job(cpu_ms=10, ready_ms=4))
     (found,) = replayed.not_run
     assert found.operations_ns.tolist() == [35 * MS] * 3

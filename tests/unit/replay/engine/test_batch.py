@@ -39,7 +39,7 @@ def one_by_one(dfg, factor, dur_class, residual_class):
 
 @thorough(200)
 @given(scenarios() | scenarios(longest=10**12))
-def test_a_batch_is_what_single_replays_are(case):
+def test_a_batch_equals_single_replays(case):
     dfg, *scaling = case
     assert (Batch(dfg).ends(np.arange(dfg.nodes), *scaling) == one_by_one(dfg, *scaling)).all()
 

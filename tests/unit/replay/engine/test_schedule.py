@@ -19,14 +19,14 @@ def replayed(dfg):
     return longest_path.ends(dfg, dfg.dur_ns, dfg.residual_ns)
 
 
-def test_a_lane_takes_what_was_recorded_first_of_what_is_ready():
-    """1 and 2 come while 0 runs: 2 was recorded first. 3 was recorded before all, but is ready last."""
+def test_a_lane_runs_the_ready_node_that_was_recorded_first():
+    """1 and 2 become ready while 0 runs: 2 was recorded first. 3 was recorded before all, but is ready last."""
     dfg = dfg_of([0, 0, 0, 0, 1], [10, 5, 5, 5, 16], [(4, 3, 0)], recorded=[0, 3, 2, 1, 0])
     plan = schedule(dfg)
     assert plan.start_ns.tolist() == [0, 15, 10, 20, 0]
 
 
-def test_of_equals_the_lower_id_goes_first():
+def test_ties_are_broken_by_the_lower_id():
     dfg = dfg_of([0, 0, 0], [10, 10, 10], [], recorded=[5, 5, 5])
     assert schedule(dfg).start_ns.tolist() == [5, 15, 25]
 

@@ -27,7 +27,7 @@ def test_the_earliest_start_comes_first_and_ties_are_broken_by_number():
     assert order == [1, 2, 3, 0]
 
 
-def test_no_node_comes_before_what_it_waits_for():
+def test_no_node_precedes_its_predecessors():
     order, before, _ = sort([0, 1, 2], edge(2, 0))
     assert order == [1, 2, 0]
     assert before.ptr.tolist() == [0, 0, 0, 1]
@@ -41,19 +41,19 @@ def test_a_cycle_of_guesses_loses_its_guesses_and_says_so():
     assert dropped == [Edge.BY_TIME]
 
 
-def test_what_follows_a_cycle_keeps_its_guesses():
+def test_nodes_after_a_cycle_keep_their_guesses():
     edges = (edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.BY_TIME), edge(1, 2, Edge.BY_TIME), edge(0, 2, Edge.LANE))
     _, before, dropped = sort([0, 5, 40], *edges)
     assert before.kind.tolist() == [Edge.LAUNCH, Edge.LANE, Edge.BY_TIME]
     assert dropped == [Edge.BY_TIME]
 
 
-def test_collectives_that_can_only_be_matched_wrongly_come_apart():
+def test_wrongly_matched_collectives_are_separated():
     _, before, dropped = sort([0, 5], edge(0, 1, Edge.RENDEZVOUS), edge(1, 0, Edge.LAUNCH))
     assert (before.kind.tolist(), dropped) == ([Edge.LAUNCH], [Edge.RENDEZVOUS])
 
 
-def test_a_guessed_stream_wait_goes_before_a_recorded_one_and_that_before_none():
+def test_guessed_stream_waits_are_dropped_before_recorded_ones():
     _, before, dropped = sort([0, 5], edge(0, 1, Edge.WAIT), edge(1, 0, Edge.LIKELY_WAIT))
     assert (before.kind.tolist(), dropped) == ([Edge.WAIT], [Edge.LIKELY_WAIT])
     _, before, dropped = sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.WAIT))
@@ -65,12 +65,12 @@ def test_a_cycle_of_recorded_edges_is_an_error():
         sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.LANE))
 
 
-def test_a_wait_for_work_that_follows_it_goes_before_the_launches():
+def test_a_wait_for_later_work_is_dropped_before_launches():
     _, before, dropped = sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.SYNC))
     assert (before.kind.tolist(), dropped) == ([Edge.LAUNCH], [Edge.SYNC])
 
 
-def test_the_strictest_of_several_edges_stays():
+def test_the_strictest_of_several_edges_is_retained():
     edges = (
         edge(0, 1, Edge.WAIT, -5),
         edge(0, 1, Edge.SYNC, 20),
@@ -81,7 +81,7 @@ def test_the_strictest_of_several_edges_stays():
     assert (before.lag.tolist(), before.kind.tolist()) == ([20], [Edge.SYNC])
 
 
-def test_a_lag_too_long_to_hold_is_cut_and_counted():
+def test_a_lag_too_long_to_store_is_clamped_and_counted():
     found = topology.sort(np.array([0, 50]), edge(0, 1, lag=2**40))
     assert found.predecessors.lag.tolist() == [2**31 - 1]
     assert found.clamped == 1

@@ -1,4 +1,4 @@
-"""Who is to blame for a delay: own work beyond that of counterparts, followed through all groups."""
+"""Ranks to blame for a delay: own work beyond that of counterparts, across all groups."""
 
 import numpy as np
 import pytest
@@ -93,7 +93,7 @@ def stage_of_pipeline(rank: int, kernels: int) -> list:
     return rows
 
 
-def test_stages_that_compute_unlike_things_play_unlike_roles():
+def test_stages_with_different_compute_have_different_roles():
     unlike = build(run_of({0: stage_of_pipeline(0, 5), 1: stage_of_pipeline(1, 2)}))
     alike = build(run_of({0: stage_of_pipeline(0, 2), 1: stage_of_pipeline(1, 2)}))
     assert (roles_of(unlike).tolist(), roles_of(alike).tolist()) == ([0, 1], [0, 0])
@@ -123,7 +123,7 @@ def test_counterparts_are_compared_with_all_other_ranks():
 
 
 @pytest.mark.parametrize(("ranks", "excess_ms"), [(2, 3.5), (3, 7)])
-def test_what_a_rank_does_once_more_takes_the_others_no_time(ranks, excess_ms):
+def test_extra_work_of_a_rank_counts_as_zero_on_the_others(ranks, excess_ms):
     usual, more = one_step(("aten::mm", 10)), one_step(("aten::mm", 10), ("aten::mm", 7))
     dfg = build(run_of(dict.fromkeys(range(ranks - 1), usual) | {ranks - 1: more}))
     blame = Blame(dfg, (1,))
@@ -133,7 +133,7 @@ def test_what_a_rank_does_once_more_takes_the_others_no_time(ranks, excess_ms):
     assert blame.peers.mean[again] == pytest.approx(7e6 / ranks)
 
 
-def test_work_that_no_other_rank_has_is_mended_away():
+def test_work_that_no_other_rank_has_is_removed():
     usual, more = one_step(("aten::mm", 10)), one_step(("aten::mm", 10), ("CheckedBackward", 40))
     run = run_of({0: usual, 1: usual, 2: more})
     blame = Blame(build(run), (1,))
@@ -189,7 +189,7 @@ def test_a_hiccup_of_another_rank_hides_no_slow_one():
     "late_ms", [(12, 7, 12, 26, 21, 25, 22), (24, 30, 23, 21, 10, 7, 11)], ids=["by how much", "by how often"]
 )
 def test_a_rank_that_is_always_last_is_slow_however_its_delay_scatters(late_ms):
-    """All of it in one gap of hundreds of names: no place is certain among so many, the delay itself is."""
+    """All of it is in one of hundreds of gaps: no category is significant among so many, the delay itself is."""
     names = [op(f"op {n}", 10 + n, 1) for n in range(300)]
     run = run_of({0: [*steps_of(*[0] * 7), *names], 1: [*steps_of(*late_ms), *names]})
     assert blame_of(run).slow_ranks == (1,)
@@ -223,7 +223,7 @@ def test_a_slow_category_is_found_though_other_work_scatters():
 
 
 def test_work_from_before_the_first_step_has_counterparts_of_the_same_name():
-    """The kernels of both ranks were launched before the trace began; those of rank 1 take twice as long."""
+    """The kernels of both ranks were launched before the trace began; rank 1's take twice as long."""
 
     def rows(length: float) -> list:
         backlog = [kernel("gemm", 100 + n * length, length, 500 + n) for n in range(4)]

@@ -5,8 +5,8 @@ from esprof.replay.ranks.blame import held_ns
 from tests.cases.graph import call, nccl_ranks, run_of
 
 
-def test_nothing_is_held_by_a_rank_that_never_comes_last():
-    """The latest rank may be another one of those that are not asked about."""
+def test_no_call_waits_for_a_rank_that_never_arrives_last():
+    """The latest rank may be one that was not asked about."""
     ranks = {rank: [*rows, call("cudaMalloc", 60, 70, 900)] for rank, rows in nccl_ranks().items()}
     dfg = build(run_of(ranks))
     found = {rank: held_ns(dfg, (rank,)).sum() for rank in (0, 1)}

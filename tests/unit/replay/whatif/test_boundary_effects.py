@@ -1,4 +1,4 @@
-"""What-ifs whose gain lies before the steady steps."""
+"""What-ifs whose gain lies before the steady-state steps."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.cases.graph import call, launched, op, run_of, step
 
 
 def behind_an_allocation() -> list:
-    """Three steps: an allocation of 6 ms beside a kernel of 8 ms; a wait for that kernel; and nothing much."""
+    """Three steps: an allocation of 6 ms during a kernel of 8 ms; a wait for that kernel; almost no work."""
     return [
         step(1, 0, 7_000),
         op("aten::mm", 10, 30),
@@ -31,6 +31,6 @@ def test_a_gain_before_the_steady_state_steps_makes_them_no_longer(spec):
     assert all("before the steady-state steps" in (outcome.note or "") for outcome in found.what_if)
 
 
-def test_what_takes_longer_still_does_where_less_is_waited_for():
+def test_longer_work_still_takes_longer_with_fewer_waits():
     found = answer(Replayed.of(run_of({0: behind_an_allocation()}), max_error_pct=100), ["allocator=0,cpu=0.5x"])
     assert found.what_if[0].saving_us < 0

@@ -1,4 +1,4 @@
-"""The what-if grammar: what parses, into what, and what is refused with the known terms."""
+"""The what-if grammar: parsed terms, and errors that list the known terms."""
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_any_text_can_be_named_literally(text):
      "overlap=none", "kernel[(]=2x", "kernel[a{99999999999}]=2x",
      "rank" + 5000 * "1" + ".gpu=2x", "compress=", "rankx.gpu=2x", "rank1.network=2x"],
 )  # fmt: skip
-def test_what_is_no_term_is_a_usage_error_with_a_remedy(text):
+def test_an_invalid_term_is_a_usage_error_with_a_remedy(text):
     with pytest.raises(UsageError):
         parse(text)
 

@@ -1,4 +1,4 @@
-"""What-if answers as a whole: bounds, the error known for the run, and when nothing is answered."""
+"""What-if answers: bounds, the known error of the run, and declined questions."""
 
 from dataclasses import replace
 
@@ -52,24 +52,24 @@ def test_perfect_overlap_twice_is_perfect_overlap():
     assert once.predicted_us == twice.predicted_us
 
 
-def ahead_of_its_gpu(transfer: float) -> list:
-    """Five steps of 2 ms on the CPU, which never waits for its GPU: 9 ms of compute a step, and beside it two all-reduces of
-    `transfer` ms, one after the other on two streams."""
+def ahead_of_its_gpu(communication: float) -> list:
+    """Five steps of 2 ms on the CPU, which never waits for its GPU: 9 ms of compute a step, and two concurrent all-reduces
+    of `communication` ms, one after the other on two streams."""
     rows = []
     for number in range(5):
-        at, kernels, transfers = number * 2 * MS, 20 + number * 9 * MS, 30 + number * 2 * transfer * MS
+        at, kernels, transfers = number * 2 * MS, 20 + number * 9 * MS, 30 + number * 2 * communication * MS
         rows += [step(number, at, at + 2 * MS), op("aten::mm", at, 2 * MS)]
         rows += launched("gemm", at + 10, kernels, 9 * MS, 3 * number + 1)
         for stream in (0, 1):
-            begin, correlation = transfers + stream * transfer * MS, 3 * number + 2 + stream
-            rows += nccl(at + 40 + 10 * stream, begin, begin + transfer * MS, correlation)
+            begin, correlation = transfers + stream * communication * MS, 3 * number + 2 + stream
+            rows += nccl(at + 40 + 10 * stream, begin, begin + communication * MS, correlation)
             rows[-1].args.stream = rows[-1].tid = 20 + stream
     return rows
 
 
 @pytest.mark.parametrize("transfer", [2, 6])
-def test_perfect_overlap_is_neither_faster_than_the_gpu_nor_slower_than_none(transfer):
-    run = run_of({rank: ahead_of_its_gpu(transfer) for rank in (0, 1)})
+def test_perfect_overlap_is_neither_faster_than_the_gpu_nor_slower_than_none(communication):
+    run = run_of({rank: ahead_of_its_gpu(communication) for rank in (0, 1)})
     (found,) = Replayed.of(run, max_error_pct=1000).pricer.answers(["overlap=perfect"])
     assert found.predicted_us == 2 * MS
 
@@ -102,7 +102,7 @@ def test_where_no_steps_can_be_held_out_the_answer_says_that_its_error_is_unknow
 
 
 def half_explained():
-    """Five steps of 10 ms, half of each in a call that waits for what nothing tells."""
+    """Five steps of 10 ms, half of each in a call that waits for an unknown cause."""
     rows = []
     for number in range(6):
         begin = 10 * MS * number
@@ -149,7 +149,7 @@ def test_a_gain_that_is_the_same_in_steps_that_scatter_is_known_better_than_the_
     assert found.high_us - found.low_us > 5 * MS
 
 
-def test_the_interval_of_a_change_is_never_less_than_what_changes_were_off_by(monkeypatch):
+def test_the_interval_of_a_change_includes_the_known_error_of_such_changes(monkeypatch):
     monkeypatch.setattr(model_errors, "known_errors", lambda: {"cpu": {"cpu": 0.03, "network": 0.04}})
     (changed,) = answer(uneven_run(10), ["cpu=2x"]).what_if
     assert (changed.saving_low_us, changed.saving_high_us) == pytest.approx((4.7 * MS, 5.3 * MS))
@@ -165,7 +165,7 @@ def test_a_factor_of_one_is_the_run_itself(spec):
 
 @pytest.mark.parametrize("other", ["rank1.cpu=2x", "cpu=3x", "rank0.cpu=4x,rank1.cpu=2x", "network=2x", "data=0"])
 def test_the_order_of_terms_does_not_matter(other):
-    """A rank that is mended and then twice as fast, not one that is as fast as its peers because it was mended last."""
+    """The rank becomes as fast as its peers and then twice as fast, in either order of the terms."""
     run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
     dfg = build(run)
     terms = ["straggler=fix", *other.split(",")]
@@ -247,7 +247,7 @@ def test_mending_a_straggler_mends_the_allocator_calls_that_wait_for_it():
     assert mended.dur_ns[own] == dfg.dur_ns[own]
 
 
-def test_an_allocator_call_keeps_what_lies_outside_the_waiting():
+def test_an_allocator_call_keeps_its_time_outside_the_wait():
     dfg = build(run_of(allocating_ranks(late=1000)))
     held = next(n for n in range(dfg.nodes) if dfg.label(n) == "cudaMalloc" and dfg.rank[n] == 0)
     # Rank 1 comes at 2,110 µs.
@@ -291,7 +291,7 @@ def test_no_scenario_is_replayed_twice_however_it_is_written(monkeypatch):
     assert answers[0].answered
 
 
-def test_what_is_taken_away_of_one_rank_is_not_taken_from_another():
+def test_time_removed_from_one_rank_is_not_removed_from_another():
     rows = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}
     pricer = Replayed.of(run_of(rows)).pricer
     assert isinstance(pricer.prices(["rank7.data=0"])[0], Declined)

@@ -1,4 +1,4 @@
-"""Jobs whose CPU runs ahead of its GPU: what a step costs where the GPU falls behind, and where the CPU waits in between."""
+"""Jobs whose CPU runs ahead of its GPU: cost of a step if the GPU falls behind, and if the CPU waits for it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Collectives and point-to-point transfers across ranks: which calls are one, and who waits for whom."""
+"""Collectives, sends and receives across ranks: which calls match, and which rank waits for which."""
 
 from collections.abc import Sequence
 
@@ -35,13 +35,13 @@ def ranks_of(*rows: Sequence[Row], until: float = 1000) -> dict[int, list[Row]]:
 
 
 def transfers(dfg: Dfg, rank: int) -> list[tuple[int, int]]:
-    """Start and duration of the transfers of matched collectives on a rank, µs."""
+    """Start and duration of the communication of matched collectives on a rank, µs."""
     nodes = np.flatnonzero((dfg.collective >= 0) & (dfg.rank == rank) & dfg.of(Cls.COMMUNICATION))
     return [(int(dfg.recorded_ns[node]) // US, int(dfg.dur_ns[node]) // US) for node in nodes]
 
 
 def waited_for(dfg: Dfg, rank: int) -> set[int]:
-    """Ranks whose arrival the join before the transfer of this rank waits for."""
+    """Ranks whose arrival the join before this rank's communication waits for."""
     (transfer,) = np.flatnonzero((dfg.collective >= 0) & (dfg.rank == rank) & dfg.of(Cls.COMMUNICATION))
     edges = range(dfg.pred_ptr[transfer], dfg.pred_ptr[transfer + 1])
     joins = [int(dfg.pred_idx[e]) for e in edges if dfg.pred_kind[e] == Edge.RENDEZVOUS]
@@ -67,7 +67,7 @@ def test_a_receiver_waits_for_its_sender():
 
 
 def test_a_sender_that_left_early_did_not_wait():
-    """Its message was kept for the receiver, who came 300 µs later: only the receiver's time depends on the other."""
+    """Its message was buffered for the receiver, which arrived 300 µs later: only the receiver waits."""
     rows = ranks_of(comm("send", 100, 150, 1, target_rank=1), comm("recv", 450, 480, 1, source_rank=0))
     dfg = build(run_of(rows))
     assert waited_for(dfg, 0) == set()
@@ -84,7 +84,7 @@ def test_a_sender_that_was_still_there_waited_for_its_receiver():
 
 
 def test_sends_and_receives_pair_by_rank_not_by_sequence_number():
-    """Each rank numbers its own transfers: rank 1's first is rank 0's second."""
+    """Each rank numbers its own sends and receives: rank 1's first is rank 0's second."""
     rows = ranks_of(
         [*comm("send", 100, 110, 1, 10, target_rank=2, sequence_in_group=1, group_ranks="[0, 1, 2]"),
          *comm("send", 200, 210, 2, 20, target_rank=1, sequence_in_group=2, group_ranks="[0, 1, 2]")],
@@ -104,7 +104,7 @@ def test_a_send_without_its_peer_stays_unexplained_and_is_counted():
 
 
 def test_batched_sends_and_receives_stay_unmatched():
-    """`batch_isend_irecv` launches behind the calls that describe its parts: nothing tells between whom they are."""
+    """`batch_isend_irecv` launches after the calls that describe its sends and receives, so peers are unknown."""
 
     def batch() -> list[Row]:
         return [
@@ -187,7 +187,7 @@ def sized(*sizes: int, first: int = 0) -> list[Row]:
     return rows
 
 
-def test_a_call_that_one_trace_lost_sets_no_others_out_of_step():
+def test_a_lost_call_does_not_shift_the_matches_of_others():
     whole, lost = sized(10, 20, 30, 40), [*sized(10, 20), *sized(40, first=3)]
     built = build_counted(run_of(ranks_of(whole, lost)))
     assert built.counts.collectives_matched == 6
@@ -201,7 +201,7 @@ def test_calls_that_threads_started_in_another_order_are_matched_by_size():
     assert built.unmatched == {0: 0, 1: 0}
 
 
-def test_sizes_that_no_rank_shares_are_matched_with_nothing():
+def test_sizes_that_no_rank_shares_are_unmatched():
     built = build_counted(run_of(ranks_of(sized(10, 20), sized(30, 40))))
     assert built.counts.collectives_matched == 0
 
@@ -224,7 +224,7 @@ def test_groups_are_matched_each_for_itself():
 
 
 def test_collectives_belong_to_the_step_that_launched_them():
-    """Rank 0's GPU is a step behind: its first all-reduce runs in the second step, and is the first one all the same."""
+    """Rank 0's GPU lags by a step: its first all-reduce runs in the second step, but belongs to the first."""
     rows = {}
     for rank, behind in enumerate((150, 0)):
         rows[rank] = [step(1, 0, 100), op("aten::mm", 0, 100), step(2, 100, 400), op("aten::mm", 100, 300)]
@@ -234,7 +234,7 @@ def test_collectives_belong_to_the_step_that_launched_them():
 
 
 @pytest.mark.parametrize("step_count", [1, 3])
-def test_several_steps_are_one_graph_and_a_backlog_goes_from_one_to_the_next(step_count):
+def test_several_steps_form_one_graph_and_carry_over_a_backlog(step_count):
     """The GPU takes 150 µs a step, the host 100: each step's kernel starts when the one before is done."""
     rows: list[Row] = []
     for n in range(step_count):
@@ -248,12 +248,12 @@ def test_several_steps_are_one_graph_and_a_backlog_goes_from_one_to_the_next(ste
 
 
 def lacking(*rows: Sequence[Row]) -> Run:
-    """A run of these ranks, and of one more of which there is no trace."""
+    """A run of these ranks and one more rank without a trace."""
     return run_of(ranks_of(*rows), world=len(rows) + 1)
 
 
-def test_members_are_matched_without_one_that_is_not_here_and_the_answer_says_so():
-    """The last of those that are here came at 200 µs: the transfer took at most from then on."""
+def test_members_are_matched_without_a_missing_one_and_a_note_reports_it():
+    """The last recorded member arrived at 200 µs: communication cannot have begun before."""
     three = {"group_ranks": "[0, 1, 2]"}
     run = lacking(comm("allreduce", 100, 300, 1, **three), comm("allreduce", 200, 300, 1, **three))
     replayed = Replayed.of(run)
@@ -272,8 +272,8 @@ def test_a_complete_run_has_no_partial_collective_and_no_note():
     assert "cannot be separated" not in (answered.what_if[0].note or "")
 
 
-def test_a_collective_that_takes_far_longer_than_those_alike_waited_for_the_absent_member():
-    """Four all-reduces of one size take 60, 50, 200 and 60 µs: the third waited for somebody who is not here."""
+def test_a_collective_much_longer_than_similar_ones_waited_for_the_missing_member():
+    """Four all-reduces of one size take 60, 50, 200 and 60 µs: the third waited for the missing rank."""
     spans = [(100, 160), (200, 250), (300, 500), (600, 660)]
     mine = [
         row
@@ -291,12 +291,12 @@ def test_in_a_complete_run_a_long_collective_is_communication():
     assert transfers(build(run_of(ranks_of(mine, mine))), 0) == [(100, 60), (200, 50), (300, 200)]
 
 
-def test_one_member_alone_has_nobody_to_be_matched_with():
+def test_a_single_recorded_member_is_unmatched():
     built = build_counted(lacking(comm("allreduce", 100, 200, 1)))
     assert (built.counts.collectives_matched, unmatched(built)) == (0, 1)
 
 
-def test_receivers_whose_root_is_not_here_are_matched_with_nothing():
+def test_receivers_without_a_recorded_root_are_unmatched():
     built = build_counted(rooted("broadcast", (100, 300), (200, 300), root=2, world=3))
     assert (built.counts.collectives_matched, unmatched(built)) == (0, 2)
 
@@ -307,8 +307,8 @@ def test_a_receiver_waits_for_its_root_whether_or_not_the_others_are_here():
     assert transfers(dfg, 1) == [(300, 50)]
 
 
-def test_collectives_that_two_ranks_entered_in_opposite_order_come_apart_and_are_counted():
-    """Neither can wait for the other: an event is missing that would tell which call is which."""
+def test_collectives_entered_in_opposite_order_are_separated_and_counted():
+    """Neither can wait for the other: an event that would identify the calls is missing."""
     reduce_first = comm("allreduce", 100, 200, 1) + comm("allgather", 300, 400, 2)
     gather_first = comm("allgather", 100, 200, 1) + comm("allreduce", 300, 400, 2)
     replayed = Replayed.of(run_of(ranks_of(reduce_first, gather_first)))

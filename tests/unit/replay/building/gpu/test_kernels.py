@@ -34,7 +34,7 @@ US = 1_000
 
 
 def synced(sync_end: float = 1010.0) -> list[Row]:
-    """A kernel of 945 µs launched at 50, running from 55; the thread waits for it and goes on for 100 µs."""
+    """A kernel of 945 µs launched at 50, running from 55; the thread waits for it and continues for 100 µs."""
     return [
         step(1, 0, sync_end + 100),
         op("aten::mm", 40, 30),
@@ -75,7 +75,7 @@ def test_a_wait_that_nothing_explains_is_residual_not_work():
     assert dfg.residual_ns[waiting] == (2000 - 80 - 20) * US
 
 
-def test_with_one_stream_to_wait_for_only_the_late_return_is_unexplained():
+def test_with_one_stream_only_the_late_return_is_unexplained():
     dfg = build(run_of({0: synced(2000.0)}))
     waiting = node(dfg, "cudaStreamSynchronize")
     assert reasons(dfg, waiting)["gemm"] == Edge.BY_TIME
@@ -229,7 +229,7 @@ def test_the_launch_queue_is_finite():
     assert slower.predicted_us / now == pytest.approx(2, rel=0.02)
 
 
-def test_behind_a_lost_step_launches_wait_for_the_work_that_makes_room_for_them():
+def test_after_a_lost_step_launches_wait_for_room_in_the_queue():
     """2,000 launches in ten steps, of which 1,000 may be outstanding; one rank has nothing of its eighth step."""
     depth, count, lost = 1000, 2000, range(1400, 1600)
     rows: list[Row] = []
@@ -281,7 +281,7 @@ def test_a_kernel_whose_launch_was_lost_is_counted():
     assert build_counted(run_of({0: rows})).counts.kernels_without_launch == 1
 
 
-def test_what_the_profiler_does_after_the_last_step_is_no_work_of_the_job():
+def test_work_of_the_profiler_after_the_last_step_is_excluded():
     rows = [*synced(), call("cudaDeviceSynchronize", 1200, 90_000, 99)]
     assert build(run_of({0: rows})).marks.steps == (1,)
     assert replay(build(run_of({0: rows}))).end_ns.max() == 1110 * US
@@ -349,7 +349,7 @@ def test_collectives_of_different_sizes_are_not_matched():
     assert build_counted(run_of(ranks)).counts.collectives_matched == 0
 
 
-def test_sequence_numbers_match_what_order_would_not():
+def test_sequence_numbers_match_calls_that_order_would_not():
     def rows(order: list[int]) -> list[Row]:
         found: list[Row] = [step(1, 0, 1000), op("aten::mm", 0, 1000)]
         for at, sequence in enumerate(order):
@@ -445,7 +445,7 @@ def test_the_launch_of_a_cuda_graph_fans_out_to_its_kernels_in_stream_order():
 
 
 def test_nodes_of_a_cuda_graph_depend_on_one_another_across_streams():
-    """Ten kernels of 10 µs that take turns on two streams: each waits for the one before, if only for 10 µs."""
+    """Ten kernels of 10 µs alternate between two streams: each waits for the previous one, if only for 10 µs."""
     turns = [(f"k{n}", 30 + 11.0 * n, 10, (7, 20)[n % 2]) for n in range(10)]
     dfg = build(run_of({0: graph_launch(turns)}))
     for n in range(1, 10):

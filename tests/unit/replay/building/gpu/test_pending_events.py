@@ -36,30 +36,30 @@ def prefetched() -> list[Row]:
     return [*gather(A, 0, 50, 100, 1), *gather(B, 40, 150, 100, 2)]
 
 
-def test_what_was_launched_first_is_waited_for_first():
+def test_the_first_launched_work_is_awaited_first():
     rows = [*prefetched(), wait(400), *launched("one", 410, 420, 50, 3), wait(500), *launched("two", 510, 520, 50, 4)]
     assert sources(rows, "one") == [A]
     assert sources(rows, "two") == [B]
 
 
-def test_a_wait_is_for_what_ended_just_before_the_held_kernel_began():
+def test_a_wait_is_for_work_that_ended_just_before_the_held_kernel():
     rows = [*prefetched(), wait(80), *launched("mm", 90, 252, 50, 3)]
     assert sources(rows, "mm") == [B]
 
 
-def test_a_wait_is_not_for_what_ended_after_the_held_kernel_began():
+def test_a_wait_is_not_for_work_that_ended_after_the_held_kernel_began():
     rows = [*prefetched(), wait(80), *launched("mm", 90, 180, 50, 3)]
     assert sources(rows, "mm") == [A]
 
 
-def test_a_wait_right_after_an_event_was_recorded_is_for_what_was_launched_last():
+def test_a_wait_right_after_recording_an_event_is_for_the_last_launch():
     copies = launched("copy", 300, 310, 40, 3, stream=9)
     assert sources([*prefetched(), *copies, record(400), wait(402), *launched("mm", 410, 420, 50, 4)], "mm") == ["copy"]
     # Without the event right before it, the wait is for the first that nobody has waited for.
     assert sources([*prefetched(), *copies, wait(402), *launched("mm", 410, 420, 50, 4)], "mm") == [A]
 
 
-def test_a_wait_right_after_an_event_of_its_own_stream_is_for_what_was_launched_last_to_another():
+def test_a_wait_right_after_an_event_of_its_own_stream_is_for_the_last_launch_to_another():
     rows = [
         *prefetched(),
         *launched("copy", 300, 310, 40, 3, stream=9),
@@ -71,7 +71,7 @@ def test_a_wait_right_after_an_event_of_its_own_stream_is_for_what_was_launched_
     assert sources(rows, "mm") == ["copy"]
 
 
-def test_what_is_held_is_no_collective_that_is_launched_in_between():
+def test_a_collective_launched_in_between_is_not_held():
     rows = [
         *gather(A, 0, 50, 100, 1),
         wait(60),
@@ -87,7 +87,7 @@ def test_an_event_that_a_collective_records_itself_is_not_the_one_waited_for():
     assert sources(rows, "mm") == [A]
 
 
-def test_a_wait_inside_the_call_of_a_collective_is_for_what_was_computed_before():
+def test_a_wait_inside_the_call_of_a_collective_is_for_earlier_compute():
     rows = [
         *gather(A, 0, 50, 100, 1, stream=21),
         *launched("mm", 150, 160, 90, 2),
@@ -98,7 +98,7 @@ def test_a_wait_inside_the_call_of_a_collective_is_for_what_was_computed_before(
     assert sources(rows, B) == ["mm"]
 
 
-def test_a_wait_inside_the_call_of_a_collective_behind_its_launch_holds_nothing():
+def test_a_wait_after_the_launch_inside_the_call_of_a_collective_holds_nothing():
     rows = [
         *launched("mm", 200, 210, 90, 2),
         *gather(B, 220, 305, 100, 3),
@@ -117,7 +117,7 @@ def test_events_that_nobody_waits_for_do_not_disturb():
     assert sources(rows, "mm") == [A]
 
 
-def test_events_of_other_streams_that_nobody_waits_for_do_not_disturb_where_time_tells():
+def test_unawaited_events_of_other_streams_do_not_change_waits_inferred_by_time():
     copied = [
         row
         for n in range(20)

@@ -1,4 +1,4 @@
-"""What calls of the GPU's runtime waited for where no record tells: kernels that ended as they returned, their device, and
+"""Causes of waits in runtime calls without a record: kernels that ended as they returned, their device, and
 the event of the step before."""
 
 import pytest
@@ -14,7 +14,7 @@ HIDDEN = "wait before the next call"
 
 
 def queued_behind(waits: list[Row]) -> list[Row]:
-    """Two kernels on one stream: `one` up to 1,020 µs, and behind it `two` up to 4,020."""
+    """Two kernels on one stream: `one` up to 1,020 µs, then `two` up to 4,020."""
     return [
         step(1, 0, 5000),
         *launched("one", 10, 20, 1000, 1),
@@ -25,7 +25,7 @@ def queued_behind(waits: list[Row]) -> list[Row]:
     ]
 
 
-def test_a_wait_is_for_the_kernel_that_ended_as_it_returned_though_more_is_queued_behind_it():
+def test_a_wait_is_for_the_kernel_that_ended_as_it_returned_even_if_more_is_queued():
     dfg = build(run_of({0: queued_behind([call("cudaEventSynchronize", 60, 965, 3)])}))
     waiting = node(dfg, "cudaEventSynchronize")
     why = reasons(dfg, waiting)

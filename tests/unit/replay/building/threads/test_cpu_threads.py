@@ -35,7 +35,7 @@ def test_waiting_for_a_peer_is_not_work_and_communication_starts_with_the_last_a
 
 
 def test_compute_on_gloo_threads_belongs_to_its_collectives():
-    """An all-gather copies its parts on the thread that transfers: nothing that the rank does, nor an idle thread."""
+    """An all-gather copies its chunks on gloo's thread: neither work of the rank, nor a thread of its own."""
     copies = [op("aten::copy_", 40_500, 100, tid=GLOO), op("aten::select", 43_000, 50, tid=GLOO)]
     with_copies, without = (
         build(run_of({rank: [*ddp_rank(slow=10 * rank), *more] for rank in (0, 1)})) for more in (copies, [])
@@ -67,7 +67,7 @@ def test_the_waiter_may_run_before_the_collective_records_its_end():
 
 
 def test_a_backward_pass_is_known_by_the_name_of_its_last_operation():
-    """The thread goes on 2 ms before the transfer's recorded end: too early for a gap that follows anything else."""
+    """The thread continues 2 ms before the collective's recorded end: too early for a gap after anything else."""
     for name, waits in (("AddmmBackward0", True), ("aten::addmm", False)):
         rows = ddp_rank()
         rows[-1:] = [op(name, 30_100, 100), op("Optimizer.step", 42_000, 8_000)]
@@ -95,7 +95,7 @@ def test_a_collective_whose_thread_was_preempted_ended_before_the_next_one():
     assert [int(dfg.recorded_ns[n] + dfg.dur_ns[n]) for n in link] == [24 * MS, 24 * MS]
 
 
-def test_a_pause_inside_the_backward_pass_is_no_wait_for_what_ends_soon_after():
+def test_a_pause_inside_the_backward_pass_is_no_wait_for_a_collective_that_ends_soon_after():
     rows = ddp_rank()
     rows[-1:-1] = [op("autograd::engine::evaluate_function: ReluBackward0", 42_000, 100)]
     dfg = build(run_of({0: rows, 1: ddp_rank(slow=10)}))
@@ -104,7 +104,7 @@ def test_a_pause_inside_the_backward_pass_is_no_wait_for_what_ends_soon_after():
 
 
 def test_ranks_of_one_host_need_no_doubt_about_their_clocks():
-    """Each notes the end when its thread comes to it; however far apart that is, the transfer began when both had come."""
+    """Each rank records the end when its thread is scheduled; communication began when both had arrived."""
     near, far = ddp_rank(), ddp_rank(slow=10)
     near[-2].dur, far[-2].dur = 10_400, 800
     dfg = build(run_of({0: near, 1: far}, hosts={0: "a", 1: "a"}))
@@ -114,7 +114,7 @@ def test_ranks_of_one_host_need_no_doubt_about_their_clocks():
 
 
 def test_waiting_in_the_queue_of_busy_threads_is_no_latency():
-    """One communication thread, held by the first all-reduce until rank 1 comes; the second queues behind it. With a
+    """One communication thread, held by the first all-reduce until rank 1 arrives; the second is queued. With a
     rank 1 that is not late, nothing keeps the second from following at once."""
 
     def rows(late: float) -> list:
@@ -148,7 +148,7 @@ def test_replay_without_residuals_still_gives_the_step():
     assert replay(strict(dfg)).step_ns().tolist() == [50 * MS]
 
 
-def test_the_critical_path_goes_through_the_late_rank_and_sums_to_the_step():
+def test_the_critical_path_passes_through_the_late_rank_and_sums_to_the_step():
     dfg = build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
     pieces = critical_path(replay(dfg), 0, 0)
     totals = class_totals(pieces)
@@ -212,7 +212,7 @@ def test_more_of_a_resource_is_never_slower_although_the_first_step_gains_most()
         ("cpu=2x,bucket_mb=50", "no recorded gradient"),
     ],
 )
-def test_what_the_run_holds_no_evidence_for_is_declined_with_the_reason(spec, reason):
+def test_terms_without_evidence_are_declined_with_the_reason(spec, reason):
     run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
     (answer,) = what_if(run, build(run), [spec])
     assert not answer.answered
@@ -334,8 +334,8 @@ def test_the_longest_unbroken_stretch_of_common_steps_counts():
     assert steps_of(run_of({0: rows})).all == (5, 6, 7)
 
 
-def test_what_nothing_ever_waits_for_costs_nothing_and_is_swept_up_by_the_next_wait():
-    """A hundred all-reduces that end while the thread works; then a backward pass, behind which DDP waits for all."""
+def test_an_unawaited_collective_costs_nothing_and_ends_with_the_next_wait():
+    """A hundred all-reduces that end while the thread works; then a backward pass, after which DDP waits for all."""
     rows = [step(1, 0, 40_000), op("a", 0, 1_000)]
     for n in range(100):
         at = 1_000 + 100.0 * n

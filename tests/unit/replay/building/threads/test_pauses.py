@@ -32,7 +32,7 @@ def network_2x(run, dfg):
 
 
 def hook(begin):
-    """1 ms of work, a collective of 10 ms that is waited for at once, 1 ms of work on what it brought."""
+    """1 ms of work, a collective of 10 ms that is awaited at once, 1 ms of work on its result."""
     return [
         op(HOOK, begin, 12_000),
         op("aten::clone", begin, 990),
@@ -48,13 +48,13 @@ def test_an_operation_waits_for_the_collective_that_it_issues_and_then_works_on(
     assert network_2x(run, dfg) == pytest.approx(40_000 - 2 * 10_000 / 2, abs=20)
 
 
-def test_what_is_left_of_an_operation_is_its_own_work():
+def test_the_rest_of_an_operation_is_its_own_work():
     dfg = build(job(op("forward", 0, 1_000), *hook(1_000), op("Optimizer.step", 13_000, 27_000)))
     own = [int(dfg.dur_ns[n]) for n in range(dfg.nodes) if dfg.label(n) == HOOK and dfg.rank[n] == 0]
     assert own == [995_000, MS]
 
 
-def test_a_reduce_scatter_is_what_gloo_calls_an_all_reduce():
+def test_a_reduce_scatter_is_matched_with_gloos_all_reduce():
     rows = [
         msgspec.structs.replace(row, name="c10d::_reduce_scatter_base_") if row.name == "c10d::allreduce_" else row
         for row in hook(1_000)
@@ -65,7 +65,7 @@ def test_a_reduce_scatter_is_what_gloo_calls_an_all_reduce():
     assert network_2x(run, dfg) == pytest.approx(40_000 - 10_000 / 2, abs=20)
 
 
-def test_an_operation_that_computes_does_not_wait_for_what_ends_in_it_once():
+def test_an_operation_that_computes_does_not_wait_for_a_collective_that_ends_in_it_once():
     """The collective is under way through two kernels of 10 ms, and ends right before the second of them does."""
     kernels = [op("mine::kernel", 1_010, 10_000), op("mine::kernel", 11_010, 10_000)]
     run = job(op("forward", 0, 1_000), *gloo(1_000, 1_005, 20_900), *kernels, op("Optimizer.step", 21_010, 18_990))
@@ -90,7 +90,7 @@ def test_pytorchs_own_operators_wait_for_no_collective_whatever_ends_in_them(nam
 
 
 def test_an_operation_that_ends_while_its_collective_is_under_way_has_not_waited():
-    """As DDP issues a bucket: the wait comes behind the backward pass."""
+    """Like a bucket of DDP: the wait follows the backward pass."""
     run = job(
         op(HOOK, 0, 5_000),
         *gloo(1_000, 1_005, 20_000),

@@ -1,4 +1,4 @@
-"""What of a transfer between GPUs is the link's, and what latency."""
+"""Communication between GPUs: link time and latency."""
 
 import pytest
 
@@ -12,7 +12,7 @@ LATENCY_US = DEFAULT_LATENCY / US
 
 
 def reducing(transfers: list[tuple[int, float]]) -> list[Row]:
-    """All-reduces of so many elements and µs, one after the other; the thread waits for each and goes on for 50 µs."""
+    """All-reduces of so many elements and µs, one after the other; the thread waits for each and continues for 50 µs."""
     rows: list[Row] = []
     now = 0.0
     for number, (elements, took) in enumerate(transfers):

@@ -1,4 +1,4 @@
-"""What-ifs of transfers in runs that were probed, worked by hand: 1 MiB took 20 ms, which is 19.07 ns a byte."""
+"""What-ifs on communication in probed runs, worked by hand: 1 MiB took 20 ms, or 19.07 ns per byte."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def step_ms(run, spec):
     return answer.predicted_us / 1e3
 
 
-def test_without_probes_nothing_of_them_is_known():
+def test_without_probes_no_curve_is_known():
     run = run_with((1, 1), (2,))
     assert ProbedCollectives.of(run) is None
     assert ProbedCollectives.of(probed(run)) is None
@@ -43,8 +43,8 @@ def test_ranks_that_were_not_measured_are_like_as_many_others():
     assert ProbedCollectives.of(run).curve("gloo:all_gather", (0, 1)) is None
 
 
-def test_a_faster_link_shortens_what_was_measured_of_it_and_leaves_the_latency():
-    """The one transfer, 80 ms, was 4 MiB: 42 ms of it are the link's, 38 are not."""
+def test_a_faster_link_shortens_its_measured_share_and_not_the_latency():
+    """The all-reduce of 4 MiB took 80 ms: 42 ms on the link, 38 elsewhere."""
     run = run_with((1, 1, 1, 1), (4,))
     plain = step_ms(run, "network=1x")
     run = probed(run, link(38e6, 42e6 / (4 * MIB)))
@@ -61,8 +61,8 @@ def test_no_link_is_so_fast_that_the_cpus_cannot_follow():
     assert plain - step_ms(run, "network=1000x") == pytest.approx(60, abs=0.2)
 
 
-def test_buckets_cost_what_was_measured_of_their_size():
-    """Nine of 1 MiB in place of one of 9: each takes 3 ms beside its bytes."""
+def test_buckets_have_the_measured_cost_of_their_size():
+    """Nine all-reduces of 1 MiB instead of one of 9: each has a fixed cost of 3 ms."""
     run = run_with((1,) * 9, (9,))
     (unknown,) = what_if(run, build(run), ["bucket_mb=1"])
     assert not unknown.answered

@@ -1,4 +1,4 @@
-"""CPU work beside transfers in runs that were probed, worked by hand: 1 MiB took 20 ms, which is 19.07 ns a byte."""
+"""CPU work concurrent with communication in probed runs, worked by hand: 1 MiB took 20 ms, or 19.07 ns per byte."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def slowing_of(run):
 
 
 def test_work_gets_faster_without_concurrent_communication():
-    """Four transfers of 1 MiB, from 10 ms on: three begin beside the backward pass that lasts until 40 ms."""
+    """Four all-reduces of 1 MiB, from 10 ms on: three begin during the backward pass, which lasts until 40 ms."""
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     sweeps = link(0, PER_BYTE), *slowing(PER_BYTE, PER_BYTE / 4)
     alone, freed = step_ms(run, "bucket_mb=4"), step_ms(probed(run, *sweeps), "bucket_mb=4")
@@ -41,7 +41,7 @@ def test_work_gets_faster_without_concurrent_communication():
 
 
 def test_work_gets_slower_with_concurrent_communication():
-    """A gradient of 4 MiB at 10 ms is sent for 80 ms, 30 of them beside the rest of the backward pass."""
+    """A gradient of 4 MiB at 10 ms is sent for 80 ms, 30 of them during the rest of the backward pass."""
     run = run_with((4, 0.001, 0.001, 0.001), (1, 3))
     dfg = build(probed(run, link(0, PER_BYTE), *slowing(PER_BYTE, PER_BYTE / 4, sizes=(1 << 20, 1 << 22))))
     slowed = slowing_of(run).slowed_ns(replay(dfg))

@@ -16,7 +16,7 @@ def test_an_error_of_steps_that_do_not_scatter_counts_in_full(error):
     assert beyond_scatter(error, [10.0, 10.0], [10.0, 10.0]) == pytest.approx(0.1)
 
 
-def test_of_a_greater_error_what_scatter_does_not_explain_counts():
+def test_only_the_error_beyond_scatter_counts():
     seen, unseen = [9.9, 10.1, 9.9, 10.1], [9.9, 10.1, 9.9, 10.1]
     scatter = 2.36 * np.std(seen + unseen, ddof=1) * np.sqrt(1 / 4 + 1 / 4) / 10
     assert beyond_scatter(0.3, seen, unseen) == pytest.approx(0.3 - scatter)

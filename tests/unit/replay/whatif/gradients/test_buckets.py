@@ -1,4 +1,4 @@
-"""Gradient buckets: DDP's rule, what a transfer costs, and graphs with other buckets, worked by hand."""
+"""Gradient buckets: DDP's rule, cost of an all-reduce, and graphs with other buckets, worked by hand."""
 
 import numpy as np
 import pytest
@@ -36,12 +36,12 @@ def test_a_bucket_is_closed_when_it_holds_its_cap(sizes, cap, counts):
     assert fill(sizes, cap) == counts
 
 
-def test_the_cost_of_a_collective_comes_from_recorded_ones():
+def test_the_cost_of_a_collective_is_estimated_from_recorded_ones():
     assert stretches(build(run_with((1, 1, 2), (1, 1, 1)))).communication_ns(3 * MIB) == pytest.approx(60e6, rel=1e-3)
 
 
 def two_transfers():
-    """10 ms of work, an all-reduce of 1 MiB in 20 ms, one in 25 ms from 50 ms on, and 20 ms of work behind each of them."""
+    """10 ms of work, an all-reduce of 1 MiB in 20 ms, one in 25 ms from 50 ms on, and 20 ms of work after each of them."""
     rows = [step(1, 0, 95 * MS), op("train", 0, 10 * MS)]
     for begin, took in ((10, 20), (50, 25)):
         rows += gloo_collective(begin * MS, begin * MS + 40, took * MS, ELEMENTS)
@@ -50,7 +50,7 @@ def two_transfers():
 
 
 def durations_ms(run, *terms):
-    """What the two transfers of rank 0 take."""
+    """Durations of the two all-reduces of rank 0."""
     dfg = apply(Scenario(run, Blame(recorded := build(run), (1,)), recorded), parse(",".join(terms))).dfg
     return (dfg.dur_ns[dfg.of(Cls.COMMUNICATION) & (dfg.rank == 0)] / 1e6).tolist()
 
@@ -82,8 +82,8 @@ def test_the_slowest_cpu_sets_the_pace_of_a_collective():
     assert durations_ms(run, "rank0.cpu=4x", "rank1.cpu=2x") == durations_ms(run, "cpu=2x")
 
 
-def test_link_speed_comes_from_recorded_collectives_not_from_edited_ones():
-    """A bucket of all takes what is typical of these links, of which the CPUs have a part that stays."""
+def test_link_speed_is_estimated_from_recorded_collectives_not_from_edited_ones():
+    """One bucket for all takes the typical time of these links, including a constant share of the CPUs."""
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     dfg = build(run)
     known = stretches(dfg)
@@ -101,7 +101,7 @@ def test_one_large_bucket_waits_for_the_last_gradient():
     assert step_ms(rebucket(run, dfg, 25).dfg) == pytest.approx(129, abs=0.2)
 
 
-def test_small_buckets_hide_behind_the_backward_pass():
+def test_small_buckets_are_hidden_by_the_backward_pass():
     run = run_with((1, 1, 1, 1), (4,))
     dfg = build(run)
     assert step_ms(dfg) == pytest.approx(129, abs=0.2)
@@ -115,7 +115,7 @@ def test_the_buckets_that_it_has_change_nothing():
         assert step_ms(rebucket(run, dfg, mb).dfg) == pytest.approx(step_ms(dfg), rel=0.002)
 
 
-def test_the_new_buckets_move_what_the_old_ones_did():
+def test_new_buckets_send_the_same_bytes_as_the_old_ones():
     run = run_with((1, 0.5, 2, 0.25), (2, 2))
     dfg = build(run)
     again = rebucket(run, dfg, 1).dfg
@@ -132,7 +132,7 @@ def test_the_new_buckets_move_what_the_old_ones_did():
         (run_of({0: ddp_step((1, 2), (2,)), 1: ddp_step((2, 1), (2,))}), "differ between ranks in size or order"),
     ],
 )
-def test_what_is_not_understood_is_declined(run, reason):
+def test_unsupported_runs_are_declined(run, reason):
     dfg = build(run)
     with pytest.raises(NotBuckets, match=reason):
         rebucket(run, dfg, 25)

@@ -1,4 +1,4 @@
-"""Compressed buckets between CPUs: encoded by the backward pass, sent, and the work beside them slowed down."""
+"""Compressed buckets between CPUs: encoded by the backward pass, sent, and concurrent work slowed down."""
 
 import pytest
 
@@ -38,14 +38,14 @@ def test_a_dear_codec_makes_the_step_longer():
 
 
 def test_decoding_overlaps_the_communication_of_the_next_bucket():
-    """Of 30 ms the link has 20: four times 20 from 12 ms on, and the last bucket's 8 ms behind that."""
+    """Of 30 ms the link takes 20: four times 20 from 12 ms on, then 8 ms for the last bucket."""
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     predicted = step_ms(run, "compress=parts", *exchange("parts", 2, 30, coding_ms=8))
     assert predicted == pytest.approx(12 + 4 * 20 + 8 + 1 + 5, abs=0.5)
 
 
 def test_decoding_slows_concurrent_work():
-    """Four exchanges, of which 4 ms more are the CPUs'; three lie beside the backward pass."""
+    """Four exchanges with 4 ms more of CPU time each; three overlap the backward pass."""
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     beside = slowing(PER_BYTE, 0.0)
     quick = step_ms(run, "compress=half", *beside, *exchange("half", 2, 12, cpu_ms=2))
@@ -94,7 +94,7 @@ def test_a_plan_says_it_for_each_bucket(tmp_path):
         ("compress=half,compress=other", "only one compression"),
     ],
 )
-def test_what_was_not_measured_is_declined(spec, reason):
+def test_unmeasured_costs_are_declined(spec, reason):
     run = run_with((1, 1), (1, 1))
     assert reason in answered(run, spec, *exchange("half", 2, 12)).reason
 

@@ -1,4 +1,4 @@
-"""FSDP2's gradients between CPUs as bf16: each reduce-scatter takes what was measured of that."""
+"""FSDP2's gradients between CPUs as bf16: each reduce-scatter takes its measured time."""
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_others_are_declined(how, reason):
     assert reason in answered(shards_run((1, 1), **how), "compress=bf16", *narrow_scatter(1, 8)).reason
 
 
-def test_what_was_not_measured_is_declined():
+def test_unmeasured_costs_are_declined():
     run = shards_run((1, 1))
     assert "a reduce-scatter whose gradients travel as bf16 was not measured" in answered(run, "compress=bf16").reason
     too_large = answered(run, "compress=bf16", *narrow_scatter(1, 8, sizes=(MIB // 8,)))

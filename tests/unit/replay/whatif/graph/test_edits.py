@@ -39,7 +39,7 @@ def test_scale_divides_durations_and_nothing_else():
     assert edits.scale(dfg, [node(dfg, "b")], 1.0) is dfg
 
 
-def test_shorten_leaves_what_is_shorter():
+def test_shorten_leaves_shorter_nodes():
     dfg = chain()
     assert replay(edits.shorten(dfg, dfg.dur_ns > 0, 15 * MS)).step_ns().tolist() == [40 * MS]
 

@@ -1,4 +1,4 @@
-"""Batches that nobody waits for still have to be made: the CPUs of the hosts bound what `data=0` can give."""
+"""Batches still have to be made if nobody waits for them: the CPUs of the hosts bound the gain of `data=0`."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_busy_cpus_have_a_larger_error_for_communication_and_codecs():
     assert busy.error.of_terms(["data"]) == idle.error.of_terms(["data"])
 
 
-def test_nothing_is_bounded_by_what_was_not_recorded():
+def test_unrecorded_cpu_time_bounds_nothing():
     assert least_ns(job(None, step_cpu_ms=0), STEPS) is None
     assert least_ns(job(60, cpus=()), STEPS) is None
     assert cpus_of(job(60, cpus=()), 0) is None
@@ -109,7 +109,7 @@ def test_more_workers_are_no_advice_where_the_cpus_are_taken():
     assert np.isclose(least_ns(job(5), STEPS), 25 * MS).all()
 
 
-def test_batches_that_no_worker_makes_are_not_counted_as_such():
+def test_batches_not_made_by_workers_are_not_counted():
     """A second loader, whose batches the rank makes itself in no time."""
     own = [stage("next", n, n * 100_000 + 500, n * 100_000 + 501) | {"loader": 1, "workers": 0} for n in STEPS]
     assert least_ns(job(60, more_stages=own), STEPS) == pytest.approx([80 * MS] * 5)

@@ -53,7 +53,7 @@ def test_an_operation_that_calls_itself_counts_once():
 @pytest.mark.parametrize(
     "more", [[], launched("gemm", 10, 20, 100, 1)], ids=["no such operation", "the job computes on GPUs"]
 )
-def test_without_such_work_the_question_is_declined(more):
+def test_without_matching_work_the_question_is_declined(more):
     run = run_of({0: [*linear(), *more]})
     (answer,) = what_if(run, build(run), ["kernel[aten::bmm|aten::mm_out]=2x" if not more else "kernel[aten::mm]=2x"])
     assert not answer.answered

@@ -42,7 +42,7 @@ def test_one_large_bucket_waits_for_the_last_gradient(shapes):
     assert moved_mib(again) == [4]
 
 
-def test_small_buckets_hide_behind_the_backward_pass():
+def test_small_buckets_are_hidden_by_the_backward_pass():
     run = run_with((1, 1, 1, 1), (4,))
     again = rebucket(run, build(run), 1).dfg
     assert step_ms(again) == pytest.approx(10 + 80.4 + 5, abs=0.5)
@@ -76,7 +76,7 @@ def test_merged_buckets_get_a_note():
     ]
 
 
-def test_an_all_reduce_that_no_gradient_issues_stays_behind_the_buckets():
+def test_an_all_reduce_that_no_gradient_launches_stays_after_the_buckets():
     run = run_with((1, 1), (1, 1), metric=1)
     again = rebucket(run, build(run), 25).dfg
     assert np.count_nonzero(again.of(Cls.COMMUNICATION) & (again.rank == 0)) == 2
@@ -103,7 +103,7 @@ def test_gradients_of_a_pass_that_sends_none_are_none_of_the_buckets():
 
 
 def mixed_up():
-    """The second bucket holds what came first."""
+    """The second bucket holds the first gradients."""
     rows = ddp_step((1, 3), (1, 1))
     first, second = (row.args for row in rows if row.name == ALL_REDUCE)
     first.in_elements, second.in_elements = second.in_elements, first.in_elements
@@ -134,7 +134,7 @@ def annotated():
         ),
     ],
 )
-def test_what_is_not_understood_is_declined(run, mb, reason):
+def test_unsupported_runs_are_declined(run, mb, reason):
     dfg = build(run)
     with pytest.raises(NotBuckets, match=reason):
         rebucket(run, dfg, mb)

@@ -1,4 +1,4 @@
-"""`host=` and `cpu=`: what of a rank's CPU work each of them makes faster, and where there is none of it."""
+"""`host=` and `cpu=`: the CPU work that each of them speeds up, and runs without such work."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`python[…]=0`: what of gaps and operations is taken out, and where nothing is known of it."""
+"""`python[…]=0`: time removed from gaps and operations, and runs without samples."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_a_gap_loses_the_share_that_was_seen_in_gaps_of_its_name(pattern, left_m
     assert after(f"python[{pattern}]=0", HALF)[0] == pytest.approx(left_ms * MS, abs=1)
 
 
-def test_an_operation_loses_what_it_was_seen_to_call_back_a_step():
+def test_an_operation_loses_the_sampled_time_of_its_python_callbacks():
     # In two steps with stacks 12 ms of `evaluate`; in the steps of the graph it takes 20 ms.
     called_back = [seen("evaluate", None, HOOK, 12)]
     assert after("python[hook]=0", called_back)[0] == pytest.approx(44 * MS, abs=1)
@@ -71,7 +71,7 @@ def test_short_gaps_are_ordinary_python():
 @pytest.mark.parametrize(
     "stacks", [[], [seen("aten::bmm", "evaluate", HOOK, 10)], [seen("aten::mm", "evaluate", MAIN, 9)]]
 )
-def test_what_was_not_seen_is_declined(stacks):
+def test_code_that_was_not_sampled_is_declined(stacks):
     assert "no sampled Python code of that name" in after("python[hook]=0", stacks)[1]
 
 

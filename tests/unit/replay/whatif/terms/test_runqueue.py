@@ -1,4 +1,4 @@
-"""`runqueue=0`, and what `cpu=` leaves of sleeps: both follow from how long the training thread ran in each step."""
+"""`runqueue=0`, and sleeps under `cpu=`: both depend on how long the training thread ran in each step."""
 
 import pytest
 
