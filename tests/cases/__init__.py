@@ -1,1 +1,1 @@
-"""What the tests build their cases from, and the jobs that they run."""
+"""Builders of test cases, and jobs that tests run."""

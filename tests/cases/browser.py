@@ -42,6 +42,6 @@ def chromium(profile) -> Iterator:
 
 
 def requests(driver) -> list[str]:
-    """The addresses that the browser has asked for since the last call."""
+    """The addresses that the browser has requested since the last call."""
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]

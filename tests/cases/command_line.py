@@ -1,4 +1,4 @@
-"""The command line called within this process: the installed command's answers without the seconds that its start takes."""
+"""The command line run within this process: the results of the installed command without its start-up time."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ from esprof import cli
 
 
 def esprof(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """What `esprof ARGUMENTS…` answers, in `cwd` where it is given."""
+    """Result of `esprof ARGUMENTS…`, run in `cwd` if given."""
     words = ["esprof", *map(str, arguments)]
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
     with (

@@ -1,4 +1,4 @@
-"""Small elastic jobs, run on one process, on threads that stand for processes, or on real ones, and the bits they get to."""
+"""Small elastic jobs, run on one process, on threads instead of processes, or on real processes, and their bits."""
 
 import hashlib
 import multiprocessing
@@ -30,12 +30,12 @@ T = TypeVar("T")
 Parts = Sequence[Sequence[int]]
 """The ESTs of each rank."""
 History = Mapping[int, Parts]
-"""From which step on the ESTs run where; from 0 on, at least."""
+"""First step -> ESTs of each rank from that step on; contains step 0."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained: everything that the bits may depend on."""
+    """The training setup: everything that the bits may depend on."""
 
     model: str = "mlp"
     optimizer: str = "sgd"
@@ -53,12 +53,12 @@ class Job:
     threads: int = 1
     find_unused: bool = False
     frozen: tuple[str, ...] = ()
-    """Names of parameters that are not trained."""
+    """Names of frozen parameters."""
     verify_every: int | None = None
 
 
 class Samples(Dataset):
-    """Noise upon noise: each sample is augmented at random, with every generator there is."""
+    """Each sample is augmented at random, with every available generator."""
 
     def __init__(self, length: int, *, tokens: bool) -> None:
         self._length = length
@@ -75,7 +75,7 @@ class Samples(Dataset):
 
 
 class Paths(nn.Module):
-    """Takes one of two ways, by a sample's value: the other is often not reached, a third never."""
+    """Branches by a sample's value: one of two branches is often unused, a third always."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def _conv() -> nn.Module:
 
 
 def _wide() -> nn.Module:
-    """1.8 MB, which DDP puts into two buckets once it has seen a step."""
+    """1.8 MB, which DDP splits into two buckets after the first step."""
     head = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3)]
     return nn.Sequential(*head, nn.Flatten(), nn.Linear(4 * 36, 3000), nn.ReLU(), nn.Linear(3000, 5))
 
@@ -147,7 +147,7 @@ def trainer(
     loss_fn: Callable[[nn.Module, Any], Tensor] = loss_fn,
     **more: Any,
 ) -> ElasticTrainer:
-    """The job before its first step; `more` goes to ElasticTrainer."""
+    """The job before its first step; `more` is passed to ElasticTrainer."""
     torch.set_num_threads(job.threads)
     model, optimizer = model_and_optimizer(job)
     made = ElasticTrainer(
@@ -189,7 +189,7 @@ def curve(
     transport: Transport | None = None,
     meddle: Callable[[ElasticTrainer], None] = lambda _: None,
 ) -> list[str]:
-    """The job's bits after every step, the losses of its ESTs among them; `meddle` spoils the trainer before the first."""
+    """The job's bits after every step, including the losses of its ESTs; `meddle` corrupts the trainer before the first."""
     made = trainer(job, history[0], transport)
     meddle(made)
     bits = []
@@ -203,12 +203,12 @@ def curve(
 
 @cache
 def static_curve(job: Job) -> list[str]:
-    """Of one process that runs all ESTs from first to last."""
+    """The bits of one process that runs all ESTs from first to last."""
     return curve(job, {0: [range(job.n_est)]})
 
 
 def state_hash(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Of all parameters, buffers and states of the optimizer."""
+    """Hash of all parameters, buffers and optimizer states."""
     digest = hashlib.sha256()
     states = [value for state in optimizer.state.values() for _, value in sorted(state.items())]
     for tensor in [*model.parameters(), *model.buffers(), *states]:
@@ -217,7 +217,7 @@ def state_hash(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 
 
 def spoiled_curve(job: Job, history: History, what: str) -> list[str]:
-    """The same with something left out that makes the bits independent of the assignment, and nothing verified."""
+    """The same without one of the measures that make the bits independent of the assignment, and without verification."""
     job = replace(job, verify_every=0)
     if what == "a residual for each EST":
         return curve(job, history, meddle=_share_residuals)
@@ -230,7 +230,7 @@ def spoiled_curve(job: Job, history: History, what: str) -> list[str]:
 
 
 def _share_residuals(elastic: ElasticTrainer) -> None:
-    """All ESTs of a process go on with what the one before has left."""
+    """Each EST of a process continues with the state that the previous one has left."""
     shared: dict[str, Any] = {}
     for context in elastic.state.contexts.values():
         context.codec = shared
@@ -245,7 +245,7 @@ def model_and_optimizer(job: Job) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def stock_curve(job: Job) -> list[str]:
-    """What `DistributedDataParallel` gets to on this rank of the default group, which has the batches of one EST."""
+    """Bits of `DistributedDataParallel` on this rank of the default group, which has the batches of one EST."""
     torch.set_num_threads(job.threads)
     model, optimizer = model_and_optimizer(job)
     options: dict[str, Any] = {"find_unused_parameters": job.find_unused, "bucket_cap_mb": job.bucket_mb}
@@ -272,7 +272,7 @@ def stock_curve(job: Job) -> list[str]:
 
 
 def stock_batches(job: Job, rank: int) -> list[Any]:
-    """A rank's batches, dealt out by torch's own sampler; samples are made with the seeds that the elastic runtime takes."""
+    """A rank's batches, drawn by torch's own sampler; samples are made with the seeds of the elastic runtime."""
     data = Samples(job.samples, tokens=False)
     sampler = torch.utils.data.DistributedSampler(data, job.n_est, rank, drop_last=True)
     batches: list[Any] = []
@@ -294,52 +294,53 @@ def stock_batches(job: Job, rank: int) -> list[Any]:
 
 
 def on_threads(world: int, body: Callable[[Transport], T]) -> list[T]:
-    """What `body` returns on each of `world` ranks, which are threads.
+    """Results of `body` on each of `world` ranks, which are threads.
 
-    One runs at a time, from one wait for a transfer to the next, for they share the generators that a trainer switches.
+    One thread runs at a time, from one wait for a collective to the next, since they share the generators that a trainer
+    switches.
     """
-    meeting = _Meeting(world)
+    rendezvous = _ThreadRendezvous(world)
     results: list[Any] = [None] * world
 
     def run(rank: int) -> None:
-        with meeting.turn:
+        with rendezvous.condition:
             try:
-                results[rank] = body(ThreadTransport(rank, meeting))
+                results[rank] = body(ThreadTransport(rank, rendezvous))
             except BaseException as error:  # noqa: BLE001 Whatever it is, the other ranks must not wait for this one.
-                meeting.fail(error)
+                rendezvous.fail(error)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if meeting.error is not None:
-        raise meeting.error
+    if rendezvous.error is not None:
+        raise rendezvous.error
     return results
 
 
-class _Meeting:
-    """Where threads meet for their transfers: the n-th one of each is the same one."""
+class _ThreadRendezvous:
+    """Rendezvous of threads for collectives: the n-th collective of each thread is the same one."""
 
     def __init__(self, world: int) -> None:
         self.world = world
-        self.turn = threading.Condition()
+        self.condition = threading.Condition()
         self.error: BaseException | None = None
         self._there: dict[int, dict[int, Any]] = defaultdict(dict)
         self._done: set[int] = set()
 
-    def join(self, number: int, rank: int, what: Any, transfer: Callable[[list[Any]], None]) -> None:
-        """Bring a rank's part; the last one to come does the transfer."""
+    def join(self, number: int, rank: int, what: Any, collective: Callable[[list[Any]], None]) -> None:
+        """Add the input of a rank; the last rank to arrive runs the collective."""
         there = self._there[number]
         there[rank] = what
         if len(there) == self.world:
-            transfer([there[rank] for rank in range(self.world)])
+            collective([there[rank] for rank in range(self.world)])
             del self._there[number]
             self._done.add(number)
-            self.turn.notify_all()
+            self.condition.notify_all()
 
     def wait(self, number: int) -> None:
-        assert self.turn.wait_for(lambda: self.error is not None or number in self._done, timeout=60), (
+        assert self.condition.wait_for(lambda: self.error is not None or number in self._done, timeout=60), (
             "a rank is missing"
         )
         if self.error is not None:
@@ -347,16 +348,16 @@ class _Meeting:
 
     def fail(self, error: BaseException) -> None:
         self.error = self.error or error
-        self.turn.notify_all()
+        self.condition.notify_all()
 
 
 class ThreadTransport:
     """A transport between threads."""
 
-    def __init__(self, rank: int, meeting: _Meeting) -> None:
+    def __init__(self, rank: int, rendezvous: _ThreadRendezvous) -> None:
         self.rank = rank
-        self.world = meeting.world
-        self._meeting = meeting
+        self.world = rendezvous.world
+        self._rendezvous = rendezvous
         self._count = 0
 
     def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
@@ -374,20 +375,20 @@ class ThreadTransport:
     def add(self, tensor: Tensor) -> Work:
         return self._start(tensor, lambda tensors: [t.copy_(total) for total in [sum(tensors)] for t in tensors])
 
-    def _start(self, what: Any, transfer: Callable[[list[Any]], Any]) -> Work:
+    def _start(self, what: Any, collective: Callable[[list[Any]], Any]) -> Work:
         self._count += 1
-        self._meeting.join(self._count, self.rank, what, transfer)
-        return _Pending(self._meeting, self._count)
+        self._rendezvous.join(self._count, self.rank, what, collective)
+        return _Pending(self._rendezvous, self._count)
 
 
 @dataclass
 class _Pending:
-    meeting: _Meeting
+    rendezvous: _ThreadRendezvous
     number: int
 
     def wait(self) -> None:
         with preserved():  # Other threads draw meanwhile.
-            self.meeting.wait(self.number)
+            self.rendezvous.wait(self.number)
 
 
 def _exchange(ranks: list[tuple[list[Tensor], list[Tensor]]]) -> None:
@@ -409,7 +410,7 @@ _FORKS.set_forkserver_preload(["tests.cases.elastic"])
 
 
 def on_processes(world: int, function: Callable[..., T], calls: Sequence[tuple[Any, ...]]) -> list[list[T]]:
-    """What each of the calls of a function of a module returns, rank by rank, on `world` processes of one gloo group."""
+    """Results of each call of a module's function, by rank, on `world` processes of one gloo group."""
     processes, results, _store = _started(world, function, calls)
     by_rank: dict[int, list[T]] = {}
     try:
@@ -426,7 +427,7 @@ def on_processes(world: int, function: Callable[..., T], calls: Sequence[tuple[A
 
 
 def on_doomed_processes(world: int, function: Callable[..., Any], call: tuple[Any, ...], dies: int) -> int | None:
-    """The exit code of the rank that dies of the call; then the others are killed, as a launcher would."""
+    """Exit code of the rank that is killed by the call; then the others are killed, as a launcher would do."""
     processes, _results, _store = _started(world, function, [call])
     processes[dies].join(240)
     code = processes[dies].exitcode
@@ -437,7 +438,7 @@ def on_doomed_processes(world: int, function: Callable[..., Any], call: tuple[An
 
 
 def _started(world: int, function: Any, calls: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Any, dist.TCPStore]:
-    """Processes at work, the queue of their results, and the store of their group, which lives as long as it is held."""
+    """Running processes, the queue of their results, and the store of their group, which must be kept alive."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     results: Any = _FORKS.Queue()
     processes = [
@@ -455,6 +456,6 @@ def _rank(rank: int, world: int, port: int, function: Any, calls: Sequence[tuple
         returned = [function(*call) for call in calls]
         dist.destroy_process_group()
         results.put((rank, returned, ""))
-        time.sleep(0.1)  # Gloo may abort a process that ends right after its last transfer.
+        time.sleep(0.1)  # Gloo may abort a process that ends right after its last collective.
     except BaseException:  # noqa: BLE001 The test shows it, whatever it is.
         results.put((rank, [], traceback.format_exc()))

@@ -1,4 +1,4 @@
-"""A small elastic job with every option of ElasticTrainer open, for tests of how it stops and goes on."""
+"""A small elastic job with every option of ElasticTrainer open, for tests of stopping and resuming."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ GROUPS = {
 
 
 def grouped(options):
-    """ElasticTrainer's options, of flat ones: a test, and the JSON for another process, names those that it is about."""
+    """ElasticTrainer's options from flat keywords: tests, and JSON for other processes, name only those that matter."""
     rest = dict(options)
     for name, group in GROUPS.items():
         asked = {field.name: rest.pop(field.name) for field in fields(group) if field.name in rest}
@@ -79,12 +79,12 @@ def small_trainer(
 
 
 def bits(trainer, steps):
-    """The losses of each of the next `steps`, and what the job is after it."""
+    """(losses, state hash after the step) of each of the next `steps`."""
     return [(trainer.step().losses, state_hash(trainer.state.model, trainer.state.optimizers[0])) for _ in range(steps)]
 
 
 def bits_of_ranks(parts, steps=3, **options):
-    """The same of each rank of a job whose ESTs run as `parts` has it; ranks are threads."""
+    """The same for each rank of a job with the assignment `parts`; ranks are threads."""
 
     def body(transport):
         return bits(small_trainer(transport=transport, assignment=Assignment.of(parts), **options), steps)

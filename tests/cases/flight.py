@@ -1,4 +1,4 @@
-"""Flight recordings by hand: what ranks had entered when they were looked at, and where they were."""
+"""Flight recordings made by hand: collectives that ranks had entered at the time of a snapshot, and their stacks."""
 
 from esprof.run.flight.log import CallLog, EnteredCall, FlightLog, GroupMembers, Snapshot, StackFrame, StackThread
 from esprof.run.raw.reasons import SnapshotReason
@@ -9,13 +9,13 @@ S = 1_000_000_000
 STEP_NS = 10_000_000
 HUNG_STEP = 9
 BEGAN_NS = HUNG_STEP * STEP_NS
-"""When the step began in which the job hangs."""
+"""Begin of the step in which the job hangs."""
 SEEN_NS = BEGAN_NS + 6 * S
-"""When the snapshots were taken, unless a test says otherwise."""
+"""Default time of snapshots."""
 
 
 def call(number, name="all_reduce", elements=512, *, over=True, group="0", at_ns=BEGAN_NS + 1000, **fields):
-    """A collective that was entered, 4 bytes an element; `over=False` is one that is waited in."""
+    """A collective that was entered, 4 bytes per element; with `over=False` the rank still waits in it."""
     return EnteredCall(
         process_group=(group, "default_pg"),
         collective_seq_id=number,
@@ -30,7 +30,7 @@ def call(number, name="all_reduce", elements=512, *, over=True, group="0", at_ns
 
 
 def snapshot(rank, calls, *, location=("train.py", 10, "main"), groups=None, world=2, step=HUNG_STEP, **fields):
-    """A look at a rank that is at `location`, called from torch's and the standard library's own code."""
+    """A snapshot of a rank at `location`, which calls into torch's code."""
     frames = (
         StackFrame("/venv/lib/python3.11/site-packages/torch/distributed/c10d.py", 3, "wait"),
         StackFrame(*location),
@@ -54,12 +54,12 @@ def snapshot(rank, calls, *, location=("train.py", 10, "main"), groups=None, wor
     )
 
 
-def looks(*snapshots):
+def by_rank(*snapshots):
     return {one.rank: one for one in snapshots}
 
 
 def run_of_flight(logs, *, last_step=HUNG_STEP - 1, long_steps=None, source="esprof"):
-    """A run without windows: `logs` by rank; each rank ended `last_step` steps of 10 ms, or of what `long_steps` says."""
+    """A run without windows: `logs` by rank; each rank ended `last_step` steps, of 10 ms or as in `long_steps`."""
     durations = long_steps or {}
     rows = {
         "step": list(range(1, last_step + 1)),
@@ -74,7 +74,7 @@ def run_of_flight(logs, *, last_step=HUNG_STEP - 1, long_steps=None, source="esp
 
 
 def killed(*snapshots, fatal=None, **fields):
-    """The log of a rank that did not end in peace."""
+    """The log of a rank that did not end normally."""
     return FlightLog(snapshots=snapshots, fatal=fatal, ended=False, **fields)
 
 
@@ -87,4 +87,4 @@ Current thread 0x00007f00 (most recent call first):
   File "/job/train.py", line 99 in <module>
 """
 SEGV_TEXT = "Fatal Python error: Segmentation fault\n\n" + SIGTERM_TEXT
-"""What faulthandler writes."""
+"""Output of faulthandler."""

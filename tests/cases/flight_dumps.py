@@ -1,4 +1,4 @@
-"""Dumps of PyTorch's Flight Recorder by hand, as pickles in the words that torch's pickler uses, and as JSON."""
+"""Dumps of PyTorch's Flight Recorder made by hand, as pickles with the opcodes of torch's pickler, and as JSON."""
 
 import json
 import os
@@ -11,7 +11,7 @@ BEGAN_NS = 1_700_000_000 * S
 def entry(
     number, name="all_reduce", *, over=True, group=("0", "default_pg"), elements=64, line=16, backend="nccl", **fields
 ):
-    """An entry of a dump as of torch 2.13; `over=False` is a collective that is waited in."""
+    """An entry of a dump as of torch 2.13; with `over=False` the rank still waits in the collective."""
     frames = [
         {
             "name": name,
@@ -42,7 +42,7 @@ def dump(*entries, world=3, **fields):
 
 
 def pickled(document):
-    """The pickle of a document in the instructions that torch writes, which memoizes texts alone."""
+    """The pickle of a document with the opcodes that torch writes, which memoizes only texts."""
     return b"\x80\x02" + _instructions(document) + b"."
 
 
@@ -58,7 +58,7 @@ def _instructions(value):
 
 
 def write(folder, by_rank, *, seen_s=600, as_json=False):
-    """A file a rank, whose time is `seen_s` after the first collective."""
+    """One file per rank, with modification times `seen_s` after the first collective."""
     folder.mkdir(exist_ok=True)
     for rank, document in by_rank.items():
         file = folder / (f"fr_rank{rank}.json" if as_json else f"nccl_trace_rank_{rank}")

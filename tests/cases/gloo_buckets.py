@@ -1,4 +1,4 @@
-"""Steps of DDP between CPUs by hand: gradients, and the gloo buckets in which they travel."""
+"""Steps of DDP between CPUs made by hand: gradients, and gloo all-reduces of their buckets."""
 
 from itertools import accumulate
 
@@ -28,8 +28,8 @@ def gloo_collective(launched, begin, took, elements):
 
 
 def ddp_step(sizes, buckets, *, shapes=True, last="Optimizer.step"):
-    """One step in which gradients of `sizes` MiB come every 10 ms and travel in `buckets` (numbers of gradients) at 20 ms a
-    MiB, one bucket after the other. Each gradient is copied out in 1 ms once its bucket is there; `last` takes 5 ms."""
+    """One step in which gradients of `sizes` MiB become ready every 10 ms. `buckets` (numbers of gradients) are reduced at
+    20 ms per MiB, one bucket after the other. Each gradient is copied out of its bucket in 1 ms; `last` takes 5 ms."""
     rows, now = [], 0.0
     closing = dict(zip((last - 1 for last in accumulate(buckets)), buckets, strict=True))
     free, done = 0.0, []

@@ -1,4 +1,4 @@
-"""Text compared with a file under tests/gold. ESPROF_UPDATE_GOLD=1 writes the files anew: read the difference then."""
+"""Text compared with a file under tests/gold. ESPROF_UPDATE_GOLD=1 rewrites the files: review the diff."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Tiny runs written by hand, in microseconds, for tests of the graph builder and all that reads its graphs; and what these
-tests ask of a graph."""
+"""Tiny runs written by hand, in microseconds, for tests of the graph builder and of code that reads its graphs; and
+queries of these tests on graphs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ MAIN, BACKWARD, GLOO = 1, 2, 9
 
 
 class Args(msgspec.Struct, omit_defaults=True):
-    """Arguments of a row, with the keys that a trace has for them."""
+    """Arguments of a row, with the keys of a trace."""
 
     correlation: int | None = None
     device: int | None = None
@@ -59,7 +59,7 @@ def op(name: str, start: float, dur: float, tid: int = MAIN) -> Row:
 
 
 def python(name: str, start: float, dur: float) -> Row:
-    """A frame on the main thread, or the forward of a module (`nn.Module: MLP_3`), as torch.profiler tells of them."""
+    """A frame on the main thread, or the forward of a module (`nn.Module: MLP_3`), as torch.profiler records them."""
     return Row(ph="X", cat="python_function", name=name, pid=100, tid=MAIN, ts=start, dur=dur)
 
 
@@ -85,17 +85,17 @@ def launched(name: str, at: float, start: float, dur: float, correlation: int, s
 
 
 def gloo(launched: float, start: float, end: float, tid: int = GLOO) -> list[Row]:
-    """An all-reduce of 4,000 bytes: the call on the main thread, 5 µs long, and the transfer."""
+    """An all-reduce of 4,000 bytes: the call on the main thread, 5 µs long, and the communication."""
     shape = msgspec.Raw(b"[[1000]]")
     call_row = Row(
         ph="X", cat="cpu_op", name="c10d::allreduce_", pid=100, tid=MAIN, ts=launched, dur=5,
         args=Args(dims=msgspec.Raw(b"[[[1000]]]"), types=msgspec.Raw(b'["TensorList"]')),
     )  # fmt: skip
-    transfer = Row(
+    communication = Row(
         ph="X", cat="user_annotation", name="gloo:all_reduce", pid=100, tid=tid, ts=start, dur=end - start,
         args=Args(dims=shape, types=msgspec.Raw(b'["float"]')),
     )  # fmt: skip
-    return [call_row, transfer]
+    return [call_row, communication]
 
 
 def load_call(start: float, end: float, worker: bool = True) -> Row:
@@ -138,8 +138,8 @@ def run_of(
     subgroups: Sequence[tuple[int, ...]] = (),
     windows: tuple[Window, ...] = (),
 ) -> Run:
-    """A Run of these rows, by rank. All ranks are on one host unless `hosts` says otherwise, and in one process group; some
-    in `subgroups` too."""
+    """A Run of these rows, by rank. By default all ranks are on one host (`hosts`). They are in one process group, and in
+    `subgroups`."""
     world = world or len(ranks)
     everybody = [tuple(range(world)), *subgroups] if world > 1 else []
     groups = {str(number): Group(name=group_name(some), ranks=some) for number, some in enumerate(everybody)}
@@ -196,7 +196,7 @@ def nccl(at: float, start: float, end: float, correlation: int, **args: Any) -> 
 
 
 def nccl_ranks(late: float = 300.0) -> dict[int, list[Row]]:
-    """An all-reduce that rank 1 joins `late` µs after rank 0; it takes 50 µs from then. Both wait for it and go on."""
+    """An all-reduce at which rank 1 arrives `late` µs after rank 0; it takes 50 µs from then. Both wait for it."""
     end = 110 + late + 50
     return {
         rank: [
@@ -224,13 +224,13 @@ def node(dfg: Dfg, name: str, rank: int = 0) -> int:
 
 
 def reasons(dfg: Dfg, target: int) -> dict[str, Edge]:
-    """What a node waits for, by name."""
+    """Predecessors of a node, by name."""
     edges = range(dfg.pred_ptr[target], dfg.pred_ptr[target + 1])
     return {dfg.label(int(dfg.pred_idx[e])): Edge(dfg.pred_kind[e]) for e in edges}
 
 
 def predicted(rows: Sequence[Row], *specs: str) -> list[float]:
-    """What each scenario makes of the mean step of a job of one rank, µs."""
+    """Mean step of a job of one rank under each scenario, µs."""
     run = run_of({0: rows})
     answers = what_if(run, build(run), specs)
     assert all(answer.answered for answer in answers), answers

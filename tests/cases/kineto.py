@@ -36,7 +36,7 @@ def kernel(ts, correlation, *, name="gemm", dur=20, stream=7, **more):
 
 
 def comms(ts, *, dur=30, **described):
-    """The `record_param_comms` call around a collective's launch."""
+    """The `record_param_comms` call that encloses a collective's launch."""
     return row("record_param_comms", ts, dur, **described)
 
 

@@ -24,7 +24,7 @@ def write_steps(run, steps):
 
 
 def proposal_of(ests=UNEVEN, now=EVEN, **plan):
-    """A proposal of the plan that puts ESTs there."""
+    """A proposal of a plan with this assignment."""
     ranks = tuple(
         RankProposal(rank=rank, device="cpu", now=now[rank], advised=ests[rank], now_us=1e4, advised_us=2e4)
         for rank in range(len(ests))

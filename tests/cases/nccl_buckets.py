@@ -1,4 +1,4 @@
-"""Steps of DDP between GPUs by hand: gradients, and the NCCL buckets in which they travel."""
+"""Steps of DDP between GPUs made by hand: gradients, and NCCL all-reduces of their buckets."""
 
 from itertools import accumulate
 
@@ -22,7 +22,7 @@ def accumulated(at, size, *, shapes):
 
 
 def launched(at, correlation, begin, took, size, name=ALL_REDUCE):
-    """An all-reduce that is launched at `at`, behind what was launched to the stream that computes."""
+    """An all-reduce that is launched at `at`, after earlier work of the computing stream."""
     return [
         call("cudaEventRecord", at, 1, correlation, BACKWARD),
         call("cudaStreamWaitEvent", at + 2, 1, correlation + 1, BACKWARD),
@@ -41,13 +41,15 @@ def ddp_step(
     metric=0.0,
     since=150.0,
     compute_ms=COMPUTE_MS,
-    transfer_ms=COMMUNICATION_MS,
+    communication_ms=COMMUNICATION_MS,
     slower=(),
 ):
-    """One step on a GPU that works 10 ms for each gradient of `sizes` MiB, in single precision's half. They travel in
-    `buckets` (numbers of gradients), in 20 ms a MiB and 0.1 ms each. The optimizer takes 5 ms behind the last of them. With
-    a `metric` (MiB), that is reduced behind the backward pass, which begins at `since`, µs. `compute_ms` and `transfer_ms`
-    stand for the 10 and 20 ms; the transfers `slower` (numbers of their last gradients) take three times as long."""
+    """One step on a GPU that computes `compute_ms` for each gradient of `sizes` MiB in half precision.
+
+    They are reduced in `buckets` (numbers of gradients), in `communication_ms` per MiB and 0.1 ms each; the all-reduces
+    `slower` (numbers of their last gradients) take three times as long. The optimizer takes 5 ms after the last of them. A
+    `metric` (MiB) is reduced after the backward pass, which begins at `since`, µs.
+    """
     rows = [op("forward", 0, 100)]
     closing = dict(zip((behind - 1 for behind in accumulate(buckets)), buckets, strict=True))
     computed, free = since + 50, 0.0
@@ -59,7 +61,7 @@ def ddp_step(
         computed += compute_ms * MS
         if number in closing:
             moved = sum(sizes[number + 1 - closing[number] : number + 1])
-            begin, took = max(free, computed), moved * transfer_ms * MS + LATENCY_US
+            begin, took = max(free, computed), moved * communication_ms * MS + LATENCY_US
             took *= 3 if number in slower else 1
             rows += launched(at + 12, correlation + 1, begin, took, moved, name)
             free = begin + took

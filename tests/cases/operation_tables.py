@@ -14,7 +14,7 @@ Rows = list[dict[str, Any]]
 
 
 def rows_of_a_job(ranks: int = 4, steps: int = 8, slow: Mapping[int, float] | None = None) -> Rows:
-    """Data parallel training: forward, backward with two buckets that are reduced beside it, and the optimizer after both.
+    """Data parallel training: forward, backward with two concurrently reduced buckets, then the optimizer.
 
     `slow` gives ranks whose operations take so many times as long. Those of others take 1 ms forward, 3 + 3 ms backward and
     1 ms for the optimizer; each bucket is reduced in 2 ms once the last rank has come to it.
@@ -73,7 +73,7 @@ def rows_of_a_pipeline(second: float = 2, steps: int = 8, batches: int = 4) -> R
         now[rank] = end
 
     def send(sender: int, ready: int, step: int, free: dict[int, int]) -> None:
-        """The receiver waits for it; the sender goes on."""
+        """The receiver waits for it; the sender continues."""
         receiver = 1 - sender
         done = max(ready, free[sender], now[receiver]) + MS // 2
         both = {"group": "[0, 1]", "step": step, "end": done}

@@ -1,4 +1,4 @@
-"""Plans for jobs of tests, and a place from which these get them."""
+"""Plans for jobs of tests, and a source from which jobs receive them."""
 
 import json
 
@@ -19,7 +19,7 @@ from esprof.core.plan import (
 
 
 def plan_of(ests=None, codec=None, *, version=1, n_est=4, world=None, signature=None, promised_us=1e9, **more):
-    """`codec` may be a body. A plan promises so much that it is never missed, unless told otherwise."""
+    """`codec` may be a body. By default a plan promises a step so long that jobs always keep the promise."""
     promise = PlanPromise(step_us=promised_us, low_us=promised_us, high_us=promised_us, baselines_us={})
 
     def part(body, *, changes_bits):
@@ -40,8 +40,8 @@ def plan_of(ests=None, codec=None, *, version=1, n_est=4, world=None, signature=
     return Plan(id=f"plan-{version}", version=version, job=job, fallback=fallback, parts=PlanParts(**parts), **more)
 
 
-class Place:
-    """Gives a job these plans, one each time it asks, None being none; keeps what it tells of them."""
+class QueuedPlans:
+    """Plan source that returns one of these plans per poll, None for no plan, and stores the reported statuses."""
 
     def __init__(self, *plans):
         self.given = [plan if isinstance(plan, bytes | None) else msgspec.json.encode(plan) for plan in plans]

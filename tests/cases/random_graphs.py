@@ -1,4 +1,4 @@
-"""Small random graphs for property tests, and what a few lines of plain Python say of them."""
+"""Small random graphs for property tests, and reference implementations in plain Python."""
 
 from collections.abc import Sequence
 
@@ -53,7 +53,7 @@ def dfg_of(
 
 @st.composite
 def graphs(draw, *, longest: int = 50, least_lag: int = -20, in_order: bool = True) -> Dfg:
-    """Up to 25 nodes on three lanes or none; edges lead from lower to higher ids where `in_order`, else in any one order."""
+    """Up to 25 nodes on three lanes or none; edges lead from lower to higher ids if `in_order`, else in any order."""
     nodes = draw(st.integers(1, 25))
 
     def each(values):
@@ -81,7 +81,7 @@ def predecessors(dfg: Dfg, node: int) -> list[tuple[int, int]]:
 
 
 def ready(dfg: Dfg, node: int, end: dict[int, int]) -> int:
-    """When the predecessors of `node` let it start, given their ends."""
+    """Earliest start of `node` given the ends of its predecessors."""
     moments = [end[source] + lag for source, lag in predecessors(dfg, node)]
     return max(moments, default=int(dfg.recorded_ns[node]))
 
@@ -95,7 +95,7 @@ def longest_path(dfg: Dfg, dur: np.ndarray, residual: np.ndarray) -> list[int]:
 
 
 def list_schedule(dfg: Dfg) -> tuple[list[int], list[int]]:
-    """Order and ends by list scheduling: each turn looks at every node again."""
+    """Order and ends by list scheduling; each iteration examines every node."""
     end: dict[int, int] = {}
     free = dict.fromkeys(range(LANES), -(10**9))
     while len(end) < dfg.nodes:

@@ -1,4 +1,4 @@
-"""Folders `raw` written by hand: what the processes of a recorded job leave for the launcher."""
+"""Folders `raw` written by hand: files of the processes of a recorded job for the launcher."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ SETTINGS = Settings(skip=2, warmup=1, steps=3, stack_steps=0)
 
 
 def make(run: Path, ranks: int = 1, **settings: object) -> Path:
-    """The empty `raw` of the Run `run`, with what the launcher puts there."""
+    """The `raw` folder of the Run `run` with only the launcher's files."""
     raw = run / "raw"
     raw.mkdir(mode=0o700, parents=True)
     Settings(**({"skip": 2, "warmup": 1, "steps": 3, "stack_steps": 0} | settings)).write(str(raw))
@@ -72,7 +72,7 @@ def event(category: str, name: str, start_us: float, dur_us: float, tid: int = 1
 
 
 def whole_rank(raw: Path, rank: int = 0, world_size: int = 1, *windows: tuple[int, int], steps: int = 8) -> None:
-    """A rank with these timed windows (first, last), which came to its end."""
+    """A rank with these timed windows (first, last), which ended normally."""
     timed = {number for first, last in windows for number in range(first, last + 1)}
     note(raw, rank, identity(rank, world_size))
     for first, last in windows:

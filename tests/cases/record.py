@@ -18,7 +18,7 @@ ESPROF = [sys.executable, "-c", "from esprof.cli import main; main()"]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended, and the Run directory that it was to write, if any."""
+    """Result of a command, and the Run directory that it should write, if any."""
 
     code: int
     stdout: str
@@ -31,12 +31,12 @@ class Ended:
 
     @property
     def warnings(self) -> list[RunWarning]:
-        """What the Run warns of, but for what the torch at hand cannot tell in any case."""
+        """Warnings of the Run, without those on features that this torch lacks."""
         return [warning for warning in self.run.warnings if warning.code != WarningCode.TORCH_LACKS]
 
     @property
     def talk(self) -> str:
-        """What went to stderr, but for the same."""
+        """Output on stderr, without the same warnings."""
         lines = self.stderr.splitlines(keepends=True)
         return "".join(line for line in lines if not line.startswith("esprof: warning: torch "))
 
@@ -53,7 +53,7 @@ def torchrun(name: str, *arguments: object) -> list[str]:
 
 
 def ranks(count: int, script: Path, *arguments: object) -> list[str]:
-    """A script on so many workers, for tests to which it does not matter what starts them."""
+    """A script on this number of workers, for tests that do not depend on the launcher."""
     return [sys.executable, str(JOBS / "launch.py"), str(count), str(script), *map(str, arguments)]
 
 
@@ -71,7 +71,7 @@ def run(command: list[str], out: Path = Path(), **variables: str) -> Ended:
 
 
 def without_gloos_words(text: str) -> str:
-    """What the job printed: torch 2.8 says on stdout, for each rank when it comes to that, whom gloo has connected."""
+    """Output of the job without gloo's lines on connected ranks, which torch 2.8 prints on stdout."""
     gloos = re.compile(r"\[Gloo\] Rank|connected (to \d+ )?peer ranks")  # Ranks may write into each other's lines.
     return "".join(line for line in text.splitlines(keepends=True) if not gloos.search(line))
 
@@ -82,13 +82,13 @@ def record(out: Path, command: list[str], variables: dict[str, str] | None = Non
 
 
 def pid_of(out: Path, rank: int) -> int:
-    """The process that is this rank of the job which is being recorded into `out`."""
+    """Process of this rank of the job that is being recorded into `out`."""
     with (out / "raw" / f"rank-{rank:05d}.jsonl").open() as file:
         return next(row["pid"] for row in map(json.loads, file) if row["kind"] == "rank")
 
 
 class Running:
-    """A command that runs, its output read as far as a test has asked for."""
+    """A running command, whose output is read as far as a test needs."""
 
     def __init__(self, command: list[str], out: Path = Path(), **variables: str) -> None:
         self.out = out
@@ -99,18 +99,18 @@ class Running:
         )
 
     def read(self, lines: int) -> None:
-        """Wait until it has printed so many more lines."""
+        """Wait until it has printed this number of further lines."""
         assert self.process.stdout is not None
         self._read += "".join(self.process.stdout.readline() for _ in range(lines))
 
     def talk(self) -> str:
-        """What it has said on stderr so far."""
+        """Its output on stderr so far."""
         with open(self._talk.fileno(), closefd=False) as read:
             read.seek(0)
             return read.read()
 
     def end(self) -> Ended:
-        """Wait for its end, and that of all that write to its output."""
+        """Wait for its end, and for the end of all processes that write to its output."""
         assert self.process.stdout is not None
         # Not `communicate`: it overlooks what `readline` has read ahead.
         self._read += self.process.stdout.read()

@@ -50,7 +50,7 @@ WARNINGS = (
 
 
 def breakdown(ranks=4, starved=1):
-    """Rank `starved` waits for data, the others wait for it; the parts of each sum to the step."""
+    """Rank `starved` waits for data, the others wait for it; the categories of each rank sum to the step."""
     return tuple(_breakdown_of(rank, rank == starved) for rank in range(ranks))
 
 
@@ -326,7 +326,7 @@ def steps(n=400):
 
 
 def memory(ranks=4, curves=8, points=200):
-    """Each step climbs to its peak in the backward pass, on rank 1 higher than elsewhere."""
+    """Memory of each step peaks in the backward pass, on rank 1 higher than elsewhere."""
     peaks = [(31 << 30) + (rank == 1) * (2 << 30) for rank in range(ranks)]
     return MemoryUse(
         ranks=tuple(
@@ -416,7 +416,7 @@ _OPERATIONS = (
 
 
 def operations(ranks=4, has_gpu=True):
-    """Five operations, of which rank 1 has half as much communication."""
+    """Five operations; rank 1 has half as much communication."""
     return OpsAnswer(
         world_size=ranks,
         ranks=tuple(range(ranks)),
@@ -531,7 +531,7 @@ def report(ranks=4, **replaced):
 
 
 def history():
-    """A plan that is adopted, and brings less than it promised."""
+    """A plan that is adopted and saves less than it promised."""
     at, plan = 1_767_225_600_000_000_000, {"plan": "27ae41d0", "version": 2}
     return (
         JobEvent(what="started", step=0, time_ns=at, reason="8 ESTs on 2 processes"),
@@ -544,7 +544,7 @@ def history():
 
 
 def rounds():
-    """A plan that is kept, one that is taken back, and nothing more to advise."""
+    """An accepted plan, a reverted one, and a round without further advice."""
     kept = Round(
         round=0,
         kind="assignment",

@@ -1,4 +1,4 @@
-"""A whole Run written at once."""
+"""Write a complete Run at once."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Steps of FSDP2 between CPUs by hand: gradients that are reduced and scattered, while the backward pass waits."""
+"""Steps of FSDP2 between CPUs made by hand: reduce-scatters of gradients, for which the backward pass waits."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ CLOSING_MS = 5.0
 
 
 def scattered(launched, took, elements, dtype="float"):
-    """A reduce-scatter of 32-bit floats between two ranks, which gloo carries out by an all-reduce, and calls that."""
+    """A reduce-scatter of 32-bit floats between two ranks, which gloo implements by an all-reduce of that name."""
     call, shape = f"[[{elements // 2}], [{elements}], [], [], [], []]".encode(), f"[[{elements}]]".encode()
     return [
         row("cpu_op", "c10d::_reduce_scatter_base_", launched, 40, dims=call),
@@ -27,8 +27,8 @@ def scattered(launched, took, elements, dtype="float"):
 
 
 def shards_step(sizes, *, dtype="float", of_ddp=False, count=1):
-    """A step in which gradients of `sizes` MiB come every 10 ms, each reduced and scattered in 20 ms a MiB; `of_ddp`: the
-    last one is all-reduced instead. A loss, all-reduced within 1 ms, and 5 ms of an optimizer follow."""
+    """A step in which gradients of `sizes` MiB become ready every 10 ms, each reduce-scattered in 20 ms per MiB; with
+    `of_ddp` the last one is all-reduced instead. A loss, all-reduced within 1 ms, and 5 ms of an optimizer follow."""
     rows, now = [], 0.0
     for number, size in enumerate(sizes):
         rows.append(op(f"{EVALUATE}AddmmBackward0", now, BACKWARD_MS * MS - 100))

@@ -1,4 +1,4 @@
-"""Runs made by hand of nothing but steps, in memory and on disk."""
+"""Runs made by hand that contain only steps, in memory and on disk."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ EPOCH_NS = 1_700_000_000_000_000_000
 
 
 def step_table(step_ms, *, first=0, start_ns=EPOCH_NS, phase="plain", **columns) -> Table:
-    """Steps that follow one another without a gap. `phase` is one for all or one a step; `columns` are passed on."""
+    """Steps that follow one another without a gap. `phase` is one for all steps or one per step; `columns` are added."""
     durations = np.rint(np.asarray(step_ms, float) * NS_PER_MS).astype(np.int64)
     ends = start_ns + durations.cumsum()
     phases = [phase] * len(durations) if isinstance(phase, str) else phase

@@ -134,12 +134,12 @@ def clock_in_the_samples():
     return Script(data=Moved(lambda data, index: time.time_ns() // 1000 % 97 / 97))
 
 
-# What is kept from one sample to the next.
+# State that persists from one sample to the next.
 
 
 @equal
 def cached_samples():
-    """lru_cache around what reads a sample."""
+    """lru_cache on the function that reads a sample."""
     read = lru_cache(Points().__getitem__)
     return Script(data=Moved(lambda data, index: read(index)[0].mean()))
 
@@ -309,7 +309,7 @@ def samples_in_a_dict():
 
 @refused
 def endless_dataset():
-    """An IterableDataset, whose samples nobody can deal out."""
+    """An IterableDataset, whose samples cannot be distributed by index."""
 
     class Endless(IterableDataset):
         def __iter__(self):

@@ -260,7 +260,7 @@ def samples_in_place():
 @like("gradient_penalty")
 @equal
 def loss_over_the_weights():
-    """Weight decay as a part of the loss."""
+    """Weight decay as a term of the loss."""
     return Script(
         loss=lambda model, batch: mean_loss(model, batch) + 0.01 * sum(p.square().sum() for p in model.parameters())
     )

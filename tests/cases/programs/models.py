@@ -29,7 +29,7 @@ class Embedded(nn.Module):
         return self.head(self.embed(tokens).mean(1))
 
 
-# What is kept from one call to the next.
+# State that persists from one call to the next.
 
 
 @equal
@@ -75,7 +75,7 @@ def counter_of_the_class():
 
 
 class Recurrent(nn.Module):
-    """An LSTM whose last state is detached and, if asked, kept for the next batch."""
+    """An LSTM whose last state is detached and, optionally, passed to the next batch."""
 
     def __init__(self, *, keep):
         super().__init__()
@@ -129,7 +129,7 @@ def auxiliary_loss_in_an_attribute():
 
 @equal
 def mask_made_at_first_use():
-    """A constant that is made for the shape at hand and kept, as rotary embeddings are."""
+    """A constant that is computed for the current shape and cached, like rotary embeddings."""
 
     class Masked(nn.Module):
         mask = None
@@ -218,7 +218,7 @@ def buffer_made_in_forward():
 @like("buffer_made_in_forward")
 @either
 def buffer_put_in_place_of_the_old():
-    """A running mean whose buffer is assigned anew, not written into."""
+    """A running mean whose buffer is replaced, not updated in place."""
 
     class Centred(nn.Module):
         def __init__(self):
@@ -401,16 +401,16 @@ def branch_that_some_batches_take():
 
 
 class Checkpointed(nn.Module):
-    """Runs a part with dropout `times` times, without keeping its activations."""
+    """Runs a block with dropout `times` times, without storing its activations."""
 
     def __init__(self, *, reentrant, times=1):
         super().__init__()
-        self.part = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh())
+        self.block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh())
         self.reentrant, self.times = reentrant, times
 
     def forward(self, x):
         for _ in range(self.times):
-            x = checkpoint(self.part, x, use_reentrant=self.reentrant)
+            x = checkpoint(self.block, x, use_reentrant=self.reentrant)
         return x
 
 
@@ -423,7 +423,7 @@ def activation_checkpointing():
 
 @equal
 def activation_checkpointing_twice():
-    """The same for a part that is used twice."""
+    """The same for a block that is used twice."""
     return Script(net(Checkpointed(reentrant=False, times=2)))
 
 

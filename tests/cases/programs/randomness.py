@@ -111,7 +111,7 @@ def draws_between_steps():
 @like("seed_in_the_loss")
 @equal
 def ready_generator_for_a_constant():
-    """A generator made anew at each call, with a seed that says the same."""
+    """A new generator at each call, always with the same seed."""
     return Script(net(Noisy(lambda: torch.rand((), generator=torch.Generator().manual_seed(3)))))
 
 
@@ -147,7 +147,7 @@ def numpy_generator_of_a_module():
 
 @refused
 def generator_of_the_loss():
-    """Mixup's weight comes from a generator that only the loss function knows."""
+    """Mixup's weight is drawn from a generator that only the loss function holds."""
     generator = np.random.default_rng(0)
     return Script(loss=lambda model, batch: mean_loss(model, batch) * (0.5 + generator.random()))
 

@@ -1,4 +1,4 @@
-"""What one rank does and the others do not, and ranks that talk to each other behind the runtime's back."""
+"""Ranks that differ from the others, and ranks that communicate outside the runtime."""
 
 import torch
 import torch.distributed as dist
@@ -116,7 +116,7 @@ def fewer_samples_on_a_rank():
 
 @either
 def other_weights_on_a_rank():
-    """Each rank has begun with another seed."""
+    """Each rank has started with a different seed."""
     torch.manual_seed(rank())
     return Script(net())
 

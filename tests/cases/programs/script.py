@@ -51,7 +51,7 @@ def rank() -> int:
 
 @dataclass
 class Script:
-    """What a script passes to ElasticTrainer, and what it does besides."""
+    """Arguments of a script to ElasticTrainer, and its other actions."""
 
     model: nn.Module = field(default_factory=net)
     loss: Callable[[nn.Module, Any], Any] = mean_loss
@@ -85,7 +85,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Program:
-    """A script, made anew for each run, and what should become of it."""
+    """A script, created for each run, and its expected result."""
 
     make: Callable[[], Script]
     expected: Expected

@@ -114,7 +114,7 @@ def temperature_by_hand():
 
 @equal
 def evaluation_now_and_then():
-    """The script evaluates with what it trains, and goes on."""
+    """The script evaluates the model that it trains, and continues."""
 
     def between(trainer, step):
         _model(trainer).eval()
@@ -128,7 +128,7 @@ def evaluation_now_and_then():
 @like("evaluation_now_and_then")
 @equal
 def batch_norm_that_stops():
-    """BatchNorm goes to eval mode after step 2, on all ranks."""
+    """BatchNorm switches to eval mode after step 2, on all ranks."""
 
     def between(trainer, step):
         if step == 2:

@@ -8,7 +8,7 @@ from esprof.elastic.compress.ests import EstGuard, Guarded
 from esprof.run.logs import HISTORY
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import bits, small_trainer
-from tests.cases.plans import Place, plan_of
+from tests.cases.plans import QueuedPlans, plan_of
 
 STEPS = 8
 LOSSY = "topk:0.1"
@@ -28,47 +28,47 @@ def without_plan(*changes, steps=STEPS):
 
 @pytest.mark.parametrize("parts", [[[0, 1, 2, 3]], [[0, 1], [2, 3]], [[3], [0, 1, 2]], [[0, 1, 2, 3], []]])
 def test_a_codec_that_loses_too_much_is_given_up_at_the_next_step_wherever_ests_run(parts, tmp_path):
-    place = Place(guarded(LOSSY, max_vnmse=1e-3, world=len(parts)))
+    source = QueuedPlans(guarded(LOSSY, max_vnmse=1e-3, world=len(parts)))
 
     def body(transport):
         trainer = small_trainer(
-            transport=transport, plan=place, assignment=Assignment.of(parts), telemetry=tmp_path, verify_every=0
+            transport=transport, plan=source, assignment=Assignment.of(parts), telemetry=tmp_path, verify_every=0
         )
         return bits(trainer, STEPS)
 
     # The first step with the codec is looked at.
     assert on_threads(len(parts), body) == [without_plan((LOSSY, 2), ("none", 3))] * len(parts)
-    assert place.states == ["pending", "adopted", "reverted"]
-    assert place.statuses[-1]["step"] == 3
-    assert "given up its codec: the squared error of the mean gradient is" in place.statuses[-1]["reason"]
+    assert source.states == ["pending", "adopted", "reverted"]
+    assert source.statuses[-1]["step"] == 3
+    assert "given up its codec: the squared error of the mean gradient is" in source.statuses[-1]["reason"]
     assert [event.what for event in HISTORY.read(tmp_path)][-1] == "reverted"
 
 
 def test_a_codec_within_its_guard_stays_and_a_look_changes_no_bit():
-    place = Place(guarded(LOSSY, every=2))
+    source = QueuedPlans(guarded(LOSSY, every=2))
 
     def body(transport):
-        return bits(small_trainer(transport=transport, plan=place), STEPS)
+        return bits(small_trainer(transport=transport, plan=source), STEPS)
 
     assert on_threads(2, body) == [without_plan((LOSSY, 2))] * 2
-    assert place.states == ["pending", "adopted"]
+    assert source.states == ["pending", "adopted"]
 
 
 def test_it_falls_back_to_what_the_plan_says():
-    place = Place(guarded(LOSSY, max_vnmse=1e-3, fallback="bf16"))
+    source = QueuedPlans(guarded(LOSSY, max_vnmse=1e-3, fallback="bf16"))
 
     def body(transport):
-        return bits(small_trainer(transport=transport, plan=place), STEPS)
+        return bits(small_trainer(transport=transport, plan=source), STEPS)
 
     assert on_threads(2, body) == [without_plan((LOSSY, 2), ("bf16", 3))] * 2
 
 
 def test_a_loss_that_is_no_number_is_noticed_at_the_next_look():
     # Losses of a step count from the next look on: that of step 4 sees those up to step 3.
-    place = Place(guarded("bf16", every=2))
+    source = QueuedPlans(guarded("bf16", every=2))
 
     def body(transport):
-        trainer = small_trainer(transport=transport, plan=place)
+        trainer = small_trainer(transport=transport, plan=source)
         for step in range(6):
             trainer.step()
             if step == 2:
@@ -76,14 +76,14 @@ def test_a_loss_that_is_no_number_is_noticed_at_the_next_look():
         return trainer.state.codec_spec(6)
 
     assert on_threads(2, body) == ["none", "none"]
-    assert "the loss rose" in place.statuses[-1]["reason"]
+    assert "the loss rose" in source.statuses[-1]["reason"]
 
 
 def test_a_plan_whose_guard_would_fall_back_to_what_is_no_codec_is_refused():
-    place = Place(guarded("bf16", fallback="zip", apply_at=None, world=1))
-    bits(small_trainer(plan=place), 3)
-    assert place.states == ["refused"]
-    assert "no codec 'zip'" in place.statuses[-1]["reason"]
+    source = QueuedPlans(guarded("bf16", fallback="zip", apply_at=None, world=1))
+    bits(small_trainer(plan=source), 3)
+    assert source.states == ["refused"]
+    assert "no codec 'zip'" in source.statuses[-1]["reason"]
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 100])
@@ -99,14 +99,14 @@ def test_each_of_several_optimizers_is_inspected(every):
 def test_a_codec_that_is_given_up_after_the_job_began_anew_is_in_its_history(tmp_path):
     """Although the plan's file is gone by then."""
 
-    def trained(until, place):
-        trainer = small_trainer(plan=place, folder=tmp_path / "saved", telemetry=tmp_path, verify_every=0)
+    def trained(until, source):
+        trainer = small_trainer(plan=source, folder=tmp_path / "saved", telemetry=tmp_path, verify_every=0)
         bits(trainer, until - trainer.next_step)
         trainer.save()
 
     plan = guarded(LOSSY, apply_at=1, world=1, every=2, windows=2, most_unsent=0.1)
-    trained(4, Place(plan))
-    trained(10, Place())
+    trained(4, QueuedPlans(plan))
+    trained(10, QueuedPlans())
     event = HISTORY.read(tmp_path)[-1] if HISTORY.read(tmp_path)[-1].what == "reverted" else HISTORY.read(tmp_path)[-2]
     assert "the residual grows" in event.reason
     assert event.plan is not None
@@ -117,14 +117,14 @@ def test_the_guard_goes_into_checkpoints(tmp_path):
 
     def trained(until, folder):
         # Three inspections in which the residual grows, and then it is too much: no job of fewer steps sees that.
-        place = Place(guarded(LOSSY, apply_at=1, world=1, every=2, windows=2, most_unsent=0.1))
-        trainer = small_trainer(plan=place, folder=folder, verify_every=0)
+        source = QueuedPlans(guarded(LOSSY, apply_at=1, world=1, every=2, windows=2, most_unsent=0.1))
+        trainer = small_trainer(plan=source, folder=folder, verify_every=0)
         found = bits(trainer, until - trainer.next_step)
         trainer.save()
-        return found, place
+        return found, source
 
-    whole, place = trained(10, tmp_path / "whole")
-    assert "the residual grows" in place.statuses[-1]["reason"]
+    whole, source = trained(10, tmp_path / "whole")
+    assert "the residual grows" in source.statuses[-1]["reason"]
     first, _ = trained(4, tmp_path / "parts")
     second, _ = trained(10, tmp_path / "parts")
     assert first + second == whole
@@ -137,8 +137,8 @@ def test_a_codec_of_the_scripts_own_has_no_guard():
 
 
 def test_a_codec_that_the_script_sets_later_takes_the_guard_s_place():
-    place = Place(guarded(LOSSY, every=2, max_vnmse=1e-3, apply_at=2, world=1))
-    trainer = small_trainer(plan=place)
+    source = QueuedPlans(guarded(LOSSY, every=2, max_vnmse=1e-3, apply_at=2, world=1))
+    trainer = small_trainer(plan=source)
     trainer.set_codec("bf16", from_step=3)
     bits(trainer, 2)
     assert trainer.state.guard is None

@@ -13,7 +13,7 @@ from esprof.elastic.plans.trial import TrialSchedule, TrialSteps
 from esprof.run.logs import HISTORY, Tail
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import bits, small_trainer
-from tests.cases.plans import Place, plan_of
+from tests.cases.plans import QueuedPlans, plan_of
 
 EVEN, BETTER, WORSE = ((0, 1), (2, 3)), ((0, 1, 2), (3,)), ((), (0, 1, 2, 3))
 TRIAL = Fallback(margin=0.2, window=4, blocks=2)
@@ -90,7 +90,7 @@ def test_each_block_s_first_step_is_left_out():
 
 def tried(plan, steps, run, monkeypatch):
     """(what a job tells of the plan, the assignment of each step). A step takes as long as rank 1 has ESTs, by the clock."""
-    place, found, judge = Place(*[None] * 8, plan), [], Adoption.step_ended
+    source, found, judge = QueuedPlans(*[None] * 8, plan), [], Adoption.step_ended
 
     def step_ended(adoption, step, took_us):
         judge(adoption, step, 10.0 * Tail(run).read()[-1].ests[1])
@@ -99,7 +99,7 @@ def tried(plan, steps, run, monkeypatch):
 
     def body(transport):
         trainer = small_trainer(
-            transport=transport, plan=place, assignment=Assignment.of(EVEN), telemetry=run, verify_every=0
+            transport=transport, plan=source, assignment=Assignment.of(EVEN), telemetry=run, verify_every=0
         )
         for _ in range(steps):
             trainer.step()
@@ -107,39 +107,39 @@ def tried(plan, steps, run, monkeypatch):
                 found.append(trainer.assignment.ests)
 
     on_threads(2, body)
-    return place, found
+    return source, found
 
 
 def test_a_job_tries_a_plan_in_alternating_blocks_and_accepts_it(tmp_path, monkeypatch):
-    place, found = tried(plan_of(BETTER, fallback=TRIAL), 28, tmp_path, monkeypatch)
-    assert place.states == ["trying", "kept"]
+    source, found = tried(plan_of(BETTER, fallback=TRIAL), 28, tmp_path, monkeypatch)
+    assert source.states == ["trying", "kept"]
     blocks = [*[BETTER] * 4, *[EVEN] * 4] * 2
-    started = place.statuses[0]["step"]
+    started = source.statuses[0]["step"]
     assert found[started:] == [*blocks, EVEN, *[BETTER] * (28 - started - len(blocks) - 1)]
-    assert place.statuses[1]["gain_low_us"] > 0
+    assert source.statuses[1]["gain_low_us"] > 0
     assert [event.what for event in HISTORY.read(tmp_path)][-2:] == ["trying", "kept"]
 
 
 def test_a_job_leaves_a_bad_plan_after_one_block_and_hears_of_the_next(tmp_path, monkeypatch):
-    place, found = tried(plan_of(WORSE, fallback=TRIAL), 20, tmp_path, monkeypatch)
-    assert place.states == ["trying", "reverted"]
+    source, found = tried(plan_of(WORSE, fallback=TRIAL), 20, tmp_path, monkeypatch)
+    assert source.states == ["trying", "reverted"]
     assert found.count(WORSE) == 4
     assert found[-1] == EVEN
 
 
 def test_a_plan_that_comes_during_a_trial_waits():
-    place, found = Place(plan_of(BETTER, fallback=TRIAL), *[None] * 2, plan_of(WORSE, version=2)), []
+    source, found = QueuedPlans(plan_of(BETTER, fallback=TRIAL), *[None] * 2, plan_of(WORSE, version=2)), []
 
     def body(transport):
-        trainer = small_trainer(transport=transport, plan=place)
+        trainer = small_trainer(transport=transport, plan=source)
         for _ in range(22):
             trainer.step()
             if transport.rank == 0:
                 found.append(trainer.assignment.ests)
 
     on_threads(2, body)
-    assert [(status["version"], status["state"]) for status in place.statuses][-1] == (2, "adopted")
-    assert place.statuses[-1]["step"] >= 16
+    assert [(status["version"], status["state"]) for status in source.statuses][-1] == (2, "adopted")
+    assert source.statuses[-1]["step"] >= 16
     assert found[-1] == WORSE
 
 
@@ -147,7 +147,9 @@ def test_a_trial_changes_no_bit():
     static = bits(small_trainer(), 12)
 
     def body(transport):
-        return bits(small_trainer(transport=transport, plan=Place(None, None, plan_of(BETTER, fallback=TRIAL))), 12)
+        return bits(
+            small_trainer(transport=transport, plan=QueuedPlans(None, None, plan_of(BETTER, fallback=TRIAL))), 12
+        )
 
     assert on_threads(2, body) == [static, static]
 

@@ -31,7 +31,7 @@ def uneven_run(last: float):
 
 
 def test_perfect_overlap_waits_for_late_ranks_but_not_for_communication():
-    # Rank 1 comes at 40 ms, the transfer takes 4 ms, and 6 ms of work follow.
+    # Rank 1 arrives at 40 ms, communication takes 4 ms, and 6 ms of work follow.
     run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
     (answer,) = what_if(run, build(run), ["overlap=perfect"])
     assert answer.predicted_us == pytest.approx(46 * MS)
@@ -57,17 +57,17 @@ def ahead_of_its_gpu(communication: float) -> list:
     of `communication` ms, one after the other on two streams."""
     rows = []
     for number in range(5):
-        at, kernels, transfers = number * 2 * MS, 20 + number * 9 * MS, 30 + number * 2 * communication * MS
+        at, kernels, communications = number * 2 * MS, 20 + number * 9 * MS, 30 + number * 2 * communication * MS
         rows += [step(number, at, at + 2 * MS), op("aten::mm", at, 2 * MS)]
         rows += launched("gemm", at + 10, kernels, 9 * MS, 3 * number + 1)
         for stream in (0, 1):
-            begin, correlation = transfers + stream * communication * MS, 3 * number + 2 + stream
+            begin, correlation = communications + stream * communication * MS, 3 * number + 2 + stream
             rows += nccl(at + 40 + 10 * stream, begin, begin + communication * MS, correlation)
             rows[-1].args.stream = rows[-1].tid = 20 + stream
     return rows
 
 
-@pytest.mark.parametrize("transfer", [2, 6])
+@pytest.mark.parametrize("communication", [2, 6])
 def test_perfect_overlap_is_neither_faster_than_the_gpu_nor_slower_than_none(communication):
     run = run_of({rank: ahead_of_its_gpu(communication) for rank in (0, 1)})
     (found,) = Replayed.of(run, max_error_pct=1000).pricer.answers(["overlap=perfect"])
@@ -189,7 +189,7 @@ def test_a_mended_rank_can_be_made_faster_still():
     run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
     spec = "rank0.cpu=4x,rank1.cpu=2x,straggler=fix"
     (answer,) = what_if(run, build(run), [spec])
-    # Rank 1 comes after half of 30 ms; 4 ms of transfer, then half of the gap of 1 ms and of 5 ms.
+    # Rank 1 arrives after half of 30 ms; 4 ms of communication, then half of the gap of 1 ms and of 5 ms.
     assert answer.predicted_us == pytest.approx(22 * MS, abs=20)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from esprof.run.flight.log import Worker
 from esprof.run.flight.stall import find_stall
-from tests.cases.flight import SIGTERM_TEXT, S, call, looks, snapshot
+from tests.cases.flight import SIGTERM_TEXT, S, by_rank, call, snapshot
 
 STILL = {"lingers": True, "stands_still": True, "same_place_ns": 61 * S, "world_size": 2}
 BUSY = STILL | {"stands_still": False, "reason": "starting"}
@@ -24,43 +24,43 @@ def joining(rank, **fields):
     ("snapshots", "kind", "at_fault", "said"),
     [
         (
-            looks(joining(0), at_start(1, joined=False, **STILL)),
+            by_rank(joining(0), at_start(1, joined=False, **STILL)),
             "unjoined",
             (1,),
             "rank 1 did not enter init_process_group, which rank 0 waits in",
         ),
         (
-            looks(joining(0, world_size=4), joining(2, world_size=4)),
+            by_rank(joining(0, world_size=4), joining(2, world_size=4)),
             "unjoined",
             (1, 3),
             "ranks 0, 2 wait in init_process_group, and nothing is seen of ranks 1, 3",
         ),
         (
-            looks(joining(0), joining(1)),
+            by_rank(joining(0), joining(1)),
             "joining",
             (0, 1),
             "init_process_group does not end, though all of ranks 0–1 entered it",
         ),
         (
-            looks(at_start(0, [call(1, over=False)], **STILL), at_start(1, **STILL)),
+            by_rank(at_start(0, [call(1, over=False)], **STILL), at_start(1, **STILL)),
             "collective",
             (1,),
             "rank 1 did not enter all_reduce 1, which rank 0 waits in",
         ),
         (
-            looks(at_start(0, **STILL, workers=(Worker(worker=1, pid=7),))),
+            by_rank(at_start(0, **STILL, workers=(Worker(worker=1, pid=7),))),
             "loader",
             (0,),
             "rank 0 waits for a worker of its data loader",
         ),
-        (looks(at_start(0, **STILL)), "alone", (0,), "rank 0 waits for something that is no collective"),
+        (by_rank(at_start(0, **STILL)), "alone", (0,), "rank 0 waits for something that is no collective"),
         (
-            looks(at_start(0, [call(1, over=False)], **STILL), at_start(1, **BUSY)),
+            by_rank(at_start(0, [call(1, over=False)], **STILL), at_start(1, **BUSY)),
             "slow",
             (1,),
             "rank 1 computes at one place",
         ),
-        (looks(at_start(0, **STILL), at_start(1, **BUSY)), "slow", (1,), "rank 1 computes at one place"),
+        (by_rank(at_start(0, **STILL), at_start(1, **BUSY)), "slow", (1,), "rank 1 computes at one place"),
     ],
     ids=["not joined", "not seen", "all join", "collective", "loader", "alone", "waits for a slow one", "may be slow"],
 )
@@ -72,8 +72,8 @@ def test_each_way_to_stand_still_is_told_from_the_others(snapshots, kind, at_fau
 
 def test_who_waits_for_a_rank_that_gets_on_is_no_matter():
     getting_on = {"reason": "asked", "world_size": 2}
-    assert find_stall(looks(joining(0), at_start(1, joined=False, **getting_on))) is None
-    assert find_stall(looks(at_start(1, **getting_on))) is None
+    assert find_stall(by_rank(joining(0), at_start(1, joined=False, **getting_on))) is None
+    assert find_stall(by_rank(at_start(1, **getting_on))) is None
     assert find_stall({}) is None
 
 

@@ -8,7 +8,7 @@ from tests.cases.graph import run_of
 
 
 def slow(slower, *, sizes=(2,) * 12, compute_ms=1.0):
-    rows = nccl_buckets.ddp_step(sizes, [1] * len(sizes), compute_ms=compute_ms, transfer_ms=5.0, slower=slower)
+    rows = nccl_buckets.ddp_step(sizes, [1] * len(sizes), compute_ms=compute_ms, communication_ms=5.0, slower=slower)
     run = run_of({0: rows, 1: rows})
     return [found for found in diagnose(run).findings if found.id == "ESP304"]
 

@@ -77,7 +77,9 @@ def test_small_collectives_of_one_size_are_mentioned_by_the_general_finding():
 
 def test_small_buckets_between_gpus_are_priced_as_larger_ones():
     sizes = [0.25, 0.5] * 10
-    run = run_of({rank: nccl_buckets.ddp_step(sizes, [1] * 20, compute_ms=0.01, transfer_ms=0.01) for rank in (0, 1)})
+    run = run_of(
+        {rank: nccl_buckets.ddp_step(sizes, [1] * 20, compute_ms=0.01, communication_ms=0.01) for rank in (0, 1)}
+    )
     small = of_communication(run)["ESP302"]
     assert "bucket_mb=" in small.command
     # Twenty collectives of a little more than 0.1 ms, or a single one, after a backward pass of 1 ms.

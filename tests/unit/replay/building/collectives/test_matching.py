@@ -34,7 +34,7 @@ def ranks_of(*rows: Sequence[Row], until: float = 1000) -> dict[int, list[Row]]:
     return {rank: [step(1, 0, until), op("aten::mm", 0, until), *mine] for rank, mine in enumerate(rows)}
 
 
-def transfers(dfg: Dfg, rank: int) -> list[tuple[int, int]]:
+def communications(dfg: Dfg, rank: int) -> list[tuple[int, int]]:
     """Start and duration of the communication of matched collectives on a rank, µs."""
     nodes = np.flatnonzero((dfg.collective >= 0) & (dfg.rank == rank) & dfg.of(Cls.COMMUNICATION))
     return [(int(dfg.recorded_ns[node]) // US, int(dfg.dur_ns[node]) // US) for node in nodes]
@@ -42,8 +42,8 @@ def transfers(dfg: Dfg, rank: int) -> list[tuple[int, int]]:
 
 def waited_for(dfg: Dfg, rank: int) -> set[int]:
     """Ranks whose arrival the join before this rank's communication waits for."""
-    (transfer,) = np.flatnonzero((dfg.collective >= 0) & (dfg.rank == rank) & dfg.of(Cls.COMMUNICATION))
-    edges = range(dfg.pred_ptr[transfer], dfg.pred_ptr[transfer + 1])
+    (communication,) = np.flatnonzero((dfg.collective >= 0) & (dfg.rank == rank) & dfg.of(Cls.COMMUNICATION))
+    edges = range(dfg.pred_ptr[communication], dfg.pred_ptr[communication + 1])
     joins = [int(dfg.pred_idx[e]) for e in edges if dfg.pred_kind[e] == Edge.RENDEZVOUS]
     return {int(dfg.rank[dfg.pred_idx[e]]) for join in joins for e in range(dfg.pred_ptr[join], dfg.pred_ptr[join + 1])}
 
@@ -58,7 +58,7 @@ def unmatched(built: Built) -> int:
 def test_a_receiver_waits_for_its_sender():
     rows = ranks_of(comm("send", 500, 560, 1, 100, target_rank=1), comm("recv", 100, 570, 1, 100, source_rank=0))
     built = build_counted(run_of(rows))
-    assert transfers(built.dfg, 1) == [(500, 70)]
+    assert communications(built.dfg, 1) == [(500, 70)]
     assert waited_for(built.dfg, 1) >= {0}
     assert (built.counts.p2p, built.counts.p2p_matched) == (2, 2)
     run = run_of(rows)
@@ -71,16 +71,16 @@ def test_a_sender_that_left_early_did_not_wait():
     rows = ranks_of(comm("send", 100, 150, 1, target_rank=1), comm("recv", 450, 480, 1, source_rank=0))
     dfg = build(run_of(rows))
     assert waited_for(dfg, 0) == set()
-    assert transfers(dfg, 0) == [(100, 50)]
+    assert communications(dfg, 0) == [(100, 50)]
     assert waited_for(dfg, 1) == {0}
-    assert transfers(dfg, 1) == [(450, 30)]
+    assert communications(dfg, 1) == [(450, 30)]
 
 
 def test_a_sender_that_was_still_there_waited_for_its_receiver():
     rows = ranks_of(comm("send", 100, 500, 1, target_rank=1), comm("recv", 450, 505, 1, source_rank=0))
     dfg = build(run_of(rows))
     assert waited_for(dfg, 0) == waited_for(dfg, 1) == {0, 1}
-    assert transfers(dfg, 0) == [(450, 50)]
+    assert communications(dfg, 0) == [(450, 50)]
 
 
 def test_sends_and_receives_pair_by_rank_not_by_sequence_number():
@@ -92,8 +92,8 @@ def test_sends_and_receives_pair_by_rank_not_by_sequence_number():
         comm("recv", 50, 120, 1, 10, source_rank=0, sequence_in_group=1, group_ranks="[0, 1, 2]"),
     )  # fmt: skip
     dfg = build(run_of(rows))
-    assert transfers(dfg, 1) == [(200, 20)]
-    assert transfers(dfg, 2) == [(100, 20)]
+    assert communications(dfg, 1) == [(200, 20)]
+    assert communications(dfg, 2) == [(100, 20)]
 
 
 def test_a_send_without_its_peer_stays_unexplained_and_is_counted():
@@ -128,7 +128,7 @@ def test_an_all_to_all_of_send_recv_kernels_is_a_collective():
             if row.name.startswith("nccl"):
                 row.name = "ncclDevKernel_SendRecv"
     dfg = build(run_of(rows))
-    assert transfers(dfg, 0) == transfers(dfg, 1) == [(400, 100)]
+    assert communications(dfg, 0) == communications(dfg, 1) == [(400, 100)]
 
 
 # Collectives with a root
@@ -153,21 +153,21 @@ def test_of_a_broadcast_all_wait_for_the_root_alone():
     assert waited_for(dfg, 1) == {0}
     assert waited_for(dfg, 2) == {0}
     assert waited_for(dfg, 0) == set()
-    assert transfers(dfg, 1) == [(300, 50)]
-    assert transfers(dfg, 2) == [(600, 20)]
+    assert communications(dfg, 1) == [(300, 50)]
+    assert communications(dfg, 2) == [(600, 20)]
 
 
 def test_a_root_that_was_still_there_waited_for_all():
     dfg = build(rooted("broadcast", (300, 640), (100, 650), (600, 640)))
     assert all(waited_for(dfg, rank) == {0, 1, 2} for rank in range(3))
-    assert transfers(dfg, 0) == [(600, 40)]
+    assert communications(dfg, 0) == [(600, 40)]
 
 
 def test_of_a_reduction_the_root_waits_for_all_and_who_left_early_for_none():
     dfg = build(rooted("reduce", (100, 650), (200, 230), (600, 640)))
     assert waited_for(dfg, 0) == {1, 2, 0}
     assert waited_for(dfg, 1) == set()
-    assert transfers(dfg, 0) == [(600, 50)]
+    assert communications(dfg, 0) == [(600, 50)]
 
 
 def test_without_a_known_root_all_wait_for_all():
@@ -192,7 +192,7 @@ def test_a_lost_call_does_not_shift_the_matches_of_others():
     built = build_counted(run_of(ranks_of(whole, lost)))
     assert built.counts.collectives_matched == 6
     assert built.unmatched == {0: 1, 1: 0}
-    assert transfers(built.dfg, 0) == [(100, 60), (200, 60), (400, 60)]
+    assert communications(built.dfg, 0) == [(100, 60), (200, 60), (400, 60)]
 
 
 def test_calls_that_threads_started_in_another_order_are_matched_by_size():
@@ -219,8 +219,8 @@ def test_groups_are_matched_each_for_itself():
             subgroups=[(0, 1), (2, 3)],
         )
     )
-    assert [start for start, _ in transfers(dfg, 0)] == [110, 330]
-    assert [start for start, _ in transfers(dfg, 2)] == [130, 330]
+    assert [start for start, _ in communications(dfg, 0)] == [110, 330]
+    assert [start for start, _ in communications(dfg, 2)] == [130, 330]
 
 
 def test_collectives_belong_to_the_step_that_launched_them():
@@ -230,7 +230,7 @@ def test_collectives_belong_to_the_step_that_launched_them():
         rows[rank] = [step(1, 0, 100), op("aten::mm", 0, 100), step(2, 100, 400), op("aten::mm", 100, 300)]
         rows[rank] += nccl(50, 70 + behind, 240, 1) + nccl(150, 250, 300, 2)
     dfg = build(run_of(rows))
-    assert transfers(dfg, 0) == transfers(dfg, 1) == [(220, 20), (250, 50)]
+    assert communications(dfg, 0) == communications(dfg, 1) == [(220, 20), (250, 50)]
 
 
 @pytest.mark.parametrize("step_count", [1, 3])
@@ -257,7 +257,7 @@ def test_members_are_matched_without_a_missing_one_and_a_note_reports_it():
     three = {"group_ranks": "[0, 1, 2]"}
     run = lacking(comm("allreduce", 100, 300, 1, **three), comm("allreduce", 200, 300, 1, **three))
     replayed = Replayed.of(run)
-    assert transfers(replayed.built.dfg, 0) == transfers(replayed.built.dfg, 1) == [(200, 100)]
+    assert communications(replayed.built.dfg, 0) == communications(replayed.built.dfg, 1) == [(200, 100)]
     assert replayed.built.unmatched == {0: 0, 1: 0}
     answered = answer(replayed, ["network=2x"])
     assert (answered.coverage.collectives_matched, answered.coverage.collectives_partial) == (2, 2)
@@ -281,14 +281,14 @@ def test_a_collective_much_longer_than_similar_ones_waited_for_the_missing_membe
         for row in comm("allreduce", start, end, turn, 10, group_ranks="[0, 1, 2]")
     ]
     dfg = build(lacking(mine, mine))
-    assert transfers(dfg, 0) == [(100, 60), (200, 50), (440, 60), (600, 60)]
+    assert communications(dfg, 0) == [(100, 60), (200, 50), (440, 60), (600, 60)]
     is_join = dfg.rank < 0
     assert dfg.residual_ns[is_join].tolist() == [0, 0, 140 * US, 0]
 
 
 def test_in_a_complete_run_a_long_collective_is_communication():
     mine = [row for turn, end in enumerate((160, 250, 500), 1) for row in comm("allreduce", 100 * turn, end, turn, 10)]
-    assert transfers(build(run_of(ranks_of(mine, mine))), 0) == [(100, 60), (200, 50), (300, 200)]
+    assert communications(build(run_of(ranks_of(mine, mine))), 0) == [(100, 60), (200, 50), (300, 200)]
 
 
 def test_a_single_recorded_member_is_unmatched():
@@ -304,7 +304,7 @@ def test_receivers_without_a_recorded_root_are_unmatched():
 def test_a_receiver_waits_for_its_root_whether_or_not_the_others_are_here():
     dfg = build(rooted("broadcast", (100, 130), (300, 350), world=3))
     assert waited_for(dfg, 1) == {0}
-    assert transfers(dfg, 1) == [(300, 50)]
+    assert communications(dfg, 1) == [(300, 50)]
 
 
 def test_collectives_entered_in_opposite_order_are_separated_and_counted():

@@ -319,9 +319,9 @@ def test_main_and_autograd_threads_hand_over_to_each_other():
 def test_a_nccl_kernel_waits_until_the_last_rank_arrives_and_then_communicates():
     dfg = build(run_of(nccl_ranks()))
     for rank in (0, 1):
-        transfer = node(dfg, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", rank)
-        assert dfg.dur_ns[transfer] == 50 * US
-        assert dfg.recorded_ns[transfer] == 410 * US
+        communication = node(dfg, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", rank)
+        assert dfg.dur_ns[communication] == 50 * US
+        assert dfg.recorded_ns[communication] == 410 * US
     run = run_of(nccl_ranks())
     fixed, network = what_if(run, build(run), ["straggler=fix", "network=2x"])
     assert fixed.predicted_us == pytest.approx(660 - 300)

@@ -26,10 +26,10 @@ def node(dfg, rank: int, name: str) -> int:
 def test_waiting_for_a_peer_is_not_work_and_communication_starts_with_the_last_arrival():
     dfg = build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
     for rank in (0, 1):
-        transfer = node(dfg, rank, "gloo:all_reduce")
-        assert dfg.recorded_ns[transfer] == 40 * MS
-        assert dfg.dur_ns[transfer] == 4 * MS
-        assert dfg.cls[transfer] == Cls.COMMUNICATION
+        communication = node(dfg, rank, "gloo:all_reduce")
+        assert dfg.recorded_ns[communication] == 40 * MS
+        assert dfg.dur_ns[communication] == 4 * MS
+        assert dfg.cls[communication] == Cls.COMMUNICATION
     timeline = replay(dfg)
     assert timeline.step_ns().tolist() == [50 * MS]
 
@@ -60,7 +60,7 @@ def test_the_wait_for_collectives_keeps_no_time_of_its_own():
 
 def test_the_waiter_may_run_before_the_collective_records_its_end():
     rows = ddp_rank()
-    rows[-1] = op("Optimizer.step", 43_800, 6_200)  # 0.2 ms before the transfer's recorded end
+    rows[-1] = op("Optimizer.step", 43_800, 6_200)  # 0.2 ms before the collective's recorded end
     dfg = build(run_of({0: rows, 1: ddp_rank(slow=10)}))
     assert dfg.recorded_ns[node(dfg, 0, "wait for collectives")] == 43_800_000
     assert not [n for n in range(dfg.nodes) if dfg.rank[n] == 0 and dfg.cls[n] == Cls.HOST_GAP]
@@ -109,8 +109,8 @@ def test_ranks_of_one_host_need_no_doubt_about_their_clocks():
     near[-2].dur, far[-2].dur = 10_400, 800
     dfg = build(run_of({0: near, 1: far}, hosts={0: "a", 1: "a"}))
     for rank, length in ((0, 400_000), (1, 800_000)):
-        transfer = node(dfg, rank, "gloo:all_reduce")
-        assert (dfg.recorded_ns[transfer], dfg.dur_ns[transfer]) == (40 * MS, length)
+        communication = node(dfg, rank, "gloo:all_reduce")
+        assert (dfg.recorded_ns[communication], dfg.dur_ns[communication]) == (40 * MS, length)
 
 
 def test_waiting_in_the_queue_of_busy_threads_is_no_latency():

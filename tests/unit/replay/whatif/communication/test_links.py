@@ -11,11 +11,11 @@ US = 1_000
 LATENCY_US = DEFAULT_LATENCY / US
 
 
-def reducing(transfers: list[tuple[int, float]]) -> list[Row]:
+def reducing(collectives: list[tuple[int, float]]) -> list[Row]:
     """All-reduces of so many elements and µs, one after the other; the thread waits for each and continues for 50 µs."""
     rows: list[Row] = []
     now = 0.0
-    for number, (elements, took) in enumerate(transfers):
+    for number, (elements, took) in enumerate(collectives):
         args = {"collective": "allreduce", "in_elements": elements, "dtype": "Float"}
         rows += [op("aten::mm", now, 50), *nccl(now + 50, now + 60, now + 60 + took, 2 * number + 1, **args)]
         rows.append(call("cudaStreamSynchronize", now + 58, took + 7, 2 * number + 2))
@@ -23,9 +23,9 @@ def reducing(transfers: list[tuple[int, float]]) -> list[Row]:
     return [step(1, 0, now + 50), *rows, op("aten::mm", now, 50)]
 
 
-def saved(transfers: list[tuple[int, float]], spec: str = "network=2x") -> float:
+def saved(collectives: list[tuple[int, float]], spec: str = "network=2x") -> float:
     """By how much a step of two ranks gets shorter, µs."""
-    run = run_of({rank: reducing(transfers) for rank in (0, 1)})
+    run = run_of({rank: reducing(collectives) for rank in (0, 1)})
     (answer,) = what_if(run, build(run), [spec])
     assert answer.saving_us is not None, answer.reason
     return answer.saving_us

@@ -67,7 +67,7 @@ def test_buckets_have_the_measured_cost_of_their_size():
     (unknown,) = what_if(run, build(run), ["bucket_mb=1"])
     assert not unknown.answered
     run = probed(run, link(3e6, PER_BYTE))
-    # The first gradient is there at 10 ms, then nine transfers of 23 ms follow one another, a copy and the rest.
+    # The first gradient is ready at 10 ms, then nine all-reduces of 23 ms follow one another, a copy and the rest.
     assert step_ms(run, "bucket_mb=1") == pytest.approx(10 + 9 * 23 + 1 + 5, abs=0.5)
 
 

@@ -35,8 +35,8 @@ def test_work_gets_faster_without_concurrent_communication():
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     sweeps = link(0, PER_BYTE), *slowing(PER_BYTE, PER_BYTE / 4)
     alone, freed = step_ms(run, "bucket_mb=4"), step_ms(probed(run, *sweeps), "bucket_mb=4")
-    # 30 ms of work and three copies of 1 ms lay beside transfers, which took a quarter of that. Then one bucket follows,
-    # with nothing beside it.
+    # 30 ms of work and three copies of 1 ms overlapped communication, which took a quarter of that. One bucket follows,
+    # without concurrent work.
     assert alone - freed == pytest.approx(33 / 4, abs=0.1)
 
 

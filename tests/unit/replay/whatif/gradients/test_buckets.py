@@ -40,7 +40,7 @@ def test_the_cost_of_a_collective_is_estimated_from_recorded_ones():
     assert stretches(build(run_with((1, 1, 2), (1, 1, 1)))).communication_ns(3 * MIB) == pytest.approx(60e6, rel=1e-3)
 
 
-def two_transfers():
+def two_all_reduces():
     """10 ms of work, an all-reduce of 1 MiB in 20 ms, one in 25 ms from 50 ms on, and 20 ms of work after each of them."""
     rows = [step(1, 0, 95 * MS), op("train", 0, 10 * MS)]
     for begin, took in ((10, 20), (50, 25)):
@@ -56,7 +56,7 @@ def durations_ms(run, *terms):
 
 
 def test_a_collective_slower_per_byte_than_the_fastest_is_slowed_by_cpus():
-    run = two_transfers()
+    run = two_all_reduces()
     dfg = build(run)
     all_reduces = dfg.of(Cls.COMMUNICATION) & (dfg.rank == 0)
     # The fastest twentieth lies between the two: a little more than the faster one.
@@ -70,12 +70,12 @@ def test_a_collective_slower_per_byte_than_the_fastest_is_slowed_by_cpus():
 @pytest.mark.parametrize("network", ["0.25x", "4x"])
 def test_link_and_cpus_speed_up_their_own_shares_in_any_order(order, network):
     factor = float(network[:-1])
-    took = durations_ms(two_transfers(), *(f"network={network}", "cpu=0.5x")[::order])
+    took = durations_ms(two_all_reduces(), *(f"network={network}", "cpu=0.5x")[::order])
     assert took == pytest.approx([20 / factor, 20.25 / factor + 2 * 4.75], rel=1e-3)
 
 
 def test_the_slowest_cpu_sets_the_pace_of_a_collective():
-    run = two_transfers()
+    run = two_all_reduces()
     assert durations_ms(run, "rank1.cpu=2x") == pytest.approx([20, 25], rel=1e-3)
     assert durations_ms(run, "rank1.cpu=0.5x") == pytest.approx([20, 20.25 + 2 * 4.75], rel=1e-3)
     assert durations_ms(run, "rank0.cpu=0.5x", "rank1.cpu=0.5x") == durations_ms(run, "cpu=0.5x")
@@ -95,7 +95,7 @@ def test_link_speed_is_estimated_from_recorded_collectives_not_from_edited_ones(
 def test_one_large_bucket_waits_for_the_last_gradient():
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     dfg = build(run)
-    # The last of four transfers, begun at 10 ms, ends at 90; it is copied in 1 ms (the others before), then 5 ms follow.
+    # Four all-reduces from 10 ms on end at 90 ms; the last bucket is copied in 1 ms, then 5 ms follow.
     assert step_ms(dfg) == pytest.approx(96, abs=0.2)
     # One bucket: sent at 40 ms, there at 120, copied in 4 ms.
     assert step_ms(rebucket(run, dfg, 25).dfg) == pytest.approx(129, abs=0.2)

@@ -62,7 +62,7 @@ def test_buckets_that_stay_are_as_recorded():
     changed, taken = buckets.compressed(costs_of(buckets, {1: "half"}))
     assert changed.dur_ns[buckets.all_reduces[1]].tolist() == pytest.approx([10_000_000] * 2, abs=1)
     assert changed.dur_ns[buckets.all_reduces[0]].tolist() == [20_000_000] * 2
-    assert (taken >= 0).sum() == 2  # The transfers of one bucket, one a rank.
+    assert (taken >= 0).sum() == 2  # The all-reduces of one bucket, one per rank.
 
 
 def test_a_plan_says_it_for_each_bucket(tmp_path):
