@@ -1,4 +1,4 @@
-"""What the CPUs of the ranks' hosts allow: work that moves to other processes still needs them."""
+"""CPU capacity of the ranks' hosts: work that moves to other processes still needs their CPUs."""
 
 from collections import defaultdict
 
@@ -9,7 +9,7 @@ from esprof.run.run import Run
 
 
 def sharing(run: Run) -> dict[tuple[Rank, ...], float]:
-    """Ranks that may run on the same CPUs of one host -> how many CPUs they have together. Only ranks that tell theirs."""
+    """Ranks that may run on the same CPUs of one host -> number of these CPUs. Only ranks that recorded their CPUs."""
     alike: dict[tuple[str | None, tuple[int, ...]], list[Rank]] = defaultdict(list)
     for meta in run.meta.ranks:
         if meta.cpus and meta.rank in run.ranks:
@@ -18,7 +18,7 @@ def sharing(run: Run) -> dict[tuple[Rank, ...], float]:
 
 
 def cpus_of(run: Run, rank: Rank) -> float | None:
-    """How many CPUs there are at most for `rank` and each of those that share them with it; None where that is not known.
+    """Upper bound of the number of CPUs per rank, among `rank` and the ranks that share its CPUs; None if unknown.
 
     Others may share them, too: ranks that are not in the run, and other jobs.
     """
@@ -26,7 +26,7 @@ def cpus_of(run: Run, rank: Rank) -> float | None:
 
 
 def _together(run: Run, ranks: list[Rank], cpus: int) -> float:
-    """How many of `cpus` CPUs these ranks may use at a time. Each may have its quota for itself, or share it: the most."""
+    """Upper bound of how many of `cpus` CPUs these ranks may use at a time; assumes that their quotas are not shared."""
     quotas = [run.rank(rank).cpu_quota for rank in ranks]
     return min([float(cpus), *([sum(quota for quota in quotas if quota)] if all(quotas) else [])])
 
@@ -34,8 +34,8 @@ def _together(run: Run, ranks: list[Rank], cpus: int) -> float:
 def least_ns(run: Run, steps: tuple[int, ...]) -> np.ndarray | None:
     """Least duration of each of `steps` for the CPU time that the ranks and their batches take, ns, float64[steps].
 
-    Of a rank only its training thread is counted, and of its batches those that workers made: ranks take more.
-    None where no rank tells both its CPUs and its CPU time.
+    Counts only the training thread of each rank and batches made by workers; ranks use more CPU time than that.
+    None if no rank recorded both its CPUs and its CPU time.
     """
     least = None
     for ranks, cpus in sharing(run).items():

@@ -18,10 +18,10 @@ def long_gaps(dfg: Dfg) -> np.ndarray:
 
 
 def asleep(run: Run, dfg: Dfg) -> np.ndarray:
-    """The share of each node's time that its thread slept or waited, from 0 to 1, float64[N]; 0 where that is not known.
+    """The share of each node's time that its thread slept or waited, from 0 to 1, float64[N]; 0 if unknown.
 
-    Told of long gaps on main threads, in steps of which it was recorded how long the thread ran or was ready to: where the
-    graph holds more work than that, the longest gaps were no work.
+    Known for long gaps on main threads, in steps with a recorded time that the thread ran or was ready to run: if the
+    graph contains more work than that, the longest gaps were not work.
     """
     share, is_long = np.zeros(dfg.nodes), long_gaps(dfg)
     for rank in dfg.marks.ranks:
@@ -41,7 +41,7 @@ def asleep(run: Run, dfg: Dfg) -> np.ndarray:
 
 
 def _awake_ns(run: Run, rank: Rank) -> dict[int, int]:
-    """How long the training thread ran or was ready to in each step that tells, ns."""
+    """Time that the training thread ran or was ready to run, ns, for each step with a record."""
     steps = run.steps(rank)
     ran, ready = steps.ints("cpu_ns"), np.maximum(steps.ints("ready_ns"), 0)
     is_recorded = ran >= 0
