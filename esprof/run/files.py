@@ -33,7 +33,7 @@ Name                         Written by                  Content
 ===========================  ==========================  ==============================================================
 
 `esprof.run.schema` describes the tables, `esprof.run.logs` the logs (`….jsonl`). The files of `esprof elastic launch` are in
-a folder of their own (`esprof-launch/` by default); the last constants of this module name them.
+a folder of their own (`esprof-launch/` by default); `esprof.run.files` names them.
 """
 
 import os
