@@ -166,7 +166,10 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], breakdowns: tuple[
         return f"{first.title}. That is the whole step of {readable.duration(step_ns)}.{caveat}"
     if not first.is_saving:
         saving = readable.interval(ns(first.saving_low_us), ns(first.saving_high_us))
-        return f"{first.title}. Fixing it may save nothing: {saving} of a step of {readable.duration(step_ns)}.{caveat}"
+        return (
+            f"{first.title}. Fixing it would save {saving} of a step of {readable.duration(step_ns)}, so perhaps "
+            f"nothing.{caveat}"
+        )
     return (
         f"{first.title}. Fixing it would shorten a step from {readable.duration(step_ns)} to "
         f"{readable.duration(without)} ({step_ns / without:.2f}×).{caveat}"

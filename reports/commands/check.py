@@ -24,7 +24,7 @@ _RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_
     "--baseline",
     type=Path,
     metavar="BASE",
-    help="Compare with this file of --save-baseline, or with this Run directory.",
+    help="Compare with BASE: a file written by --save-baseline, or a Run directory.",
 )
 @click.option(
     "--save-baseline",

@@ -76,7 +76,7 @@ def max_error_option(command: _Command) -> _Command:
         type=Finite(min=0),
         default=MAX_ERROR_PCT,
         show_default=True,
-        help="Make no predictions if replay reproduces this run with a larger error, in per cent of a step.",
+        help="Make no predictions if the replayed step time differs from the measured one by more than PERCENT.",
     )(command)
 
 
@@ -103,7 +103,7 @@ def ignore_option(command: _Command) -> _Command:
         "ignores",
         is_flag=True,
         callback=read,
-        help="Treat findings that pyproject.toml ignores like all others.",
+        help="Disregard the ignore list in pyproject.toml.",
     )(command)
 
 

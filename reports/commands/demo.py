@@ -79,8 +79,8 @@ class MachineFacts:
 def command(fault: str, rank: int, output: Path, force: bool, as_json: bool) -> int:
     """Record and diagnose a small training job with a planted fault.
 
-    The job trains a small GPT in two processes on this machine, without a GPU. The fault adds 40 % to a step. The recorder
-    and the diagnosis do not know about it.
+    The job trains a small GPT in two processes on this machine, without a GPU. The fault adds 40 % to a step. The
+    recorder and the diagnosis do not know about it.
 
     With --json, the diagnosis goes to stdout and the job's own output to stderr.
 

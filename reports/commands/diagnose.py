@@ -40,8 +40,8 @@ def command(
 
     RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
 
-    The most expensive finding comes first. `esprof explain ID` describes a finding in detail. Findings that a
-    pyproject.toml in this folder or above ignores are listed separately, with reason and expiry date.
+    The most expensive finding comes first. `esprof explain ID` describes a finding in detail. A pyproject.toml in
+    this folder or a parent folder can ignore findings. They are listed separately, with reason and expiry date.
 
     \b
     esprof diagnose RUN

@@ -35,8 +35,8 @@ def diff_command(log_a: Path, log_b: Path, as_json: bool, output: Path, force: b
     """Compare the step hashes of two jobs and find the first different step.
 
     A and B are logs with a hash of all weights after each step, written by ElasticTrainer(hash_log=…). If they
-    differ, the first different tensor is named, and with hash_log_values=True also the difference of its values. Logs
-    of different jobs or machines are not comparable.
+    differ, esprof names the first tensor that differs. For logs written with hash_log_values=True it also shows by
+    how much. Logs of different scripts, seeds or types of machines are not comparable.
 
     Exit codes: 0 equal at every step, 1 not comparable, 3 different.
 
@@ -69,7 +69,7 @@ _POLL_PROCESSES_S = 0.05
 @click.option(
     "--rendezvous",
     metavar="HOST:PORT",
-    help="With --hosts: address of the rendezvous, on a host that stays until the end.",
+    help="With --hosts: address of the rendezvous of torchrun. Its host must not leave before the job ends.",
 )
 @click.option(
     "--procs-per-host",
@@ -164,8 +164,8 @@ def _rendezvous(hosts: str, address: str | None, job: str) -> HostsMeeting:
 def scale_command(world: int, folder: Path, wait: float) -> int:
     """Change the number of processes of a running elastic job.
 
-    `esprof elastic launch --procs` started the job; FOLDER is its --folder (default: esprof-launch). The job saves a
-    checkpoint before its next step and continues with N processes.
+    This works for jobs started by `esprof elastic launch --procs`. FOLDER is the --folder of that command (default:
+    esprof-launch). The job saves a checkpoint before its next step and continues with N processes.
 
     \b
     esprof elastic scale 4

@@ -28,9 +28,8 @@ from esprof.run.run import RankMeta, Run
 def command(sources: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
     """Merge the runs that each host of a job recorded.
 
-    Each RUN is the directory that `esprof record` wrote on one host, or for one rank under srun or mpirun; or a
-    folder that holds several of them. All times are converted to the clock of rank 0, by the clock offsets measured
-    while the job ran.
+    Each RUN is the Run directory of one host (under srun or mpirun: of one rank), or a folder of such directories.
+    All times are converted to the clock of rank 0, by the clock offsets measured while the job ran.
 
     With --json, esprof prints the path and size of the merged run, and its warnings.
 

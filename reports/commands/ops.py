@@ -64,9 +64,10 @@ def command(
 
     RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
 
-    Like key_averages() of the whole job: times are of a mean steady-state step, averaged over the ranks. Own CPU time
-    (self time of torch.profiler) excludes the operators called inside. GPU time is the time of the kernels and copies
-    that an operator launched: itself (own), or with the operators called inside (total).
+    Like key_averages() of torch.profiler, over all ranks: times are per steady-state step, averaged over steps
+    and ranks. Own CPU time (self time of torch.profiler) excludes the operators called inside. Own GPU time is the
+    time of the kernels and copies that the operator launched itself. Total GPU time includes those of the operators
+    that it calls.
 
     \b
     esprof ops RUN --sort total-cpu --top 50

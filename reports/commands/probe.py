@@ -80,8 +80,8 @@ class Variation:
     "--vary",
     metavar="NAME=V1,V2,…",
     help=(
-        "Run the first steps once per value. NAME is an option of CMD (--vary=--batch-size=16,32) or an "
-        "environment variable (--vary OMP_NUM_THREADS=1,2)."
+        "Start CMD once for each value, and run only its first steps. NAME is an option of CMD "
+        "(--vary=--batch-size=16,32) or an environment variable (--vary OMP_NUM_THREADS=1,2)."
     ),
 )
 @click.option("--show", metavar="RUN", type=click.Path(path_type=Path), help="Show the results in RUN; give no CMD.")
@@ -97,11 +97,11 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Benchmark a job's devices, links, codecs and storage.
+    """Benchmark a job's devices, links, gradient compression and storage.
 
     CMD runs unchanged for about 20 steps. Then esprof runs its benchmarks in the processes of the job, over their
-    links, and ends the job. replay and recommend use the results, which are stored in RUN. Run the same command again
-    to continue an interrupted probe.
+    links, and ends the job. The results are stored in RUN; `esprof replay` and `esprof recommend` use them. Run the
+    same command again to continue an interrupted probe.
 
     \b
     esprof probe -o RUN -- torchrun --nproc-per-node 2 train.py

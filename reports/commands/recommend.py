@@ -48,7 +48,10 @@ class _DevicePrices(msgspec.Struct, frozen=True):
     "--inventory", type=Path, metavar="FILE", help="Available devices (YAML or JSON), such as `devices: {V100: 4}`."
 )
 @click.option(
-    "--throughputs", type=Path, metavar="FILE", help="Throughputs in Gavel's format, for jobs without their own."
+    "--throughputs",
+    type=Path,
+    metavar="FILE",
+    help="Throughputs in the format of the scheduler Gavel, for jobs in --jobs that give none.",
 )
 @click.option(
     "--prices",
@@ -62,7 +65,10 @@ class _DevicePrices(msgspec.Struct, frozen=True):
 @click.option(
     "--whole",
     is_flag=True,
-    help="With --jobs: give each job one type of device or none, instead of shares of the time on several types.",
+    help=(
+        "With --jobs: give each job a single type of device, or none. Otherwise a job may split its time "
+        "between several types."
+    ),
 )
 @click.option(
     "--only",
@@ -78,7 +84,7 @@ class _DevicePrices(msgspec.Struct, frozen=True):
     "--instance",
     type=Path,
     metavar="FILE",
-    help="Solve an instance published with the paper Espresso: tensors and codec costs.",
+    help="Solve a test problem published with the paper Espresso: tensor sizes and codec costs.",
 )
 @click.option(
     "--as-shipped",
@@ -120,10 +126,10 @@ def command(
 ) -> int:
     """Recommend where logical workers run, or which devices jobs get.
 
-    Elastic job: RUN is the directory of ElasticTrainer(telemetry=RUN). The result is an assignment of logical workers
-    (ESTs) to ranks, or with --only compression a codec for each gradient bucket. -o writes the plan, which `esprof
-    apply` sends to the running job. No plan is written if the predicted gain is less than twice the error of the
-    prediction.
+    Elastic job: RUN is the directory of ElasticTrainer(telemetry=RUN). The result says which rank runs which logical
+    workers (EasyScale threads, ESTs). With --only compression it is a codec for each gradient bucket instead. -o
+    writes the plan, which `esprof apply` sends to the running job. No plan is written if the predicted gain is less
+    than twice the error of the prediction.
 
     Other data-parallel job: RUN is its recording or its traces. The result is the number of samples for each rank.
 

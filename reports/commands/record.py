@@ -108,8 +108,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     default=_DEFAULT.hang_s,
     show_default=True,
     help=(
-        "Report a hang if a step takes longer than this, and also 3 times as long as the longest recent step;"
-        " 0 turns this off."
+        "Report a hang if a step takes longer than SECONDS and longer than 3 times the longest recent step. 0: never."
     ),
 )
 @click.option("--shapes", is_flag=True, help="Record input shapes; doubles the overhead on CPU.")
@@ -119,7 +118,10 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     type=Finite(1, 86_400),
     is_flag=False,
     flag_value="120",
-    help="After the window, benchmark devices, links, codecs and storage for SECONDS. Without a number: 120.",
+    help=(
+        "After the window, benchmark devices, links, gradient compression and storage for SECONDS. Without a "
+        "number: 120."
+    ),
 )
 @click.option(
     "--max-log", type=Size(), default="64M", show_default=True, help="Maximum size of the step log of a process."
@@ -138,7 +140,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     "--attach",
     metavar="RUN",
     type=click.Path(path_type=Path),
-    help="Record a window now, of the running job that records into RUN; give no CMD.",
+    help="Record another window of a running job that was recorded into RUN. CMD is not given.",
 )
 @click.option("--at", metavar="STEP", type=click.IntRange(1), help="With --attach: start the window at this step.")
 @click.option(
@@ -172,7 +174,7 @@ def command(
     CMD is python, torchrun, srun or a script that calls them. CMD needs no change. esprof exits with the exit code of
     CMD. esprof profiles a window of a few steps on every rank, and logs the duration of all other steps.
 
-    Messages of esprof go to stderr. They report a rank that hangs or dies while the job runs.
+    Messages of esprof go to stderr. If a rank hangs or dies, esprof reports it at once, while the job is running.
 
     To record workers that another program starts (Ray, a scheduler), use --print-env. To record another window of a
     running job, use --attach from another terminal, or send SIGUSR2 to esprof.

@@ -37,8 +37,8 @@ def command(
 
     RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
 
-    The page works offline and contains only what it shows. With --json, esprof prints the path and size of the page,
-    and the warnings of the run.
+    The page works offline. It holds the data that it displays, and no raw traces. With --json, esprof prints the path
+    and size of the page, and the warnings of the run.
 
     \b
     esprof report RUN -o report.html

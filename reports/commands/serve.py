@@ -35,9 +35,9 @@ _MIN_TOKEN_CHARACTERS = 16
 def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> int:
     """Serve a web page that shows and steers elastic jobs.
 
-    Each RUN is the directory of one job, ElasticTrainer(telemetry=RUN, placement=Placement(plan="RUN/plan.json"));
-    the job may be running or have ended. On the page, request recommendations, accept or reject them, and roll plans
-    back. All decisions are stored in RUN, so the server can be restarted at any time.
+    Each RUN is the directory of one running or ended job. Its script creates ElasticTrainer(telemetry=RUN,
+    placement=Placement(plan="RUN/plan.json")). On the page, request recommendations, accept or reject them, and roll
+    plans back. All decisions are stored in RUN, so the server can be restarted at any time.
 
     By default the page is available on this machine only. With another --host, browsers need a token; esprof creates
     one if none is given. The address of the page is printed on stdout.

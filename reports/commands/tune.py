@@ -76,7 +76,7 @@ _MAX_WAIT_FOR_LOOP_S = 5.0
     "allowed",
     type=click.Choice(["compression"]),
     multiple=True,
-    help="Also try this: a codec for the gradients, which changes the training's bits.",
+    help="Also try a codec for the gradients. The trained weights are then no longer bit-identical.",
 )
 @click.option(
     "--max-vnmse",

@@ -75,7 +75,7 @@ class _BehindDashes(click.Command):
     "--what-if",
     "spec",
     metavar="SPEC",
-    help=f"Scenario to predict and apply, such as bucket_mb=4; one of {_TERMS}.",
+    help=f"Scenario to predict and apply, for example {_TERMS}.",
 )
 @click.option(
     "--set",
@@ -106,7 +106,10 @@ class _BehindDashes(click.Command):
     type=Finite(min=0),
     default=_TOLERANCE_PCT,
     show_default=True,
-    help="Error of the prediction that is accepted although the observed step is outside the predicted interval.",
+    help=(
+        "Accept a prediction with an error of at most PERCENT, even if the measured step time is outside the "
+        "predicted interval."
+    ),
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors and warnings.")
 @json_option

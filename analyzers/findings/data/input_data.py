@@ -72,7 +72,7 @@ def _batch_location(samples: JobSamples, rank: Rank) -> Seen | None:
 def _location_note(location: Seen | None) -> str:
     if location is None:
         return ""
-    return f" {100 * location.share:.0f} % of that time is spent in {printable(location.text, LONGEST_NAME)}."
+    return f" {100 * location.share:.0f} % of a batch's time is spent in {printable(location.text, LONGEST_NAME)}."
 
 
 def stalled_ranks(case: Case) -> tuple[Rank, ...]:

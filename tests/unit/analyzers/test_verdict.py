@@ -55,7 +55,7 @@ def test_an_insignificant_first_saving_is_reported_as_such():
     run = job(30, cpu_ns=[40 * NS] * 6, ready_ns=[ready * NS for ready in (0, 0, 0, 0, 0, 50)])
     (finding,) = diagnose(run).findings
     assert not finding.is_saving
-    assert diagnose(run).verdict.startswith(f"{finding.title}. Fixing it may save nothing: 0 to ")
+    assert diagnose(run).verdict.startswith(f"{finding.title}. Fixing it would save 0 to ")
 
 
 @pytest.mark.parametrize(("ready_ms", "confidence"), [(2, "high"), (30, "medium")])
