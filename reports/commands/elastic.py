@@ -34,9 +34,10 @@ def command() -> None:
 def diff_command(log_a: Path, log_b: Path, as_json: bool, output: Path, force: bool) -> int:
     """Compare the step hashes of two jobs and find the first different step.
 
-    A and B are logs with a hash of all weights after each step, written by ElasticTrainer(hash_log=…). If they
-    differ, esprof names the first tensor that differs. For logs written with hash_log_values=True it also shows by
-    how much. Logs of different scripts, seeds or types of machines are not comparable.
+    A and B are logs of ElasticTrainer(proof=Proof(hash_log=…)), with a hash of each weight tensor and optimizer state
+    after each step. If they differ, esprof names the first tensor that differs. For logs written with
+    hash_log_values=True it also shows by how much. Logs of different scripts, seeds or types of machines are not
+    comparable.
 
     Exit codes: 0 equal at every step, 1 not comparable, 3 different.
 

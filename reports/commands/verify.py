@@ -75,7 +75,7 @@ class _BehindDashes(click.Command):
     "--what-if",
     "spec",
     metavar="SPEC",
-    help=f"Scenario to predict and apply, for example {_TERMS}.",
+    help=f"Scenario to predict and apply, for example {_TERMS}. data[ready]=0 prepares all batches in advance.",
 )
 @click.option(
     "--set",

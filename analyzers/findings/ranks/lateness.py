@@ -167,7 +167,7 @@ _SAME_WORK = (
     "of its device and host with those of the others."
 )
 _MORE_WORK = (
-    "The rank does not compute more slowly, but has more work. Give all ranks the same amount of work in each step "
+    "Its device is not slower, but it has more work. Give all ranks the same amount of work in each step "
     "(batches of similar size and length, the same augmentation and metrics on all ranks). If devices differ, "
     "distribute the work by their speed."
 )
