@@ -14,7 +14,7 @@ VERBS = {
     "explain": "Explain a finding: what it means and how to fix it.",
     "report": "Write a self-contained HTML report of a run.",
     "check": "Compare a run with a baseline and fail on a regression.",
-    "probe": "Benchmark a job's devices, links, gradient compression and storage.",
+    "probe": "Benchmark a job's devices, links and storage.",
     "recommend": "Recommend where logical workers run, or which devices jobs get.",
     "apply": "Send a plan to a running elastic job.",
     "tune": "Run an elastic job and tune it while it runs.",

@@ -97,11 +97,11 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Benchmark a job's devices, links, gradient compression and storage.
+    """Benchmark a job's devices, links and storage.
 
-    CMD runs unchanged for about 20 steps. Then esprof runs its benchmarks in the processes of the job, over their
-    links, and ends the job. The results are stored in RUN; `esprof replay` and `esprof recommend` use them. Run the
-    same command again to continue an interrupted probe.
+    CMD runs unchanged for about 20 steps. Then esprof benchmarks devices, links, gradient compression and storage in
+    the processes of the job, over their links, and ends the job. The results are stored in RUN; `esprof replay` and
+    `esprof recommend` use them. Run the same command again to continue an interrupted probe.
 
     \b
     esprof probe -o RUN -- torchrun --nproc-per-node 2 train.py
