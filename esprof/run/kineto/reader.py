@@ -16,6 +16,7 @@ from esprof.core.types import Bytes, Ns, Rank
 from esprof.run.groups import MAX_RANKS, Group, named_groups
 from esprof.run.kineto.columns import event_table
 from esprof.run.kineto.content import content, too_large
+from esprof.run.kineto.foreign import refuse_foreign
 from esprof.run.kineto.lenient import Misfits, decode, prepare
 from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
@@ -84,10 +85,6 @@ class _Distributed(msgspec.Struct):
     nccl_version: str | None = None
 
 
-_MEMORY_TIMELINE = re.compile(rb"\s*\[\s*\[|\s*<html>.{0,4096}Memory Timeline", re.DOTALL | re.IGNORECASE)
-"""How the files of `export_memory_timeline` begin: lists in a list, or a page of HTML."""
-
-
 class _Document(msgspec.Struct, rename="camel"):
     """What the document holds beside the rows."""
 
@@ -109,7 +106,7 @@ def read_trace(path: Path, steps: TraceSteps | None = None) -> Trace:
     """
     limit = memory_limit()
     text = content(path, limit)
-    _refuse_foreign(path, text)
+    refuse_foreign(path, text)
     try:
         trace = _trace_of(path, _scanned(text, limit), steps)
     except NotJson as error:
@@ -127,23 +124,6 @@ def read_trace(path: Path, steps: TraceSteps | None = None) -> Trace:
             "holds no profiler event", path=path, remedy="Export it with torch.profiler (export_chrome_trace)."
         )
     return trace
-
-
-def _refuse_foreign(path: Path, text: bytearray) -> None:
-    """Tell files of torch that are often taken for traces what they are. Raises InputError for these."""
-    if text[:1] == b"\x80":
-        raise InputError(
-            "is a pickle, which esprof never loads; the only ones that it reads are dumps of the Flight Recorder",
-            path=path,
-            remedy="A snapshot of torch.cuda.memory is for https://pytorch.org/memory_viz. esprof tells of memory from what "
-            "`esprof record` writes, and of time from what torch.profiler exports (export_chrome_trace).",
-        )
-    if _MEMORY_TIMELINE.match(text):
-        raise InputError(
-            "is a memory timeline (export_memory_timeline), which holds sizes by time and no operations",
-            path=path,
-            remedy="Export the same profile with export_chrome_trace, or run the job under `esprof record`.",
-        )
 
 
 def _trace_of(path: Path, scanned: Scan, given: TraceSteps | None) -> Trace:
