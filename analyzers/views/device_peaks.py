@@ -27,10 +27,15 @@ _PEAKS = (
     Peak(r"\bL4\b", {"float32": 30.3, "TF32": 60, "16 bits": 121}),
     Peak(r"\bH100 PCIe\b", {"float32": 51, "TF32": 378, "16 bits": 756}),
     Peak(r"\bH100 80GB HBM3\b|\bH200\b|\bGH200\b", {"float32": 67, "TF32": 494, "16 bits": 989}),
-    Peak(r"\bMI300X\b", {"float32": 163.4, "TF32": 653.7, "16 bits": 1307.4}),
+    Peak(r"\bL40S\b", {"float32": 91.6, "TF32": 183, "16 bits": 362}),
+    Peak(r"\bB200\b", {"float32": 75, "TF32": 1125, "16 bits": 2250}),
+    Peak(r"\bMI300X\b|\bMI325X\b", {"float32": 163.4, "TF32": 653.7, "16 bits": 1307.4}),
+    Peak(r"\bMI350X\b", {"float32": 144.2, "16 bits": 2306.9}),
+    Peak(r"\bMI355X\b", {"float32": 157.3, "16 bits": 2516.6}),
 )
-"""From NVIDIA's data sheets of V100 (2020), T4 (2019), A100 (2021), A30, A40 (2022), L4 (2023), H100 and H200 (2023, 2024),
-and AMD's of MI300X (2023). Where a data sheet gives the rate for sparse matrices, the dense rate is half of it."""
+"""From NVIDIA's data sheets of V100 (2020), T4 (2019), A100 (2021), A30, A40 (2022), L4, L40S (2023), H100 and H200 (2023,
+2024), B200 (2024), and AMD's of MI300X (2023), MI325X (2024), MI350X and MI355X (2025), which have no TF32. Where a data
+sheet gives the rate for sparse matrices, the dense rate is half of it."""
 
 _TF32 = re.compile(r"tf32|s1688gemm(?!_(fp|bf)16)", re.IGNORECASE)
 _HALF = re.compile(r"bf16|bfloat16|nvjet_[ht]s[ht]|fp?16|half|hgemm|884gemm|16816|_h\w*gemm|HHS|HBS|BBS", re.IGNORECASE)

@@ -31,7 +31,9 @@ def test_kernel_names_indicate_their_precision(name, precision):
     ("device", "half"),
     [
         ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("Tesla V100-SXM2-16GB", 125), ("Tesla T4", 65),
-        ("NVIDIA A100-SXM4-40GB", 312), ("NVIDIA L40S", None), ("NVIDIA GeForce RTX 4090", None), (None, None),
+        ("NVIDIA A100-SXM4-40GB", 312), ("NVIDIA L40S", 362), ("NVIDIA B200", 2250),
+        ("AMD Instinct MI325X", 1307.4), ("AMD Instinct MI355X", 2516.6), ("NVIDIA L40", None),
+        ("NVIDIA GeForce RTX 4090", None), (None, None),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None), ("NVIDIA A40-48Q", None),
     ],
 )  # fmt: skip
