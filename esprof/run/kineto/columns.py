@@ -140,7 +140,7 @@ def _sorted_table(
         "fwd_tid": _int_column(rows.numbers("Fwd thread id")),
         "sync_stream": _int_column(rows.numbers("wait_on_stream")),
         "sync_correlation": _int_column(rows.numbers("wait_on_cuda_event_record_corr_id")),
-        "shapes": _text_column(rows.texts("Input Dims").each(lambda dims: dims.decode(errors="replace"))),
+        "shapes": _text_column(rows.texts("Input Dims").each(_one_line)),
         "est": _int_column(_ests(names, kinds, roles, stream, launches), np.int32),
     }
     events = table(columns | _moved(rows, names, kinds, launches, groups), EVENTS)
@@ -245,6 +245,11 @@ def _ests(names: Texts, kinds: np.ndarray, roles: Texts, stream: np.ndarray, lau
 def _est_number(name: str) -> int:
     match = _EST.match(name)
     return int(match.group(1)) if match else MISSING
+
+
+def _one_line(dims: bytes) -> str:
+    """`Input Dims` as torch writes them, `[[2, 3], []]`: indented JSON has them on many lines."""
+    return b"".join(dims.split()).replace(b",", b", ").decode(errors="replace")
 
 
 def _moved(

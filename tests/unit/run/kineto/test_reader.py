@@ -679,7 +679,7 @@ def test_text_that_is_not_utf_8_in_arguments(read):
     [
         (b"", "not valid JSON"),
         (b'{"traceEvents": [{"ph": "X"', "not valid JSON"),
-        (b"\x00\x01\x02\xff" * 100, "not valid JSON"),
+        (b"\x00\x01\x02\xff" * 100, "a binary file"),
         (b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "cat": "cpu_op", "name": "\xff"}]}', "not valid JSON"),
         (b'{"traceEvents": [{"ph": "X", "x": ' + b"[" * 100_000, "not valid JSON"),
         (b'"a text"', "no Kineto trace"),
@@ -781,3 +781,31 @@ def test_files_about_memory_are_refused_with_what_to_export_instead(tmp_path, te
     with pytest.raises(InputError, match=reason) as raised:
         read_trace(tmp_path / "memory.json")
     assert remedy in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason", "remedy"),
+    [
+        ("trace.zip", b"PK\x03\x04rest", "is a zip archive", "unzip"),
+        ("trace.json", b"\x28\xb5\x2f\xfdrest", "is compressed by zstd", "unzstd"),
+        ("trace.json", b"\x00" * 257 + b"ustar" + b"\x00" * 250, "is a tar archive", "tar -xf"),
+        ("run.sqlite", b"SQLite format 3\x00rest", "is a SQLite database, as Nsight Systems", "export_chrome_trace"),
+        ("host.xplane.pb", b"\x0a\x0brest", "is a profile of JAX or TensorFlow", "export_chrome_trace"),
+        ("run.nsys-rep", b"abc", "is a report of Nsight Systems", "export_chrome_trace"),
+        ("trace.json", b"\x01\x02\x00\x03", "is a binary file", "export_chrome_trace"),
+    ],
+)
+def test_files_of_other_tools_are_named_with_a_remedy(tmp_path, name, content, reason, remedy):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=reason) as raised:
+        read_trace(tmp_path / name)
+    assert remedy in raised.value.remedy
+
+
+def test_shapes_of_indented_json_are_those_of_compact_json(tmp_path):
+    event = row("aten::mm", 0, **{"Input Dims": [[2, 3], [3, 4], []]})
+    shapes = []
+    for indent in (None, 2):
+        (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}, indent=indent))
+        shapes += [event["shapes"] for event in table(read_trace(tmp_path / "trace.json"))]
+    assert shapes == ["[[2, 3], [3, 4], []]"] * 2
