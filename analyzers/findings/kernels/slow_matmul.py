@@ -12,7 +12,8 @@ from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.views.device_peaks import Precision, peak_of, precision_of
 from esprof.core.types import Rank
-from esprof.replay.dfg import Edge, LaneKind
+from esprof.replay.building.lookup import entries, position
+from esprof.replay.dfg import LaneKind
 from esprof.replay.whatif.grammar import literal
 from esprof.replay.whatif.graph.selections import gpu_work
 
@@ -129,25 +130,27 @@ def _multiplications(case: Case, rank: Rank) -> Iterator[tuple[str, float, tuple
     rows = np.flatnonzero(is_multiplying & (shapes >= 0) & events.is_kind("op"))
     if not len(rows):
         return
-    launched = (dfg.pred_kind == Edge.LAUNCH) & dfg.on(LaneKind.STREAM)[dfg.pred_target]
-    source, target = dfg.pred_idx[launched], dfg.pred_target[launched]
-    mine = (dfg.rank[target] == rank) & np.isin(dfg.step[target], case.replayed.steps.steady) & (dfg.event[source] >= 0)
-    source, target = source[mine], target[mine]
+    nodes = dfg.nodes_of(rank)
+    work = nodes[dfg.on(LaneKind.STREAM)[nodes] & np.isin(dfg.step[nodes], case.replayed.steps.steady)]
+    work = work[dfg.event[work] >= 0]
+    # The launch itself and not the operation at the top of its thread: `aten::linear` encloses the multiplication.
+    correlation, calls = events.ints("correlation"), np.flatnonzero(events.is_kind("runtime"))
+    call = entries(calls, position(correlation[calls], correlation[dfg.event[work]]), -1)
+    work, call = work[call >= 0], call[call >= 0]
     # Multiplications do not nest, so the one that encloses a launch is the last that its thread started before.
     tid, start = events.ints("tid"), events.ints("start_ns")
     end = start + events.ints("dur_ns")
     order = rows[np.lexsort((start[rows], tid[rows]))]
-    at = start[dfg.event[source]]
-    position = _last_before(tid[order], start[order], tid[dfg.event[source]], at)
-    inside = (position >= 0) & (at < end[order[np.maximum(position, 0)]])
+    latest = _last_before(tid[order], start[order], tid[call], start[call])
+    inside = (latest >= 0) & (start[call] < end[order[np.maximum(latest, 0)]])
     kernels: dict[int, list[int]] = defaultdict(list)
-    for operation, node in zip(order[position[inside]].tolist(), target[inside].tolist(), strict=True):
+    for operation, node in zip(order[latest[inside]].tolist(), work[inside].tolist(), strict=True):
         kernels[operation].append(node)
-    for operation, nodes in kernels.items():
+    for operation, launched in kernels.items():
         shape = _shape(texts[names[operation]], shape_texts[shapes[operation]])
         if shape is not None:
-            longest = max(nodes, key=lambda node: int(dfg.dur_ns[node]))
-            yield dfg.label(longest), float(dfg.dur_ns[nodes].sum()), shape
+            longest = max(launched, key=lambda node: int(dfg.dur_ns[node]))
+            yield dfg.label(longest), float(dfg.dur_ns[launched].sum()), shape
 
 
 def _last_before(groups: np.ndarray, moments: np.ndarray, group: np.ndarray, moment: np.ndarray) -> np.ndarray:

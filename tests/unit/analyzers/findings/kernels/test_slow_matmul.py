@@ -27,6 +27,10 @@ def job(shapes: str = NARROW, device: str | None = A100, kernel: str = HALF, too
         rows += launched(kernel, at + 5, at + 20, took, 3 * number)
         rows += launched("vectorized_elementwise_kernel", at + 30, at + 20 + took, 900 - took, 3 * number + 1)
         rows += [call("cudaDeviceSynchronize", at + 40, 885, 3 * number + 2), op("end", at + 930, 65)]
+    return on(device, rows)
+
+
+def on(device: str | None, rows: list[Row]) -> Run:
     run = run_of({0: rows})
     metas = tuple(msgspec.structs.replace(meta, device=device) for meta in run.meta.ranks)
     return Run(msgspec.structs.replace(run.meta, ranks=metas), run._table)
@@ -46,6 +50,19 @@ def test_a_narrow_multiplication_is_reported_with_its_sizes_and_share_of_the_pea
     assert "this narrow cannot fill" in finding.advice
     assert finding.saving_us == pytest.approx(600, rel=0.03)
     assert "kernel[" in finding.command
+
+
+@pytest.mark.parametrize("outer", ["aten::linear", "aten::matmul"])
+def test_multiplications_inside_other_operations_are_found(outer):
+    rows = []
+    for number in range(1, 6):
+        at = number * 1_000.0
+        rows += [step(number, at, at + 1_000), op(outer, at, 40), multiply(NARROW, at + 10)]
+        rows += launched(HALF, at + 15, at + 30, 600, 3 * number)
+        rows += launched("vectorized_elementwise_kernel", at + 50, at + 630, 300, 3 * number + 1)
+        rows += [call("cudaDeviceSynchronize", at + 60, 875, 3 * number + 2), op("end", at + 940, 55)]
+    (finding,) = found(on(A100, rows))
+    assert finding.evidence["longest_multiplies"].value == "4096 × 4096 by 4096 × 8"
 
 
 def test_sizes_that_do_not_suit_tensor_cores_are_reported():
