@@ -2,6 +2,7 @@
 
 _WORDS = (
     ("allreduce", "all_reduce"),
+    ("crossdevicereduce", "all_reduce"),
     ("allgather", "all_gather"),
     ("reducescatter", "reduce_scatter"),
     ("alltoall", "all_to_all"),

@@ -32,7 +32,14 @@ _KIND_OF_CATEGORY = {
 }
 _EST = re.compile(rf"{EST_STEP_PREFIX}(\d{{1,9}})$")
 _BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")
-_NCCL_KERNEL = re.compile(r"nccl(Dev)?Kernel|^nccl|^rccl", re.IGNORECASE)
+_COLLECTIVE_KERNEL = re.compile(
+    r"nccl(Dev)?Kernel|^nccl|^rccl"
+    r"|(multimem|one_?shot|two_?shot|symm_mem)\w*(all_?reduce|all_?gather|reduce_?scatter)"
+    r"|(all_?reduce|all_?gather|reduce_?scatter)\w*(one_?shot|two_?shot|lamport)"
+    r"|cross_device_reduce",
+    re.IGNORECASE,
+)
+"""Kernels of NCCL, RCCL and symmetric memory (PyTorch, FlashInfer, TensorRT-LLM), and all-reduces of vLLM and SGLang."""
 
 _NONE = -1
 _CODE = {kind: code for code, kind in enumerate(KINDS)}
@@ -95,7 +102,7 @@ def _kind_of_host_name(name: str) -> int:
 
 
 def _kind_of_kernel_name(name: str) -> int:
-    return _CODE["collective"] if _NCCL_KERNEL.search(name) else _NONE
+    return _CODE["collective"] if _COLLECTIVE_KERNEL.search(name) else _NONE
 
 
 def _are(kinds: np.ndarray, *wanted: str) -> np.ndarray:

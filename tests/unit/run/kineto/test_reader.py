@@ -137,6 +137,7 @@ def test_any_rows_come_back_exact_and_sorted(tmp_path_factory, rows, form):
         ("user_annotation", "gloo:all_reduce", "collective"),
         ("kernel", "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "collective"),
         ("kernel", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "collective"),
+        ("kernel", "void vllm::cross_device_reduce_2stage<half, 4>", "collective"),
         ("kernel", "rcclGenericKernel<3, false>", "collective"),
         ("kernel", "void at::native::reduce_kernel<512, 1>", "kernel"),
     ],
@@ -381,6 +382,10 @@ def collective(trace):
         ("ncclDevKernel_Broadcast_RING_LL", "broadcast"),
         ("ncclDevKernel_Reduce_Sum_f32_RING_LL", "reduce"),
         ("ncclDevKernel_SendRecv", "send_recv"),
+        ("void multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)", "all_reduce"),
+        ("void (anonymous namespace)::one_shot_all_reduce_kernel<c10::BFloat16>", "all_reduce"),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "all_reduce"),
+        ("flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<8>", "all_reduce"),
         ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", None),
     ],
 )
