@@ -132,7 +132,7 @@ FAULTS = [
     (truncated, "truncated gzip"),
     (corrupted, "broken gzip"),
     (cut_off_json, "not valid JSON"),
-    (binary, "not valid JSON"),
+    (binary, "is a binary file"),
     (empty_file, "not valid JSON"),
     (another_json, "no Kineto trace"),
     (another_accelerator, "Intel XPU"),
