@@ -7,14 +7,15 @@ from pathlib import Path
 
 from esprof.core.errors import InputError, unreadable
 from esprof.run.readers import DEFAULT, READERS
+from esprof.run.readers.archives import is_archive, unpacked
 from esprof.run.readers.reader import Reader
-from esprof.run.run import Run
+from esprof.run.run import Run, RunWarning
 
-_NAME_ONE = "Name a Run directory, a trace file, a folder of traces or a pattern."
+_NAME_ONE = "Name a Run directory, a trace file, a folder or an archive of traces, or a pattern."
 
 
 def load(source: str | Path | Sequence[str | Path], executor: Executor | None = None) -> Run:
-    """Open a Run directory; or traces, one file per rank: a file, a folder, a glob pattern or a list.
+    """Open a Run directory; or traces, one file per rank: a file, a folder, a tar or zip archive, a glob pattern or a list.
 
     A Run whose job is running is opened with the data so far; one whose launcher was killed is finished first. `executor`
     reads the files, one task each; by default a few threads do, as most of the work releases the GIL. Missing and unreadable
@@ -28,9 +29,22 @@ def load(source: str | Path | Sequence[str | Path], executor: Executor | None = 
     if not files:
         raise InputError("no trace was named", remedy=_NAME_ONE)
     named = str(sources[0]) if len(sources) == 1 else f"{len(files)} files"
-    run = _reader_of(files).read(files, Path(named), executor)
+    run = _read(files, Path(named), executor)
     run.sources = tuple(map(str, sources))
     return run
+
+
+def _read(files: list[Path], named: Path, executor: Executor | None) -> Run:
+    """Read files and archives of them. Messages name the archive, not the folder that it was unpacked to."""
+    with unpacked(files, _is_trace) as sources:
+        try:
+            run = _reader_of(sources.files).read(sources.files, named, executor)
+        except InputError as error:
+            error.path = Path(sources.shown(str(error.path))) if error.path is not None else None
+            raise
+        renamed = (RunWarning(one.code, sources.shown(one.message), one.ranks) for one in run.warnings)
+        run.warnings = (*renamed, *sources.warnings)
+        return run
 
 
 def _folder_reader(path: Path) -> Reader | None:
@@ -72,13 +86,17 @@ def _files(matches: list[Path]) -> list[Path]:
         raise unreadable(matches[0], error) from error
 
 
+def _is_trace(file: Path) -> bool:
+    return any(reader.recognises(file) for reader in READERS if not reader.is_folder)
+
+
 def _traces_in(folder: Path) -> list[Path]:
-    of_files = [reader for reader in READERS if not reader.is_folder]
+    """Return the traces in a folder, or else the archives in it."""
     named = [file for file in sorted(folder.iterdir()) if not file.name.startswith(".")]
-    files = [file for file in named if any(reader.recognises(file) for reader in of_files)]
+    files = list(filter(_is_trace, named)) or list(filter(is_archive, named))
     if not files:
         raise InputError(
-            "contains no run.json, no trace (*.json, *.json.gz) and no dump of the Flight Recorder",
+            "contains no run.json, no trace (*.json, *.json.gz), no archive of traces and no dump of the Flight Recorder",
             path=folder,
             remedy="Name the Run directory of `esprof record -o`, or a folder with inputs that docs/how-to/inputs.md lists.",
         )

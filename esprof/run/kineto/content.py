@@ -1,4 +1,4 @@
-"""The text of a file, plain or gzip, under the memory ceiling."""
+"""The text of a file, plain or compressed, under the memory ceiling."""
 
 import re
 import zlib
@@ -7,11 +7,14 @@ from pathlib import Path
 from esprof.core import readable
 from esprof.core.errors import InputError, unreadable
 from esprof.core.types import Bytes
+from esprof.run.kineto.compressed import BROKEN_STREAM, decompressed
 
 _READ: Bytes = 1 << 18
 """Bytes that are read at a time."""
 _GUNZIP: Bytes = 1 << 16
 """Compressed bytes that are decompressed at a time: they may grow a thousandfold."""
+_OTHER_COMPRESSED = (b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh", b"\x04\x22\x4d\x18")
+"""First bytes of zstd, xz, bzip2 and lz4."""
 _ZEROS = re.compile(rb"\0*")
 
 
@@ -26,6 +29,8 @@ def content(path: Path, limit: Bytes) -> bytearray:
         raise unreadable(path, error) from error
     if len(text) <= limit and text[:2] == b"\x1f\x8b":
         text = _gunzip(path, text, limit)
+    elif text[:6].startswith(_OTHER_COMPRESSED):
+        text = _decompress(path, limit)
     if len(text) > limit:
         raise too_large(path, limit)
     return text
@@ -38,6 +43,19 @@ def too_large(path: Path, limit: Bytes) -> InputError:
         path=path,
         remedy="Record fewer steps a window, or raise ESPROF_MEMORY_LIMIT (bytes).",
     )
+
+
+def _decompress(path: Path, limit: Bytes) -> bytearray:
+    """Return the decompressed content of the file, at most a piece over `limit`."""
+    text = bytearray()
+    try:
+        with path.open("rb") as file:
+            stream = decompressed(file)
+            while len(text) <= limit and (piece := stream.read(_READ)):
+                text += piece
+    except BROKEN_STREAM as error:
+        raise InputError(f"is broken or truncated ({error})", path=path, remedy="Copy or record it again.") from error
+    return text
 
 
 def _gunzip(path: Path, raw: bytearray, limit: Bytes) -> bytearray:

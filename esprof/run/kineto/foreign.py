@@ -9,14 +9,10 @@ _MEMORY_TIMELINE = re.compile(rb"\s*\[\s*\[|\s*<html>.{0,4096}Memory Timeline", 
 """How the files of `export_memory_timeline` begin: lists in a list, or a page of HTML."""
 
 _PACKED = (
-    (re.compile(rb"PK\x03\x04"), "a zip archive", "Unpack it (unzip) and name the traces in it."),
-    (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive", "Unpack it (tar -xf) and name the traces in it."),
-    (re.compile(rb"\x28\xb5\x2f\xfd"), "compressed by zstd", "Decompress it (unzstd), or compress it by gzip."),
-    (re.compile(rb"\xfd7zXZ\x00"), "compressed by xz", "Decompress it (unxz), or compress it by gzip."),
-    (re.compile(rb"BZh[1-9]1AY&SY"), "compressed by bzip2", "Decompress it (bunzip2), or compress it by gzip."),
-    (re.compile(rb"\x04\x22\x4d\x18"), "compressed by lz4", "Decompress it (unlz4), or compress it by gzip."),
+    (re.compile(rb"PK\x03\x04"), "a zip archive"),
+    (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive"),
 )
-"""Pattern of the first bytes, what the file is, and what to do."""
+"""Pattern of the first bytes, and what the file is."""
 
 _OTHER_TOOLS = (
     (re.compile(rb"SQLite format 3\x00"), "a SQLite database, as Nsight Systems and rocprof export"),
@@ -47,9 +43,9 @@ def refuse_foreign(path: Path, text: bytearray) -> None:
             path=path,
             remedy="Export the same profile with export_chrome_trace, or run the job under `esprof record`.",
         )
-    for begins, kind, remedy in _PACKED:
+    for begins, kind in _PACKED:
         if begins.match(text):
-            raise InputError(f"is {kind}", path=path, remedy=remedy)
+            raise InputError(f"is {kind}", path=path, remedy="Unpack it and name the traces in it.")
     found = next((kind for begins, kind in _OTHER_TOOLS if begins.match(text)), None)
     found = found or next((kind for suffix, kind in _OTHER_SUFFIXES.items() if path.name.endswith(suffix)), None)
     if found is None and b"\x00" in text[:512]:

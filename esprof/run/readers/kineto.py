@@ -18,7 +18,7 @@ from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import Table
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
-_SUFFIXES = (".json", ".json.gz")
+_SUFFIXES = (".json", *(f".json.{ending}" for ending in ("gz", "zst", "xz", "bz2", "lz4")))
 
 
 def _recognises(path: Path) -> bool:

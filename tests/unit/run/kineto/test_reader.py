@@ -1,10 +1,13 @@
 """The reader of Kineto traces: every variant of the format, and rows that are not as they should be."""
 
+import bz2
 import json
+import lzma
 import os
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -791,9 +794,8 @@ def test_files_about_memory_are_refused_with_what_to_export_instead(tmp_path, te
 @pytest.mark.parametrize(
     ("name", "content", "reason", "remedy"),
     [
-        ("trace.zip", b"PK\x03\x04rest", "is a zip archive", "unzip"),
-        ("trace.json", b"\x28\xb5\x2f\xfdrest", "is compressed by zstd", "unzstd"),
-        ("trace.json", b"\x00" * 257 + b"ustar" + b"\x00" * 250, "is a tar archive", "tar -xf"),
+        ("trace.zip", b"PK\x03\x04rest", "is a zip archive", "Unpack"),
+        ("trace.json", b"\x00" * 257 + b"ustar" + b"\x00" * 250, "is a tar archive", "Unpack"),
         ("run.sqlite", b"SQLite format 3\x00rest", "is a SQLite database, as Nsight Systems", "export_chrome_trace"),
         ("host.xplane.pb", b"\x0a\x0brest", "is a profile of JAX or TensorFlow", "export_chrome_trace"),
         ("run.nsys-rep", b"abc", "is a report of Nsight Systems", "export_chrome_trace"),
@@ -814,3 +816,26 @@ def test_shapes_of_indented_json_are_those_of_compact_json(tmp_path):
         (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}, indent=indent))
         shapes += [event["shapes"] for event in table(read_trace(tmp_path / "trace.json"))]
     assert shapes == ["[[2, 3], [3, 4], []]"] * 2
+
+
+@pytest.mark.parametrize(("ending", "codec"), [("zst", "zstd"), ("lz4", "lz4"), ("xz", None), ("bz2", None)])
+def test_compressed_traces_are_read_and_broken_ones_named(tmp_path, ending, codec, monkeypatch):
+    text = json.dumps({"traceEvents": [row("aten::mm", 0)]}).encode()
+    packed = {"xz": lzma.compress, "bz2": bz2.compress}.get(ending, lambda text: _by_arrow(text, codec))(text)
+    path = tmp_path / f"trace.json.{ending}"
+    path.write_bytes(packed)
+    assert only(read_trace(path))["name"] == "aten::mm"
+    path.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(InputError):
+        read_trace(path)
+    path.write_bytes(packed)
+    monkeypatch.setenv("ESPROF_MEMORY_LIMIT", str(len(text) - 1))
+    with pytest.raises(InputError, match="larger than the memory limit"):
+        read_trace(path)
+
+
+def _by_arrow(text, codec):
+    packed = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(packed, codec) as stream:
+        stream.write(text)
+    return packed.getvalue().to_pybytes()
