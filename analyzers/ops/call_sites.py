@@ -4,9 +4,9 @@ import numpy as np
 
 from esprof.analyzers.ops.calls import RankCalls, SteadyTime, by_pair
 from esprof.analyzers.ops.nesting import nearest, nested
-from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.job_samples import StackSamples
 from esprof.replay.building.lookup import entries
+from esprof.replay.cpu.frames import frame
 from esprof.run.schema import Table
 
 

@@ -8,10 +8,10 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from esprof.analyzers.samples.frames import Frame, Origin, frame
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.types import NS_PER_US, Ns, Rank, us
+from esprof.replay.cpu.frames import Frame, Origin, frame
 
 SampledPhase = Literal["stack", "plain", "timed"]
 

@@ -9,11 +9,11 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from esprof.analyzers.price import MeasuredPrice
-from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.step_groups import MIN_STEPS, SLOW_TIMES_MEDIAN
 from esprof.core.statistics import mean_margin
 from esprof.core.types import NS_PER_US, Ns, Rank
+from esprof.replay.cpu.frames import frame
 from esprof.run.stacks import SourceLocation, functions_of, is_own
 
 MIN_SAMPLES = 8

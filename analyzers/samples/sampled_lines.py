@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.job_samples import JobSamples, StackSamples
 from esprof.analyzers.steps.step_groups import SLOW_TIMES_MEDIAN
 from esprof.core.types import Rank
+from esprof.replay.cpu.frames import frame
 from esprof.run.stacks import SourceLocation, location_of
 
 MIN_SHARE_OF_SAMPLES = 0.5

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.analyzers.steps.step_groups import SlowGroup
 from esprof.core.types import Rank
+from esprof.replay.cpu.frames import frame
 
 MIN_SHARE_OF_EXCESS = 0.5
 """Least share of the slow steps' excess time that a stage, wait or line must have to be its cause."""

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.core.types import Rank
+from esprof.replay.cpu.frames import frame
+from esprof.replay.cpu.recorded_frames import recorded_frames
 
 _SCALAR = "aten::_local_scalar_dense"
 ITEM = "aten::item"
@@ -24,13 +25,13 @@ class EnclosingCalls:
 
     def __init__(self, samples: JobSamples, rank: Rank) -> None:
         self._samples, events = samples.of(rank), samples.run.events(rank)
+        self._frames = recorded_frames(events)
         self._start, self._tid = events.ints("start_ns"), events.ints("tid")
         self._end = self._start + events.ints("dur_ns")
         self._codes, self._texts = events.codes("name")
         self._operations = self._by_start(events.is_kind("op"))
-        self._python = self._by_start(events.is_kind("python"))
         is_module = np.array([text.startswith(MODULE) for text in self._texts] + [False])[self._codes]
-        self._modules = self._python[is_module[self._python]]
+        self._modules = self._by_start(events.is_kind("python") & is_module)
 
     def _by_start(self, mask: np.ndarray) -> np.ndarray:
         rows = np.flatnonzero(mask)
@@ -50,8 +51,7 @@ class EnclosingCalls:
         codes = self._samples.code[(at >= self._start[row]) & (at <= self._end[row])]
         stacks = [self._samples.stacks[code] for code in codes.tolist() if code >= 0]
         frames = [line for stack in stacks for line in reversed(stack.splitlines())]
-        frames += list(self._enclosing(row, self._python))
-        return next((text for text in frames if frame(text).origin == "job"), None)
+        return next((text for text in frames if frame(text).origin == "job"), self._frames.line(row))
 
     def modules(self, row: int) -> str | None:
         """The modules whose forward encloses the call, outermost first, as `GPT_0 › Block_3 › MLP_3` (torch numbers the

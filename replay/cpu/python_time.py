@@ -1,6 +1,7 @@
-"""Time of Python code on a rank's main thread by source location: sampled stacks and garbage collections, mapped to the
-graph."""
+"""Time of Python code on a rank's threads by source location: recorded functions, sampled stacks and garbage collections,
+mapped to the graph."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from esprof.core.types import NS_PER_MS, Ns, Rank
+from esprof.replay.cpu.recorded_frames import RecordedFrames, recorded_frames
 from esprof.replay.cpu.sampled import LocationShare, RankSamples, is_waiting
-from esprof.replay.dfg import Cls, Dfg, gap_name
+from esprof.replay.dfg import Cls, Dfg, LaneKind, gap_name
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
 from esprof.run.stacks import MIN_SILENCE_NS, MIN_SILENCE_SAMPLED_NS, SourceLocation
@@ -41,11 +43,13 @@ class _Silence(NamedTuple):
 
 @dataclass(frozen=True)
 class PythonTime:
-    """Source locations in Python at which the main thread of a rank was sampled while no operation was recorded.
+    """Source locations in Python that a rank's threads ran while no operation was recorded.
 
-    Windows with stacks and the window of the graph hold different steps: nodes of a name are assumed to consist of the same
-    locations as silences of that name. A long gap that is shorter elsewhere is explained by its own samples, and garbage
-    collections by their own times. Waiting for a collective is not Python code.
+    If torch.profiler recorded Python functions (`recorded_frames`), they tell what ran in each gap, but not whether it ran
+    on a CPU (NaN). Otherwise the main thread was sampled. Windows with stacks and the window of the graph hold different
+    steps: nodes of a name are assumed to consist of the same locations as silences of that name. A long gap that is shorter
+    elsewhere is explained by its own samples, and garbage collections by their own times. Waiting for a collective is not
+    Python code.
     """
 
     run: Run
@@ -86,6 +90,53 @@ class PythonTime:
         return {location: (ns, ran[location] / ns) for location, ns in took.items() if ns > 0}
 
     @cached_property
+    def frames(self) -> RecordedFrames:
+        """The Python functions that torch.profiler recorded; empty without stacks."""
+        return recorded_frames(self.run.events(self.rank))
+
+    @property
+    def leading(self) -> set[str]:
+        """Recorded functions, as `file: function`, that run for nearly all of the steps: the loop and what leads to it."""
+        begin, end = self._recorded_at
+        main = self.dfg.main_lane(self.rank)
+        mine = (self.dfg.lane == main) & (self.dfg.step >= 0)
+        return self.frames.leading(self._threads[main], int(begin[mine].min()), int(end[mine].max()))
+
+    @cached_property
+    def _threads(self) -> dict[int, int]:
+        """CPU lane of the rank -> thread id, for lanes with recorded rows."""
+        dfg = self.dfg
+        nodes = np.flatnonzero((dfg.rank == self.rank) & dfg.on(LaneKind.CPU) & (dfg.event >= 0))
+        lanes, first = np.unique(dfg.lane[nodes], return_index=True)
+        threads = self.run.events(self.rank).ints("tid")[dfg.event[nodes[first]]]
+        return dict(zip(lanes.tolist(), threads.tolist(), strict=True))
+
+    @cached_property
+    def _recorded(self) -> dict[int, list[LocationShare]]:
+        """Locations of the nodes in which recorded functions ran.
+
+        Of operations only code that they call back counts, such as hooks of a backward pass. Time of PyTorch and of a
+        module's forward counts in gaps of at least `MIN_SILENCE_SAMPLED_NS`: shorter ones are ordinary overhead.
+        """
+        dfg, (begin, end) = self.dfg, self._recorded_at
+        counts = (dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > MIN_SILENCE_NS)) | dfg.of(*_OPERATIONS)
+        is_long = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns >= MIN_SILENCE_SAMPLED_NS)
+        took: dict[tuple[int, int], int] = defaultdict(int)
+        for lane, thread in self._threads.items():
+            nodes = np.flatnonzero(counts & (dfg.lane == lane))
+            nodes = nodes[np.argsort(begin[nodes], kind="stable")]
+            span, piece, ns = self.frames.within(thread, np.stack([begin[nodes], end[nodes]], axis=1))
+            kept = is_long[nodes[span]] | ~self.frames.overhead[piece]
+            keys = zip(nodes[span[kept]].tolist(), self.frames.location[piece[kept]].tolist(), strict=True)
+            for key, inside in zip(keys, ns[kept].tolist(), strict=True):
+                took[key] += inside
+        found: dict[int, list[LocationShare]] = defaultdict(list)
+        for (node, location), inside in took.items():
+            share = inside / int(dfg.dur_ns[node])
+            found[node].append(LocationShare(self.frames.locations[location], share, math.nan))
+        return found
+
+    @cached_property
     def _sampled(self) -> RankSamples:
         return RankSamples(self.run, self.rank)
 
@@ -111,16 +162,18 @@ class PythonTime:
 
     @cached_property
     def _seen(self) -> dict[int, list[LocationShare]]:
-        """Locations of single nodes: those with garbage collections, and gaps much longer than usual for their name."""
+        """Locations of single nodes: those with recorded functions or garbage collections, and gaps much longer than usual
+        for their name."""
         dfg, begin, end = self.dfg, *self._recorded_at
         usual_ns = self._usual_gap[dfg.name]
         is_long = self._nodes & dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > np.maximum(SAMPLED, MIN_GAP_RATIO * usual_ns))
         is_long &= len(self._sampled) > 0
         found = {}
-        for node in np.flatnonzero(is_long | (self._collecting > 0)).tolist():
+        for node in sorted({*np.flatnonzero(is_long | (self._collecting > 0)).tolist(), *self._recorded}):
             collecting = float(self._collecting[node])
             sampled = self._sampled.within(int(begin[node]), int(end[node])) if is_long[node] else None
             rows = self._rows.get(int(self._kinds[node]), []) if sampled is None else sampled
+            rows = self._recorded.get(node, rows)
             # Samples that were due during a collection are taken right after it, and say nothing about the rest.
             found[node] = [LocationShare(row.location, row.share * (1 - collecting), row.ran) for row in rows]
             if collecting:
@@ -163,6 +216,8 @@ class PythonTime:
     @cached_property
     def _rows(self) -> dict[int, list[LocationShare]]:
         """Kind of nodes (`_kinds`) -> shares of its source locations."""
+        if len(self.frames):
+            return {}  # what was recorded says more than samples of other steps
         gaps: dict[int, int] = defaultdict(int)
         """Total length of the silences of each kind, ns, without those too short to be sampled."""
         took: dict[int, dict[SourceLocation, tuple[int, int]]] = defaultdict(lambda: defaultdict(lambda: (0, 0)))

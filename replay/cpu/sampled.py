@@ -30,7 +30,7 @@ class LocationShare:
     share: float
     """Share of the time, from 0 to 1."""
     ran: float
-    """Share of the time at the location that the thread ran on a CPU, from 0 to 1."""
+    """Share of the time at the location that the thread ran on a CPU, from 0 to 1; NaN if unknown."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """ESP402 and ESP403: time in Python code on all ranks, by source line."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Set
@@ -10,7 +11,6 @@ from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.price import MIN_PCT_OF_STEP, MeasuredPrice
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.function_time import FunctionTimes, leading_functions
 from esprof.analyzers.samples.garbage import COLLECT_LESS, Collections
 from esprof.analyzers.steps.excess import stage_of
@@ -18,6 +18,7 @@ from esprof.analyzers.steps.step_groups import MIN_STEPS_AT_RANDOM
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
+from esprof.replay.cpu.frames import frame
 from esprof.replay.cpu.python_time import PythonTime, text_of
 from esprof.replay.cpu.sampled import MIN_RUNNING_SHARE
 from esprof.replay.whatif.grammar import literal
@@ -44,7 +45,7 @@ class _HotSpot:
     took: dict[Rank, float] = field(default_factory=lambda: defaultdict(float))
     """Time in a mean step, ns, by rank."""
     cpu_ns: float = 0.0
-    """CPU time in a mean step, ns, summed over ranks."""
+    """CPU time in a mean step, ns, summed over ranks; NaN if unknown."""
     locations: dict[SourceLocation, float] = field(default_factory=lambda: defaultdict(float))
     """Time of each source location in a mean step, ns, summed over ranks."""
 
@@ -60,7 +61,7 @@ class _HotSpot:
 
     @property
     def cpu_share(self) -> float:
-        """Share of its time on a CPU."""
+        """Share of its time on a CPU; NaN if unknown."""
         return self.cpu_ns / self.total_ns
 
     @property
@@ -145,11 +146,14 @@ def _spots(case: Case) -> list[_HotSpot]:
     found: dict[str, _HotSpot] = {}
     ranks = case.replayed.built.dfg.marks.ranks
     leading = leading_functions(case.job.samples, ranks)
+    times = {rank: PythonTime(case.run, case.replayed.built.dfg, rank) for rank in ranks}
+    recorded = [rank for rank in ranks if len(times[rank].frames)]
+    leading |= {function for rank in recorded for function in times[rank].leading}
     for rank in ranks:
-        if not (len(case.run.stacks(rank)) or len(case.job.samples.of(rank)) or len(case.run.stages(rank))):
+        sampled = len(case.run.stacks(rank)) or len(case.job.samples.of(rank)) or len(case.run.stages(rank))
+        if not sampled and rank not in recorded:
             continue  # Without a record of Python code skip the nodes of the rank, which are many in a large job.
-        times = PythonTime(case.run, case.replayed.built.dfg, rank).by_location(case.replayed.steps.steady)
-        for location, (took_ns, cpu_share) in times.items():
+        for location, (took_ns, cpu_share) in times[rank].by_location(case.replayed.steps.steady).items():
             pattern = _pattern(location, leading)
             spot = found.setdefault(pattern, _HotSpot(pattern))
             spot.took[rank] += took_ns
@@ -173,9 +177,11 @@ def _pattern(location: SourceLocation, leading: set[str]) -> str:
     if f"{line.file}: {function}" not in leading and leading:
         return rf"^{literal(line.file)}\(\d+\): {literal(function)}{_WITHIN}( →|$)"
     here = rf"^{literal(line.file)}\({line.line}\): {literal(function)}{_WITHIN}"
-    called = frame(location.call) if location.call else None
-    if called is None or not called.file:
+    if location.call is None:
         return f"{here}$"
+    called = frame(location.call)
+    if not called.file:
+        return f"{here} → {literal(location.call)}$"
     return rf"{here} → {literal(called.file)}\(\d+\): {literal(called.function)}$"
 
 
@@ -216,8 +222,9 @@ def _cause(spot: _HotSpot, price: str | MeasuredPrice) -> Cause:
     evidence = {
         "source_line": Evidence(where),
         "per_step": _per_step(spot.took),
-        "cpu_share": Evidence(round(cpu_share, 3), "share"),
     }
+    if not math.isnan(cpu_share):
+        evidence["cpu_share"] = Evidence(round(cpu_share, 3), "share")
     if isinstance(price, MeasuredPrice):
         evidence["per_step_of_the_run"] = Evidence(round(price.saving_ns), "ns")
     calling = f", calling {printable(worst.call, LONGEST_NAME)}" if worst.call else ""
@@ -234,6 +241,11 @@ def _cause(spot: _HotSpot, price: str | MeasuredPrice) -> Cause:
 
 
 def _advice(cpu_share: float) -> str:
+    if math.isnan(cpu_share):
+        return (
+            "No PyTorch operation runs in that time; the trace does not tell whether Python computes or waits. Do this work "
+            "less often, on whole tensors, or ahead of time in the loader's workers or another thread."
+        )
     if cpu_share <= MAX_CPU_SHARE_WAITING:
         return (
             f"The thread ran for only {100 * cpu_share:.0f} % of that time. For the rest it slept, or waited for a file, "
@@ -256,7 +268,8 @@ _SAMPLING = (
     "`source line` is the line of the job's own code that ran while no operation did, or that a backward pass called; "
     "`calls` is the line that ran innermost, in a function that it called. `per step` is its time in a mean "
     "step of each rank, and `cpu share` the share of it on a CPU. `per step of the run` is its time in all steps "
-    "without profiler."
+    "without profiler. Traces of torch.profiler with `with_stack=True` tell which function of the job ran in each gap "
+    "(`source line` is then its first line, `calls` what it calls itself), but not whether it ran on a CPU."
 )
 
 _PAGES = (

@@ -24,7 +24,8 @@ def _without(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         )
         required(
             share > 0,
-            "no sampled Python code of that name ran between operations in these steps (record with --stack-steps)",
+            "no Python code of that name is known to run between operations in these steps (record with --stack-steps, or "
+            "torch.profiler with with_stack=True)",
         )
         left *= 1 - share
     nodes = np.flatnonzero(left < 1)
@@ -36,7 +37,8 @@ TERM = Kind(
     examples=("python[REGEX]=0", "rank3.python[REGEX]=0"),
     meaning="Python code whose line matches the regular expression (`train.py(57): log_hook`) takes no time between "
     "operations. So does code that the line called, including hooks of the backward pass.",
-    needs="A window with stacks (`--stack-steps`) that shows such code on the training thread.",
+    needs="A window with stacks (`--stack-steps`) that shows such code on the training thread, or a trace of torch.profiler "
+    "with `with_stack=True`.",
     assumes="Sampled stacks are representative of all steps.",
     effect=Edit(TermPhase.REMOVE, _without),
     value=zero,

@@ -65,14 +65,14 @@ def test_a_gap_without_samples_keeps_its_time():
 
 
 def test_short_gaps_are_ordinary_python():
-    assert "no sampled Python code of that name" in after("python[hook]=0", HALF, gap_ms=0.04)[1]
+    assert "no Python code of that name is known" in after("python[hook]=0", HALF, gap_ms=0.04)[1]
 
 
 @pytest.mark.parametrize(
     "stacks", [[], [seen("aten::bmm", "evaluate", HOOK, 10)], [seen("aten::mm", "evaluate", MAIN, 9)]]
 )
 def test_code_that_was_not_sampled_is_declined(stacks):
-    assert "no sampled Python code of that name" in after("python[hook]=0", stacks)[1]
+    assert "no Python code of that name is known" in after("python[hook]=0", stacks)[1]
 
 
 def test_the_scope_limits_it_to_a_rank():

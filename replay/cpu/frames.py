@@ -10,7 +10,12 @@ Origin = Literal["job", "torch", "other"]
 
 _FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.*)", re.DOTALL)
 _TORCH = re.compile(r"(^|/)torch/")
-_OTHERS = re.compile(r"^python3\.\d+/|(^|/)(site|dist)-packages/|^<")
+_OTHERS = re.compile(r"(^|/)python3\.\d+/|(^|/)(site|dist)-packages/|^<")
+_LIBRARIES = re.compile(
+    "PIL|cv2|numpy|scipy|pandas|sklearn|skimage|torchvision|torchaudio|albumentations|av|decord|imageio|librosa|soundfile|"
+    "h5py|pyarrow|fsspec|triton|tokenizers|tqdm|wandb|tensorboard|tensorboardX|mlflow|matplotlib|yaml|requests|urllib3"
+)
+"""Packages that jobs call for data, metrics and logs. Traces write their files without `site-packages/`."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,9 @@ class Frame:
         if _TORCH.search(self.file):
             return "torch"
         # Traces of torch.profiler have paths relative to `sys.path`: those of the standard library have no folder.
-        is_standard = self.file.split("/")[0].removesuffix(".py") in sys.stdlib_module_names
-        return "other" if not self.file or is_standard or _OTHERS.search(self.file) else "job"
+        package = self.file.split("/")[0].removesuffix(".py")
+        is_known = package in sys.stdlib_module_names or _LIBRARIES.fullmatch(package) is not None
+        return "other" if not self.file or is_known or _OTHERS.search(self.file) else "job"
 
 
 def frame(text: str) -> Frame:
