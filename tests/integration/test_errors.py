@@ -85,10 +85,6 @@ def another_json(path):
     return case.write(path / "config.json", {"learning_rate": 0.1})
 
 
-def another_accelerator(path):
-    return case.write(path / "rank0.json", document(row("aten::mm", 0), row("urEnqueue", 5, cat="xpu_runtime")))
-
-
 def empty_folder(path):
     return path
 
@@ -135,7 +131,6 @@ FAULTS = [
     (binary, "is a binary file"),
     (empty_file, "not valid JSON"),
     (another_json, "no Kineto trace"),
-    (another_accelerator, "Intel XPU"),
     (empty_folder, "contains no run.json, no trace"),
     (nothing, "does not exist"),
     (two_runs, "not of one run: both a.json and b.json are of rank 0"),

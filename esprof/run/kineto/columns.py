@@ -8,28 +8,15 @@ import pyarrow as pa
 
 from esprof.run.collective_names import names_a_collective
 from esprof.run.groups import Group
+from esprof.run.kineto.categories import kind_of
 from esprof.run.kineto.collectives import Launches, moved_by
+from esprof.run.kineto.launches import lanes, links, with_unrecorded_calls
 from esprof.run.kineto.rows import Texts, TraceRows
 from esprof.run.kineto.scan import MISSING
 from esprof.run.kineto.steps import RECORDERS_STEP, STEP_NAMES, TraceSteps, by_optimizers, marked
 from esprof.run.run import RunWarning
 from esprof.run.schema import EST_STEP_PREFIX, EVENTS, KINDS, STEPS, Table, table
 
-_KIND_OF_CATEGORY = {
-    "cpu_op": "op",
-    "operator": "op",
-    "user_annotation": "annotation",
-    "cuda_runtime": "runtime",
-    "cuda_driver": "runtime",
-    "runtime": "runtime",
-    "kernel": "kernel",
-    "gpu_memcpy": "memcpy",
-    "memcpy": "memcpy",
-    "gpu_memset": "memset",
-    "memset": "memset",
-    "cuda_sync": "sync",
-    "python_function": "python",
-}
 _EST = re.compile(rf"{EST_STEP_PREFIX}(\d{{1,9}})$")
 _BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")
 _COLLECTIVE_KERNEL = re.compile(
@@ -89,7 +76,7 @@ def _prefer_the_recorders_steps(rows: TraceRows, kinds: np.ndarray) -> None:
 
 
 def _kind_of_category(category: str) -> int:
-    kind = _KIND_OF_CATEGORY.get(category.lower())
+    kind = kind_of(category)
     return _CODE[kind] if kind else _NONE
 
 
@@ -126,10 +113,16 @@ def _sorted_table(
         np.where(mask, rows.numbers(key), MISSING)
         for key, mask in (("tid", ~on_gpu), ("stream", on_gpu), ("device", on_gpu))
     )
-    launches = Launches(starts, starts + durations, tid, _launched_by(kinds, rows.numbers("correlation")))
+    is_work = on_gpu & ~_are(kinds, "sync")
+    device, stream = lanes(
+        is_work, {"pid": rows.numbers("pid"), "tid": rows.numbers("tid"), "stream": stream, "device": device}
+    )
+    external = rows.numbers("External id")
+    external = np.where(external == MISSING, rows.numbers("external id"), external)
+    linked = links(_are(kinds, "runtime"), on_gpu, rows.numbers("correlation"), external, _are(kinds, "op"))
+    launches = Launches(starts, starts + durations, tid, linked.row)
     steps, warnings = (given, ()) if given is not None else _steps(names, kinds, launches)
     roles = _thread_roles(names, kinds, tid)
-    external = rows.numbers("External id")
     columns = {
         "name": _text_column(names),
         "kind": _text_column(Texts(kinds, list(KINDS))),
@@ -140,8 +133,8 @@ def _sorted_table(
         "thread_role": _text_column(roles),
         "device": _int_column(device, np.int32),
         "stream": _int_column(stream),
-        "correlation": _int_column(rows.numbers("correlation")),
-        "external_id": _int_column(np.where(external == MISSING, rows.numbers("external id"), external)),
+        "correlation": _int_column(linked.correlation),
+        "external_id": _int_column(external),
         "step": _int_column(_step_of(steps, stream, launches), np.int32),
         "autograd_seq": _int_column(rows.numbers("Sequence number")),
         "fwd_tid": _int_column(rows.numbers("Fwd thread id")),
@@ -152,20 +145,8 @@ def _sorted_table(
     }
     events = table(columns | _moved(rows, names, kinds, launches, groups), EVENTS)
     has_step_events = _are(kinds, "step").any()
+    events = with_unrecorded_calls(events, linked)
     return events, None if steps is None or has_step_events else _step_table(steps), warnings
-
-
-def _launched_by(kinds: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """For each launched row the row of the runtime call with its correlation id, of several the last; else -1."""
-    launch = np.full(len(kinds), -1)
-    runtime = np.flatnonzero(_are(kinds, "runtime") & (correlation != MISSING))
-    work = np.flatnonzero(_are(kinds, "kernel", "memcpy", "memset", "sync", "collective") & (correlation != MISSING))
-    if len(runtime):
-        runtime = runtime[np.argsort(correlation[runtime], kind="stable")]
-        # The last runtime call whose id is not larger; where the ids are not equal, there is no such call.
-        last = np.searchsorted(correlation[runtime], correlation[work], side="right") - 1
-        launch[work] = np.where(correlation[runtime[last]] == correlation[work], runtime[last], -1)
-    return launch
 
 
 def _thread_roles(names: Texts, kinds: np.ndarray, tid: np.ndarray) -> Texts:

@@ -14,6 +14,7 @@ import numpy as np
 from esprof.core.errors import InputError
 from esprof.core.types import Bytes, Ns, Rank
 from esprof.run.groups import MAX_RANKS, Group, named_groups
+from esprof.run.kineto.categories import other_devices, unread
 from esprof.run.kineto.columns import event_table
 from esprof.run.kineto.content import content, too_large
 from esprof.run.kineto.foreign import refuse_foreign
@@ -33,18 +34,6 @@ _LATEST_NS: Ns = 4 * 10**18
 
 _NO_NUMBER = re.compile(rb'"\s*:\s*(?:[-+]?(?:inf(?:inity)?|nan)|N/A)\b', re.IGNORECASE)
 """Values that recorders of 2021 wrote for a bandwidth over no time; JSON has no such numbers."""
-
-_RUNTIME = re.compile(r"(?P<name>.+)_(?:runtime|driver)$")
-_KNOWN_RUNTIMES = ("cuda",)
-"""Runtimes whose calls are read; those of ROCm carry this name, too."""
-
-_UNKNOWN_ACCELERATORS = {
-    "xpu": "Intel XPU",
-    "mtia": "Meta MTIA",
-    "hpu": "Intel Gaudi (HPU)",
-    "glow": "Glow",
-    "privateuse1": "an out-of-tree accelerator (PrivateUse1)",
-}
 
 
 @dataclass(frozen=True)
@@ -101,14 +90,13 @@ prepare(_Document | None)
 def read_trace(path: Path, steps: TraceSteps | None = None) -> Trace:
     """Read the trace at `path`. Its steps are `steps`, where these are given, whatever the profiler was told of.
 
-    Raises InputError where it is truncated, no JSON, no trace, larger than the memory limit, or from an accelerator
-    that esprof does not know.
+    Raises InputError where it is truncated, no JSON, no trace, or larger than the memory limit.
     """
     limit = memory_limit()
     text = content(path, limit)
     refuse_foreign(path, text)
     try:
-        trace = _trace_of(path, _scanned(text, limit), steps)
+        trace = _trace_of(_scanned(text, limit), steps)
     except NotJson as error:
         raise InputError(f"is not valid JSON: {error}", path=path, remedy="Copy or record it again.") from error
     except NoRows as error:
@@ -119,6 +107,12 @@ def read_trace(path: Path, steps: TraceSteps | None = None) -> Trace:
         ) from error
     except TooLarge as error:
         raise too_large(path, limit) from error
+    if not len(trace.events) and b'"Ascend Hardware"' in text:
+        raise InputError(
+            "was recorded by torch_npu on Ascend, whose events have no categories",
+            path=path,
+            remedy="esprof reads traces that torch.profiler exported (export_chrome_trace) through Kineto.",
+        )
     if not len(trace.events):
         raise InputError(
             "holds no profiler event", path=path, remedy="Export it with torch.profiler (export_chrome_trace)."
@@ -126,14 +120,15 @@ def read_trace(path: Path, steps: TraceSteps | None = None) -> Trace:
     return trace
 
 
-def _trace_of(path: Path, scanned: Scan, given: TraceSteps | None) -> Trace:
+def _trace_of(scanned: Scan, given: TraceSteps | None) -> Trace:
     misfits = Misfits()
     try:
         document: _Document = decode(scanned.frame, _Document | None, misfits) or _Document()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotJson(str(error)) from error
     rows, times, lost = _timed(TraceRows(scanned, misfits), document.base_time_nanoseconds)
-    _decline_unknown_accelerators(path, rows)
+    categories = rows.texts("cat")
+    noted = other_devices(categories) + unread(categories)
     info = document.distributed_info or _Distributed()
     world = info.world_size if 0 < (info.world_size or 0) <= MAX_RANKS else None
     groups = named_groups(
@@ -149,7 +144,7 @@ def _trace_of(path: Path, scanned: Scan, given: TraceSteps | None) -> Trace:
         host=document.host_name,
         devices=tuple(device.name for device in document.device_properties if device.id in used),
         versions=_versions(document, info),
-        warnings=warnings + _left_out(misfits) + lost,
+        warnings=warnings + _left_out(misfits) + lost + noted,
         local_groups=groups,
         steps=steps,
     )
@@ -178,20 +173,6 @@ def _scanned(text: bytearray, limit: Bytes) -> Scan:
 def _left_out(misfits: Misfits) -> tuple[RunWarning, ...]:
     message = f"{misfits.count} values of an unexpected type were left out (the first: {misfits.first})"
     return (RunWarning("values-left-out", message),) if misfits.count else ()
-
-
-def _decline_unknown_accelerators(path: Path, rows: TraceRows) -> None:
-    for category in map(str.lower, rows.texts("cat").values):
-        name = _UNKNOWN_ACCELERATORS.get(category.split("_")[0])
-        runtime = _RUNTIME.match(category)
-        if name is None and runtime is not None and runtime["name"] not in _KNOWN_RUNTIMES:
-            name = f"{runtime['name']!r}"
-        if name is not None:
-            raise InputError(
-                f"was recorded on {name}, which esprof does not know",
-                path=path,
-                remedy="esprof reads traces of CPUs, NVIDIA GPUs (CUDA) and AMD GPUs (ROCm).",
-            )
 
 
 def _timed(

@@ -550,20 +550,57 @@ def test_rocm_launches_stay_on_their_thread(read):
 
 
 @pytest.mark.parametrize(
-    ("category", "name"),
+    ("category", "name", "kind"),
     [
-        ("xpu_runtime", "Intel XPU"),
-        ("xpu_sync", "Intel XPU"),
-        ("mtia_ccp_events", "Meta MTIA"),
-        ("hpu_op", "Gaudi"),
-        ("glow_runtime", "Glow"),
-        ("privateuse1_driver", "PrivateUse1"),
-        ("tpu_runtime", "'tpu'"),
+        ("xpu_runtime", "Intel XPU", "runtime"),
+        ("xpu_sync", "Intel XPU", "sync"),
+        ("mtia_ccp_events", "Meta MTIA", "kernel"),
+        ("hpu_op", "Gaudi", "runtime"),
+        ("glow_runtime", "Glow", "runtime"),
+        ("privateuse1_driver", "PrivateUse1", "runtime"),
+        ("mlu_memcpy", "Cambricon", "memcpy"),
     ],
 )
-def test_an_unknown_accelerator_is_declined_by_name(read, category, name):
-    with pytest.raises(InputError, match=name):
-        read(row("aten::mm", 0), row("something", 5, cat=category))
+def test_another_device_is_read_as_a_plain_one_and_named(read, category, name, kind):
+    trace = read(row("aten::mm", 0), row("something", 5, cat=category))
+    assert [event["kind"] for event in table(trace)] == ["op", kind]
+    (warning,) = [one for one in trace.warnings if one.code == "plain-device"]
+    assert name in warning.message
+
+
+def test_work_of_another_device_has_a_lane_and_a_launch(read):
+    call = launch(10, 4131, name="urEnqueueKernelLaunch", cat="xpu_runtime", external_id=5)
+    work = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 2, "tid": 99, "ts": EPOCH_US + 40, "dur": 9}
+    trace = read(
+        step(1, 0, 100), row("aten::addmm", 5, 30, external_id=5), call, work | {"args": {"correlation": 4131}}
+    )
+    (kernel_,) = [event for event in table(trace) if event["kind"] == "kernel"]
+    assert (kernel_["device"], kernel_["stream"], kernel_["step"], kernel_["tid"]) == (2, 99, 1, None)
+
+
+def test_work_with_an_external_id_alone_is_linked_to_its_operation(read):
+    work = {"ph": "X", "cat": "kernel", "name": "Cijk_Ailk", "ts": EPOCH_US + 40, "dur": 9}
+    inner, outer = row("aten::mm", 5, 20, external_id=6), row("aten::linear", 2, 30, external_id=5)
+    trace = read(step(3, 0, 100), outer, inner, work | {"args": {"External id": 6}})
+    events = {event["name"]: event for event in table(trace)}
+    call, kernel_ = events["launch (not recorded)"], events["Cijk_Ailk"]
+    assert (kernel_["device"], kernel_["stream"], kernel_["step"]) == (0, 0, 3)
+    assert kernel_["correlation"] == call["correlation"] is not None
+    assert (call["kind"], call["tid"], call["step"], call["dur_ns"]) == ("runtime", MAIN, 3, 0)
+    assert call["start_ns"] == EPOCH_NS + 25_000
+
+
+def test_work_that_nothing_is_known_to_have_launched_stays(read):
+    work = {"ph": "X", "cat": "kernel", "name": "Cijk_Ailk", "ts": EPOCH_US + 40, "dur": 9}
+    trace = read(row("aten::mm", 5, 20, external_id=6), work | {"args": {"External id": 7}})
+    assert [(event["name"], event["stream"]) for event in table(trace)] == [("aten::mm", None), ("Cijk_Ailk", 0)]
+
+
+def test_events_of_unknown_categories_are_counted(read):
+    odd = [row("x", ts, cat="something_new") for ts in (1, 2)]
+    trace = read(row("aten::mm", 0), *odd, row("y", 3, cat="gpu_user_annotation"), row("z", 4, cat="Trace"))
+    (warning,) = [one for one in trace.warnings if one.code == "events-not-read"]
+    assert warning.message == "2 events of unknown categories are not read (2 'something_new')"
 
 
 # Nothing is guessed, and nothing odd sinks the file
