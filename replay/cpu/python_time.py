@@ -28,6 +28,10 @@ MIN_GAP_RATIO = 2.0
 """A gap longer than this many times the usual gap of its name is attributed by its own samples."""
 
 
+UNRECORDED = SourceLocation("unrecorded code", None)
+"""Stands for the code of long gaps on ranks whose stacks are unknown (`PythonTime.unnamed`)."""
+
+
 class _Silence(NamedTuple):
     """Time in Python, without recorded operations, in a step with stacks: between two operations or within one."""
 
@@ -57,14 +61,27 @@ class PythonTime:
     rank: Rank
 
     def share(self, wanted: Callable[[SourceLocation], bool]) -> np.ndarray:
-        """Share of each node's time that is spent at `wanted` source locations, float64[N], from 0 to 1."""
+        """Share of each node's time that is spent at `wanted` source locations, float64[N], from 0 to 1. The code of
+        `unnamed` gaps is at `UNRECORDED`."""
         of_kind = np.zeros(2 * len(self.dfg.names))
         for kind, rows in self._rows.items():
             of_kind[kind] = min(1.0, sum(row.share for row in rows if wanted(row.location)))
         share = np.where(self._nodes, of_kind[self._kinds], 0.0)
         for node, rows in self._seen.items():
             share[node] = min(1.0, sum(row.share for row in rows if wanted(row.location)))
-        return share
+        return np.where(self.unnamed, float(wanted(UNRECORDED)), share)
+
+    @cached_property
+    def unnamed(self) -> np.ndarray:
+        """Mask of the gaps of the main thread whose code is unknown, bool[N]: those of at least `MIN_SILENCE_SAMPLED_NS`,
+        if stacks were neither recorded in the trace nor sampled in a window or in the gap itself."""
+        dfg = self.dfg
+        is_gap = dfg.of(Cls.HOST_GAP) & (dfg.lane == dfg.main_lane(self.rank))
+        mask: np.ndarray = is_gap & (dfg.dur_ns >= MIN_SILENCE_SAMPLED_NS)
+        if len(self.frames) or len(self.run.stacks(self.rank)):
+            return np.zeros(dfg.nodes, bool)
+        mask[list(self._seen)] = False
+        return mask
 
     def by_location(self, steps: tuple[int, ...]) -> dict[SourceLocation, tuple[float, float]]:
         """(mean time in a step of `steps`, ns; share of it that the thread ran on a CPU) of each source location."""

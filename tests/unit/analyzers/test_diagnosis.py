@@ -462,6 +462,7 @@ def test_every_finding_has_a_page():
         "ESP403",
         "ESP404",
         "ESP405",
+        "ESP406",
         "ESP501",
         "ESP502",
         "ESP503",

@@ -25,7 +25,7 @@ def job(gap_ms: float, stacks=(), **noted):
     return run_of({0: rows}, stacks={0: stacks} if stacks else None, steps=steps)
 
 
-def seen(frame: str, dur_ms: float):
+def seen(frame: str | None, dur_ms: float):
     names = {"before": "aten::mm", "after": "aten::add", "frame": frame, "call": None}
     return names | {"dur_ns": round(dur_ms * NS), "cpu_ns": 0}
 
@@ -37,7 +37,8 @@ def test_a_step_filled_with_compute_has_no_known_cause():
 
 
 def test_otherwise_the_largest_share_is_named_with_its_operations():
-    assert diagnose(job(gap_ms=30)).verdict == (
+    # Stacks were sampled, but none in the gap.
+    assert diagnose(job(gap_ms=30, stacks=[seen(None, 30)])).verdict == (
         "A step takes 100.0 ms, 70 % of it compute. The largest part of the rest is CPU work while the "
         "device idles: 30.0 ms, most of it in aten::mm → aten::add. No change that esprof can price would save 1 % "
         "of a step."
@@ -52,7 +53,7 @@ def test_a_known_line_is_named():
 
 
 def test_an_insignificant_first_saving_is_reported_as_such():
-    run = job(30, cpu_ns=[40 * NS] * 6, ready_ns=[ready * NS for ready in (0, 0, 0, 0, 0, 50)])
+    run = job(30, [seen(None, 30)], cpu_ns=[40 * NS] * 6, ready_ns=[ready * NS for ready in (0, 0, 0, 0, 0, 50)])
     (finding,) = diagnose(run).findings
     assert not finding.is_saving
     assert diagnose(run).verdict.startswith(f"{finding.title}. Fixing it would save 0 to ")

@@ -13,10 +13,10 @@ LOOP, LOAD, RESIZE = "train.py(3): main", "data.py(7): load", "PIL/Image.py(90):
 def gpu_rank(waits_ms: float, *inside, steps: int = 6, late_ms: float | None = None) -> list:
     """Steps of 60 ms and `late_ms`: `waits_ms` without operations, 20 ms of a kernel, an all-reduce, 40 ms of it.
 
-    `inside` are names of functions that are open in the first gap, outermost first.
+    `inside` are names of functions that are open in the first gap, outermost first; without any, there are no stacks.
     """
     late_ms = waits_ms if late_ms is None else late_ms
-    length, rows = (60 + late_ms) * MS, [python(LOOP, -MS, 1e6)]
+    length, rows = (60 + late_ms) * MS, [python(LOOP, -MS, 1e6)] if inside else []
     for n in range(steps):
         at = n * length
         rows += [step(n, at, at + length)]

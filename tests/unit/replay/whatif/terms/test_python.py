@@ -78,3 +78,9 @@ def test_code_that_was_not_sampled_is_declined(stacks):
 def test_the_scope_limits_it_to_a_rank():
     assert after("rank0.python[hook]=0", HALF, ranks=(0, 1))[0] == pytest.approx(50 * MS, abs=1)
     assert after("rank0-1.python[hook]=0", HALF, ranks=(0, 1))[0] == pytest.approx(40 * MS, abs=1)
+
+
+def test_gaps_of_unknown_code_are_removed_where_no_stacks_were_recorded():
+    assert after("python[^unrecorded code$]=0", [])[0] == pytest.approx(30 * MS, abs=1)
+    assert after("python[^unrecorded code$]=0", HALF)[0] is None
+    assert after("python[^unrecorded code$]=0", [], gap_ms=0.9)[0] is None
