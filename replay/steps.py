@@ -154,10 +154,14 @@ def _lost_and_next(lost_by: Mapping[Rank, Collection[int]]) -> dict[int, Reason]
 
 
 def _works(events: Table, span: tuple[Ns, Ns] | None = None) -> bool:
-    """Whether a CPU operation of the job starts within `span`, ns; without `span`, at any time."""
-    start = events.ints("start_ns")
+    """Whether a CPU operation of the job starts within `span`, ns; without `span`, at any time.
+
+    Calls of the GPU runtime count in a trace without any operation, as other profilers record it.
+    """
+    start, kinds = events.ints("start_ns"), ("op", "loader")
     inside = slice(*np.searchsorted(start, span)) if span else slice(None)
-    return bool(((events.is_kind("op") | events.is_kind("loader")) & (events.ints("tid") >= 0))[inside].any())
+    working = events.is_kind(*kinds) if events.is_kind(*kinds).any() else events.is_kind("runtime")
+    return bool((working & (events.ints("tid") >= 0))[inside].any())
 
 
 def _without(run: Run, idle: Sequence[Rank]) -> Run:

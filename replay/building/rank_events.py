@@ -222,6 +222,8 @@ def read_rank(run: Run, rank: Rank, boundaries: Mapping[int, tuple[Ns, Ns]], ste
         _off_gloo_threads(table, some, collectives)
         for some in (rows.of(inside, "op", "runtime", "loader"), rows.of(inside, "op", "loader"))
     )
+    if not len(working) and not table.is_kind("op", "loader").any():  # As other profilers record it.
+        working = launch[launch >= 0]
     thread, threads = _threads(table, rank, called, working)
     return RankEvents(
         rank=rank,

@@ -15,7 +15,7 @@ _PACKED = (
 """Pattern of the first bytes, and what the file is."""
 
 _OTHER_TOOLS = (
-    (re.compile(rb"SQLite format 3\x00"), "a SQLite database, as Nsight Systems and rocprof export"),
+    (re.compile(rb"SQLite format 3\x00"), "a SQLite database, but no export of Nsight Systems or rocprof with kernels"),
     (re.compile(rb"PAR1"), "a Parquet file, but no table of operations that esprof knows"),
     (re.compile(rb"\x7fELF"), "a program"),
 )
@@ -54,5 +54,7 @@ def refuse_foreign(path: Path, text: bytearray) -> None:
         raise InputError(
             f"is {found}",
             path=path,
-            remedy="esprof reads traces of torch.profiler (export_chrome_trace), Flight Recorder dumps and its own runs.",
+            remedy="Export it with nsys export --type sqlite."
+            if path.name.endswith(".nsys-rep")
+            else "esprof reads traces of torch.profiler (export_chrome_trace), and what docs/how-to/inputs.md lists.",
         )

@@ -5,8 +5,10 @@ Accepts what recorders since 2021 wrote: old and new category names, timestamps 
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -118,6 +120,13 @@ def read_trace(path: Path, steps: TraceSteps | None = None) -> Trace:
             "holds no profiler event", path=path, remedy="Export it with torch.profiler (export_chrome_trace)."
         )
     return trace
+
+
+def trace_of_rows(rows: Iterable[dict[str, Any]], document: dict[str, Any]) -> Trace:
+    """The trace of rows and other fields that another source has converted to those of Kineto."""
+    encoder = msgspec.json.Encoder(decimal_format="number")
+    text = bytearray(encoder.encode(document | {"traceEvents": list(rows)}))
+    return _trace_of(_scanned(text, memory_limit()), None)
 
 
 def _trace_of(scanned: Scan, given: TraceSteps | None) -> Trace:

@@ -26,29 +26,29 @@ def _recognises(path: Path) -> bool:
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
-    traces, warnings = _read_all(paths, executor)
-    return _run_of(traces, named, warnings)
-
-
-def _read_all(files: Sequence[Path], executor: Executor | None) -> tuple[list[tuple[Path, Trace]], list[RunWarning]]:
-    """Read all files. Unreadable ones become warnings, unless all are unreadable."""
     # A single file is read in this thread, so that Ctrl-C stops it.
-    results = [_attempt(files[0])] if len(files) == 1 and executor is None else run_all(executor, _attempt, files)
-    traces = [(file, found) for file, found in zip(files, results, strict=True) if isinstance(found, Trace)]
-    faults = [found for found in results if isinstance(found, InputError)]
+    alone = len(paths) == 1 and executor is None
+    results = [_attempt(paths[0])] if alone else run_all(executor, _attempt, paths)
+    return run_of_results(results, named)
+
+
+def run_of_results(results: Sequence[tuple[Path, Trace] | InputError], named: Path, source: str = "kineto") -> Run:
+    """The Run of the traces in files. Unreadable files become warnings, unless all are unreadable."""
+    traces = [one for one in results if not isinstance(one, InputError)]
+    faults = [one for one in results if isinstance(one, InputError)]
     if not traces:
         raise faults[0]
-    return traces, [RunWarning("trace-unreadable", str(fault)) for fault in faults]
+    return _run_of(traces, named, [RunWarning("trace-unreadable", str(fault)) for fault in faults], source)
 
 
-def _attempt(file: Path) -> Trace | InputError:
+def _attempt(file: Path) -> tuple[Path, Trace] | InputError:
     try:
-        return read_trace(file)
+        return file, read_trace(file)
     except InputError as error:
         return error
 
 
-def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWarning]) -> Run:
+def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWarning], source: str) -> Run:
     by_rank = _by_rank(traces, path, warnings)
     _refuse_other_times(by_rank, path)
     world = max([trace.world_size or 0 for trace in by_rank.values()] + [max(by_rank) + 1])
@@ -59,7 +59,7 @@ def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWarn
     for rank, trace in by_rank.items():
         warnings.extend(RunWarning(w.code, f"rank {rank}: {w.message}", (rank,)) for w in trace.warnings)
     meta = RunMeta(
-        source="kineto",
+        source=source,
         versions=next(iter(by_rank.values())).versions,
         world_size=world,
         ranks=tuple(_rank_meta(rank, trace) for rank, trace in sorted(by_rank.items())),

@@ -833,9 +833,9 @@ def test_files_about_memory_are_refused_with_what_to_export_instead(tmp_path, te
     [
         ("trace.zip", b"PK\x03\x04rest", "is a zip archive", "Unpack"),
         ("trace.json", b"\x00" * 257 + b"ustar" + b"\x00" * 250, "is a tar archive", "Unpack"),
-        ("run.sqlite", b"SQLite format 3\x00rest", "is a SQLite database, as Nsight Systems", "export_chrome_trace"),
+        ("run.sqlite", b"SQLite format 3\x00rest", "is a SQLite database, but no export", "export_chrome_trace"),
         ("host.xplane.pb", b"\x0a\x0brest", "is a profile of JAX or TensorFlow", "export_chrome_trace"),
-        ("run.nsys-rep", b"abc", "is a report of Nsight Systems", "export_chrome_trace"),
+        ("run.nsys-rep", b"abc", "is a report of Nsight Systems", "nsys export"),
         ("trace.json", b"\x01\x02\x00\x03", "is a binary file", "export_chrome_trace"),
     ],
 )

@@ -1,0 +1,106 @@
+"""Databases of other profilers, made by hand after their published schemas."""
+
+import sqlite3
+from pathlib import Path
+
+SESSION = "_0000e2c3_1b5a"
+"""End of the names of rocprofv3's tables."""
+
+STEPS = 6
+
+
+def _write(path: Path, tables: dict[str, tuple[str, list[tuple]]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with sqlite3.connect(path) as database:
+        for name, (columns, rows) in tables.items():
+            database.execute(f'CREATE TABLE "{name}" ({columns})')
+            if rows:
+                database.executemany(f'INSERT INTO "{name}" VALUES ({",".join("?" * len(rows[0]))})', rows)
+    database.close()
+    return path
+
+
+def write_nsight(path: Path, ranks=(0, 1), *, marked=True, device_of=lambda rank: rank, slow=1, **more) -> Path:
+    """A job of data-parallel ranks under Nsight Systems, in one export: each step of 10 ms has a kernel (3 ms, 6 ms on rank
+    `slow`), an all-reduce that ends together, and a copy to the host."""
+    strings = {1: "gemm", 2: "ncclDevKernel_AllReduce_Sum_f32", 3: "cudaLaunchKernel_v7000", 4: "cudaMemcpyAsync_v3020"}
+    kernels, calls, copies, ranges = [], [], [], []
+    for rank in ranks:
+        process = (1 << 56) | ((100 + rank) << 24)
+        thread, device = process | (200 + rank), device_of(rank)
+        for step in range(STEPS):
+            at, took = step * 10_000_000, 6_000_000 if rank == slow else 3_000_000
+            work = (at + 1_000_000, at + 1_000_000 + took, 7, 1), (at + 1_000_000 + took, at + 8_000_000, 9, 2)
+            for number, (start, end, stream, name) in enumerate(work):
+                kernels.append((start, end, device, stream, 10 * step + number, process, name, name))
+                calls.append(
+                    (at + 900_000 + 50_000 * number, at + 940_000 + 50_000 * number, thread, 10 * step + number, 3)
+                )
+            copies.append((at + 8_000_000, at + 8_100_000, device, 7, 10 * step + 2, process, 2, 4096))
+            calls.append((at + 1_000_000, at + 8_110_000, thread, 10 * step + 2, 4))
+            if marked:
+                ranges.append((at, at + 10_000_000, 59, f"step {step}", None, thread))
+                ranges.append((at + 800_000, at + 990_000, 59, None, 1, thread))
+    return _write(
+        path,
+        {
+            "StringIds": ("id INTEGER PRIMARY KEY, value TEXT", list(strings.items())),
+            "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs INTEGER, utcTime TEXT", [(1_712_000_000_000_000_000, "")]),
+            "TARGET_INFO_GPU": ("id INTEGER, name TEXT", [(0, "NVIDIA H100"), (1, "NVIDIA H100")]),
+            "TARGET_INFO_SYSTEM_ENV": ("name TEXT, value TEXT", [("Hostname", "node7")]),
+            "CUPTI_ACTIVITY_KIND_KERNEL": (
+                "start, end, deviceId, streamId, correlationId, globalPid, demangledName, shortName",
+                kernels,
+            ),
+            "CUPTI_ACTIVITY_KIND_RUNTIME": ("start, end, globalTid, correlationId, nameId", calls),
+            "CUPTI_ACTIVITY_KIND_MEMCPY": (
+                "start, end, deviceId, streamId, correlationId, globalPid, copyKind, bytes",
+                copies,
+            ),
+            "NVTX_EVENTS": ("start, end, eventType, text, textId, globalTid", ranges),
+            **more,
+        },
+    )
+
+
+def write_rocpd(path: Path) -> Path:
+    """One process under rocprofv3: a roctx range with a launch, its kernel, and a copy without a call."""
+    strings = [(1, "hipLaunchKernel"), (2, "forward"), (3, "MEMORY_COPY_HOST_TO_DEVICE")]
+    tables = {
+        "rocpd_string": ("id, string", strings),
+        "rocpd_info_process": ("id, pid", [(1, 4711)]),
+        "rocpd_info_thread": ("id, tid", [(1, 4712)]),
+        "rocpd_info_agent": ("id, type, type_index", [(1, "CPU", 0), (2, "GPU", 3)]),
+        "rocpd_info_kernel_symbol": ("id, display_name", [(5, "Cijk_Ailk(float*)")]),
+        "rocpd_event": ("id, stack_id", [(1, 70), (2, 0), (3, 70), (4, None)]),
+        "rocpd_region": (
+            "pid, tid, start, end, name_id, event_id",
+            [(1, 1, 1_000, 2_000, 1, 1), (1, 1, 500, 9_000, 2, 2)],
+        ),
+        "rocpd_kernel_dispatch": (
+            "pid, tid, start, end, event_id, agent_id, kernel_id, stream_id",
+            [(1, 1, 3_000, 8_000, 3, 2, 5, 1)],
+        ),
+        "rocpd_memory_copy": (
+            "pid, tid, start, end, event_id, dst_agent_id, name_id, size, stream_id",
+            [(1, 1, 8_000, 8_500, 4, 2, 3, 4096, None)],
+        ),
+    }
+    return _write(path, {name + SESSION: table for name, table in tables.items()})
+
+
+def write_rpd(path: Path) -> Path:
+    """The same under RPD."""
+    strings = [(1, "hipLaunchKernel"), (2, "Cijk_Ailk"), (3, "KernelExecution"), (4, "CopyHostToDevice"), (5, "")]
+    return _write(
+        path,
+        {
+            "rocpd_string": ("id, string", strings),
+            "rocpd_api": ("id, pid, tid, start, end, apiName_id", [(9, 4711, 4712, 1_000, 2_000, 1)]),
+            "rocpd_api_ops": ("id, api_id, op_id", [(1, 9, 30)]),
+            "rocpd_op": (
+                "id, gpuId, queueId, start, end, description_id, opType_id",
+                [(30, 3, 1, 3_000, 8_000, 2, 3), (31, 3, 2, 8_000, 8_500, 5, 4)],
+            ),
+        },
+    )

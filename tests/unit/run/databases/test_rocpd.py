@@ -1,0 +1,25 @@
+"""Databases of rocprofv3 and RPD."""
+
+import pytest
+
+from esprof import load
+from tests.cases.databases import write_rocpd, write_rpd
+
+
+@pytest.mark.parametrize("write", [write_rocpd, write_rpd])
+def test_kernels_copies_and_calls_are_read(tmp_path, write):
+    run = load(write(tmp_path / "results.db"))
+    assert (run.ranks, run.meta.source) == ([0], "rocprof")
+    events = {row["kind"]: row for row in run.events(0).arrow.to_pylist()}
+    call, kernel, copy = events["runtime"], events["kernel"], events["memcpy"]
+    assert (call["name"], call["tid"], call["start_ns"]) == ("hipLaunchKernel", 4712, 1_000)
+    assert kernel["name"].startswith("Cijk_Ailk")
+    assert (kernel["device"], kernel["stream"], kernel["dur_ns"]) == (3, 1, 5_000)
+    assert kernel["correlation"] == call["correlation"] is not None
+    assert (copy["correlation"], copy["dur_ns"]) == (None, 500)
+    assert kernel["step"] == call["step"]
+
+
+def test_roctx_ranges_are_operations(tmp_path):
+    events = load(write_rocpd(tmp_path / "results.db")).events(0)
+    assert [row["name"] for row in events.arrow.to_pylist() if row["kind"] == "op"] == ["forward"]
