@@ -5,7 +5,7 @@ Accepts what recorders since 2021 wrote: old and new category names, timestamps 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from esprof.run.kineto.columns import event_table
 from esprof.run.kineto.content import content, too_large
 from esprof.run.kineto.foreign import refuse_foreign
 from esprof.run.kineto.lenient import Misfits, decode, prepare
+from esprof.run.kineto.merged import parts_of
 from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
 from esprof.run.kineto.steps import TraceSteps
@@ -90,15 +91,28 @@ prepare(_Document | None)
 
 
 def read_trace(path: Path, steps: TraceSteps | None = None) -> Trace:
-    """Read the trace at `path`. Its steps are `steps`, where these are given, whatever the profiler was told of.
+    """Read the trace of one rank at `path`. Its steps are `steps`, where these are given, whatever the profiler was told of.
+
+    Raises what `read_traces` raises.
+    """
+    (trace,) = _read(path, lambda scanned: [_trace_of(scanned, steps)])
+    return trace
+
+
+def read_traces(path: Path) -> list[Trace]:
+    """Read the traces at `path`: several if the file was merged from those of several ranks.
 
     Raises InputError where it is truncated, no JSON, no trace, or larger than the memory limit.
     """
+    return _read(path, _traces_of)
+
+
+def _read(path: Path, build: Callable[[Scan], list[Trace]]) -> list[Trace]:
     limit = memory_limit()
     text = content(path, limit)
     refuse_foreign(path, text)
     try:
-        trace = _trace_of(_scanned(text, limit), steps)
+        traces = [trace for trace in build(_scanned(text, limit)) if len(trace.events)]
     except NotJson as error:
         raise InputError(f"is not valid JSON: {error}", path=path, remedy="Copy or record it again.") from error
     except NoRows as error:
@@ -109,17 +123,17 @@ def read_trace(path: Path, steps: TraceSteps | None = None) -> Trace:
         ) from error
     except TooLarge as error:
         raise too_large(path, limit) from error
-    if not len(trace.events) and b'"Ascend Hardware"' in text:
+    if not traces and b'"Ascend Hardware"' in text:
         raise InputError(
             "was recorded by torch_npu on Ascend, whose events have no categories",
             path=path,
             remedy="esprof reads traces that torch.profiler exported (export_chrome_trace) through Kineto.",
         )
-    if not len(trace.events):
+    if not traces:
         raise InputError(
             "holds no profiler event", path=path, remedy="Export it with torch.profiler (export_chrome_trace)."
         )
-    return trace
+    return traces
 
 
 def trace_of_rows(rows: Iterable[dict[str, Any]], document: dict[str, Any]) -> Trace:
@@ -129,13 +143,46 @@ def trace_of_rows(rows: Iterable[dict[str, Any]], document: dict[str, Any]) -> T
     return _trace_of(_scanned(text, memory_limit()), None)
 
 
+def _traces_of(scanned: Scan) -> list[Trace]:
+    """The traces of all ranks in a file."""
+    misfits = Misfits()
+    document = _document(scanned, misfits)
+    rows, times, lost = _timed(TraceRows(scanned, misfits), document.base_time_nanoseconds)
+    parts = parts_of(rows)
+    if len(parts) == 1:
+        return [_trace(document, rows, times, None, misfits, lost + parts[0].warnings)]
+    info = document.distributed_info or _Distributed()
+    traces = []
+    for part in parts:
+        document.distributed_info = msgspec.structs.replace(info, rank=part.rank)
+        mine = times[0][part.rows], times[1][part.rows]
+        traces.append(_trace(document, rows.pick(part.rows), mine, None, misfits, lost + part.warnings))
+    return traces
+
+
 def _trace_of(scanned: Scan, given: TraceSteps | None) -> Trace:
     misfits = Misfits()
+    document = _document(scanned, misfits)
+    rows, times, lost = _timed(TraceRows(scanned, misfits), document.base_time_nanoseconds)
+    return _trace(document, rows, times, given, misfits, lost)
+
+
+def _document(scanned: Scan, misfits: Misfits) -> _Document:
     try:
-        document: _Document = decode(scanned.frame, _Document | None, misfits) or _Document()
+        return decode(scanned.frame, _Document | None, misfits) or _Document()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotJson(str(error)) from error
-    rows, times, lost = _timed(TraceRows(scanned, misfits), document.base_time_nanoseconds)
+
+
+def _trace(
+    document: _Document,
+    rows: TraceRows,
+    times: tuple[np.ndarray, np.ndarray],
+    given: TraceSteps | None,
+    misfits: Misfits,
+    lost: tuple[RunWarning, ...],
+) -> Trace:
+    """The trace of one rank, from its rows and their (starts, durations) in ns."""
     categories = rows.texts("cat")
     noted = other_devices(categories) + unread(categories)
     info = document.distributed_info or _Distributed()

@@ -83,6 +83,16 @@ class TraceRows:
         texts: Texts = self._columns[key]
         return texts if self._picked is None else Texts(texts.codes[self._picked], texts.values)
 
+    def written(self, key: str) -> Texts:
+        """The values of a column of numbers that are written as text; -1 for all others."""
+        cells: np.ndarray = self._scan.cells[_PLACE[key]]
+        is_text = (cells >= FIRST_TEXT) & (cells < FIRST_TEXT + len(self._scan.texts))
+        codes, values = self._decoded(key, cells[is_text])
+        column = np.full(len(cells), -1, np.int64)
+        column[is_text] = codes
+        texts = Texts(column, [value if isinstance(value, str) else "" for value in values])
+        return texts if self._picked is None else Texts(texts.codes[self._picked], texts.values)
+
     def _all_numbers(self, key: str) -> np.ndarray:
         cells: np.ndarray = self._scan.cells[_PLACE[key]]
         is_text = (cells >= FIRST_TEXT) & (cells < FIRST_TEXT + len(self._scan.texts))

@@ -11,7 +11,7 @@ from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.run.groups import MAX_RANKS, joined_groups
-from esprof.run.kineto.reader import Trace, read_trace
+from esprof.run.kineto.reader import Trace, read_traces
 from esprof.run.readers.reader import Reader
 from esprof.run.reading import run_all
 from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, WarningCode
@@ -29,7 +29,7 @@ def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
     # A single file is read in this thread, so that Ctrl-C stops it.
     alone = len(paths) == 1 and executor is None
     results = [_attempt(paths[0])] if alone else run_all(executor, _attempt, paths)
-    return run_of_results(results, named)
+    return run_of_results([one for result in results for one in result], named)
 
 
 def run_of_results(results: Sequence[tuple[Path, Trace] | InputError], named: Path, source: str = "kineto") -> Run:
@@ -41,11 +41,11 @@ def run_of_results(results: Sequence[tuple[Path, Trace] | InputError], named: Pa
     return _run_of(traces, named, [RunWarning("trace-unreadable", str(fault)) for fault in faults], source)
 
 
-def _attempt(file: Path) -> tuple[Path, Trace] | InputError:
+def _attempt(file: Path) -> list[tuple[Path, Trace] | InputError]:
     try:
-        return file, read_trace(file)
+        return [(file, trace) for trace in read_traces(file)]
     except InputError as error:
-        return error
+        return [error]
 
 
 def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWarning], source: str) -> Run:
