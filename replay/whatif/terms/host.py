@@ -3,6 +3,7 @@
 import numpy as np
 
 from esprof.replay.dfg import Cls, LaneKind
+from esprof.replay.whatif.graph.first_calls import first_calls
 from esprof.replay.whatif.graph.idle_gaps import long_gaps
 from esprof.replay.whatif.graph.selections import of_ranks, required
 from esprof.replay.whatif.scenario import Declined, Scenario
@@ -13,7 +14,7 @@ def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
     dfg = scenario.dfg
     if not dfg.has_gpu():
         raise Declined("no GPU work was recorded: this job computes on CPUs (use cpu=)")
-    work = dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~long_gaps(dfg)
+    work = dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~long_gaps(dfg) & ~first_calls(dfg)
     return required(work & of_ranks(scenario, term), "no CPU work was recorded on these ranks")
 
 
@@ -21,7 +22,7 @@ TERM = Kind(
     name="host",
     examples=("host=2x", "rank3.host=2x"),
     meaning="CPU work that feeds the GPU runs faster by this factor: operations, launches, and gaps of up to 1 ms. "
-    "Longer gaps (sleep, I/O) and communication keep their time.",
+    "Longer gaps (sleep, I/O), first calls of kernels (ESP407) and communication keep their time.",
     needs="CPU operations and GPU kernels in the trace.",
     assumes="Gaps of up to 1 ms are CPU work that was not recorded.",
     effect=Speed(Resource.WORK, _nodes),

@@ -463,6 +463,7 @@ def test_every_finding_has_a_page():
         "ESP404",
         "ESP405",
         "ESP406",
+        "ESP407",
         "ESP501",
         "ESP502",
         "ESP503",
