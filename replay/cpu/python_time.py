@@ -21,6 +21,9 @@ from esprof.run.stacks import MIN_SILENCE_NS, MIN_SILENCE_SAMPLED_NS, SourceLoca
 
 _OPERATIONS = (Cls.CPU, Cls.COMPUTE)
 
+_SLEEP = "<built-in function sleep>"
+"""`time.sleep` as torch.profiler names it: of all recorded functions the only one that is known not to run on a CPU."""
+
 SAMPLED: Ns = 40 * NS_PER_MS
 """Shortest gap, ns, that is attributed by its own samples: outside of windows with stacks they are 20 ms apart."""
 
@@ -150,7 +153,8 @@ class PythonTime:
         found: dict[int, list[LocationShare]] = defaultdict(list)
         for (node, location), inside in took.items():
             share = inside / int(dfg.dur_ns[node])
-            found[node].append(LocationShare(self.frames.locations[location], share, math.nan))
+            where = self.frames.locations[location]
+            found[node].append(LocationShare(where, share, 0.0 if where.call == _SLEEP else math.nan))
         return found
 
     @cached_property

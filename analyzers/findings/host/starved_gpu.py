@@ -21,8 +21,11 @@ MIN_GRAPHED_SHARE = 0.1
 """Least share of the kernels that CUDA graphs launch for the step to count as graphed, at least in part."""
 
 _GRAPH_LAUNCH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
-_COMPILED = re.compile(r"^Torch-Compiled Region|^CompiledFunction|^triton_|^## Call CompiledFxGraph")
-"""Operations and kernels of torch.compile."""
+_COMPILED = re.compile(r"^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph")
+"""Operations of torch.compile."""
+
+_FUSED = re.compile("^triton_")
+"""Kernels of torch.compile."""
 
 _SCENARIO = "host=2x"
 
@@ -96,8 +99,10 @@ class _Optimized:
 
     by_graphs: float
     """Share of the kernels that CUDA graphs launch."""
+    fused: float
+    """Share of the kernels that torch.compile made."""
     is_compiled: bool
-    """Whether torch.compile made operations or kernels of the steps."""
+    """Whether the steps run what torch.compile made."""
 
     @property
     def is_graphed(self) -> bool:
@@ -105,7 +110,7 @@ class _Optimized:
 
     def evidence(self) -> dict[str, Evidence]:
         graphs = {"launched_by_graphs": Evidence(round(self.by_graphs, 3), "share")} if self.by_graphs else {}
-        return graphs | ({"compiled": Evidence(True)} if self.is_compiled else {})
+        return graphs | ({"made_by_compile": Evidence(round(self.fused, 3), "share")} if self.is_compiled else {})
 
 
 def _optimized(case: Case) -> _Optimized:
@@ -114,10 +119,12 @@ def _optimized(case: Case) -> _Optimized:
     codes, texts = events.codes("name")
     is_steady = np.isin(events.ints("step"), case.replayed.steps.steady)
     is_launch = is_steady & events.is_kind("runtime") & _mask(_GRAPH_LAUNCH, texts)[codes]
-    kernels = events.ints("correlation")[is_steady & events.is_kind("kernel")]
-    graphed = np.isin(kernels, events.ints("correlation")[is_launch])
-    compiled = is_steady & events.is_kind("op", "kernel") & _mask(_COMPILED, texts)[codes]
-    return _Optimized(float(graphed.mean()) if len(kernels) else 0.0, bool(compiled.any()))
+    is_operation = is_steady & events.is_kind("op") & _mask(_COMPILED, texts)[codes]
+    is_kernel = is_steady & events.is_kind("kernel")
+    graphed = np.isin(events.ints("correlation")[is_kernel], events.ints("correlation")[is_launch])
+    fused = _mask(_FUSED, texts)[codes[is_kernel]]
+    count = max(1, len(fused))
+    return _Optimized(float(graphed.sum() / count), float(fused.sum() / count), bool(is_operation.any() or fused.any()))
 
 
 def _mask(pattern: re.Pattern[str], texts: list[str]) -> np.ndarray:
@@ -153,9 +160,9 @@ def _remedy(kernels: _Kernels, optimized: _Optimized) -> str:
         )
     if optimized.is_compiled:
         return (
-            'The job is compiled already. Launch its kernels together (`mode="reduce-overhead"`, which uses CUDA graphs), '
-            "look for graph breaks, compile or fuse what is outside (the optimizer), or give each kernel more work (larger "
-            "batches)."
+            f"torch.compile is used already and made {100 * optimized.fused:.0f} % of the kernels: look for graph breaks "
+            'and for what it leaves out (the optimizer), launch its kernels together (`mode="reduce-overhead"`, which uses '
+            "CUDA graphs), or give each kernel more work (larger batches)."
         )
     if kernels.are_tiny:
         return (
@@ -174,7 +181,7 @@ _PAGES = (
         "`host share` is the share of the step in which the CPU works while its GPU idles. "
         "`kernels shorter than a launch` shows whether launches themselves are the bottleneck: if half of all "
         "kernels or more are that short, no CPU that launches them one by one gets ahead. `launched by graphs` is the "
-        "share of kernels that CUDA graphs launch, and `compiled` says whether torch.compile made some of them.",
+        "share of kernels that CUDA graphs launch, and `made by compile` the share that torch.compile made.",
         "`host=2x`: replay makes CPU work, launches and gaps of up to 1 ms twice as fast; longer gaps are sleeps or "
         "I/O, and first calls of kernels (ESP407) do not recur. Where ESP405 saves at least half as much, it replaces "
         "this finding.",

@@ -52,17 +52,18 @@ def test_without_graphs_and_compilation_both_are_advised():
     assert finding.title.startswith("The CPU limits the step: a GPU waits for kernel launches for up to 90 %")
     assert "torch.compile" in finding.advice
     assert "CUDA graphs" in finding.advice
-    assert "compiled" not in finding.evidence
+    assert "made_by_compile" not in finding.evidence
 
 
 @pytest.mark.parametrize(
-    ("made_by", "name"), [("Torch-Compiled Region: 0/1", "add"), ("aten::add", "triton_poi_fused_add_0")]
+    ("made_by", "name", "share"),
+    [("Torch-Compiled Region: 0/1", "add", 0), ("aten::add", "triton_poi_fused_add_0", 1)],
 )
-def test_a_compiled_job_is_not_told_to_compile(made_by, name):
+def test_a_compiled_job_is_not_told_to_compile(made_by, name, share):
     finding = found(steps(made_by=made_by, name=name))
-    assert finding.evidence["compiled"].value is True
-    assert "The job is compiled already" in finding.advice
-    assert "torch.compile" not in finding.advice
+    assert finding.evidence["made_by_compile"].value == share
+    assert f"torch.compile is used already and made {100 * share} % of the kernels" in finding.advice
+    assert "Fuse kernels" not in finding.advice
 
 
 def test_a_graphed_job_is_not_told_to_use_graphs():
