@@ -1,8 +1,7 @@
 """Texts of operations, shared by the terminal and the HTML report."""
 
-import re
-
 from esprof.analyzers.ops import Op, OpsAnswer, Sort
+from esprof.analyzers.views.kernel_names import short_kernel
 from esprof.core.readable import decimal
 from esprof.core.text import printable
 
@@ -18,17 +17,6 @@ SORTED_BY: dict[Sort, str] = {
 def label(op: Op) -> str:
     """The name of a row, as in a trace."""
     return f"nn.Module: {op.name}" if op.kind == "module" else op.name
-
-
-def short_kernel(name: str) -> str:
-    """A kernel's name without template arguments and return type, which are long."""
-    plain, depth = [], 0
-    for letter in name.replace("(anonymous namespace)::", "").split("(", 1)[0]:
-        depth += letter == "<"
-        if not depth:
-            plain.append(letter)
-        depth -= letter == ">" and depth > 0
-    return re.sub(r"^void\s+", "", "".join(plain)).strip() or name
 
 
 def detail(op: Op, limit: int) -> list[str]:

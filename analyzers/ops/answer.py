@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from esprof.analyzers.views.device_peaks import Precision
 from esprof.core.types import Rank
 from esprof.run.run import RunWarning
 
@@ -82,6 +83,33 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
     """Most time first, at most `over_ranks.MAX_DETAILS_NAMED`; empty if no source location is known."""
 
 
+WHOLE_SHARE = 0.95
+"""Share of the time of multiplying kernels that has to be counted for a figure that is not a lower bound."""
+
+
+class Utilisation(msgspec.Struct, frozen=True, kw_only=True):
+    """Model FLOP utilisation (MFU) of a mean steady-state step, the mean over ranks.
+
+    Counted are matrix products, convolutions and attention with known shapes, as by torch.utils.flop_counter (a multiply-add
+    is two operations; activations that are computed again count again; masks do not). MFU = Σ operations / peak rate of
+    their precision / duration of the step (Chowdhery et al., PaLM, 2022, appendix B, with a peak for each precision).
+    """
+
+    mfu_pct: float | None
+    """None where unknown, with `reason`."""
+    reason: str | None
+    operations_per_step: float | None
+    """Floating-point operations of a rank in a mean step."""
+    precisions: dict[Precision, float]
+    """Share of these operations by precision, from 0 to 1."""
+    counted_share: float
+    """Share of the time of multiplying kernels whose operations are counted: below 0.95 the MFU is a lower bound."""
+
+    @property
+    def is_lower_bound(self) -> bool:
+        return self.counted_share < WHOLE_SHARE
+
+
 class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Schema `esprof.ops/1`."""
 
@@ -106,6 +134,8 @@ class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Time of all work on GPUs launched in these steps, per mean step and rank, summed over streams."""
     gpu_outside_us: float
     """The portion of `gpu_us` launched outside any operation, module or range."""
+    utilisation: Utilisation | None
+    """Model FLOP utilisation of the step; None if no kernel multiplies."""
     shapes_recorded: bool
     found: int
     """Number of rows; `ops` holds the first of them."""

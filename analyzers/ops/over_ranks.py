@@ -20,6 +20,8 @@ from esprof.analyzers.ops.calls import (
     launched_by,
     total_gpu_ns,
 )
+from esprof.analyzers.ops.gpu_calls import GpuCalls
+from esprof.analyzers.ops.utilisation import RankUtilisation, rank_utilisation, utilisation
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core import readable
@@ -68,6 +70,7 @@ class _RankOps:
     gpu_ns: int
     outside_ns: int
     step_ns: float
+    utilisation: RankUtilisation
 
 
 def ops_run(run: Run, asked: Asked = Asked()) -> OpsAnswer:
@@ -107,6 +110,7 @@ def ops(steps: RecordedSteps, samples: JobSamples, asked: Asked = Asked()) -> Op
         cpu_us=table.mean_us(sum(int(one.sums[1].sum()) for one in found)),
         gpu_us=table.mean_us(sum(one.gpu_ns for one in found)),
         gpu_outside_us=table.mean_us(sum(one.outside_ns for one in found)),
+        utilisation=utilisation([one.utilisation for one in found]),
         shapes_recorded=any(one.shapes for one in found),
         found=len(chosen),
         ops=tuple(table.op(key) for key in chosen[: asked.top]),
@@ -148,6 +152,9 @@ def _of_rank(samples: JobSamples, rank: Rank, steps: RecordedSteps, by_shape: bo
         gpu_ns=int(launched.dur_ns.sum()),
         outside_ns=int(launched.dur_ns[launched.by < 0].sum()),
         step_ns=steady.total_ns / len(steps.steady),
+        utilisation=rank_utilisation(
+            GpuCalls(events, calls, launched, len(steps.steady), steady.total_ns), samples.run.rank(rank).device
+        ),
     )
 
 

@@ -16,6 +16,7 @@ from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import ACTIVITIES
 from esprof.analyzers.samples.flame import MIN_SHARE_OF_TREE, SampledPhase
 from esprof.analyzers.summary.report import Report
+from esprof.analyzers.views.kernel_names import short_kernel
 from esprof.analyzers.views.probed import CurveSummary
 from esprof.core.output import atomic_file
 from esprof.core.readable import decimal, numbered, runs
@@ -136,7 +137,7 @@ def _environment() -> Environment:
         "evidence": _evidence,
         "named": _named,
         "shell": shlex.join,
-        "short_kernel": operations.short_kernel,
+        "short_kernel": short_kernel,
         "operation": operations.label,
         "tree_name": tree_name,
         "in_ms": _in_ms,

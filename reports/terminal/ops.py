@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from esprof.analyzers.ops import OpsAnswer
+from esprof.analyzers.ops.answer import Utilisation
 from esprof.core.readable import decimal
 from esprof.core.text import printable
 from esprof.reports import units
@@ -68,7 +69,21 @@ def _footing(answer: OpsAnswer, screen: Screen) -> Iterable[Text]:
         yield fact(
             "GPU", f"{units.duration(answer.gpu_us)} of work per step and rank, summed over streams{outside}", screen
         )
+    if answer.utilisation:
+        yield fact("MFU", model_flop_utilisation(answer.utilisation), screen)
     yield fact("CPU", f"{units.duration(answer.cpu_us)} in operations per step and rank, summed over threads", screen)
     if answer.by_shape and not answer.shapes_recorded:
         yield fact("Shapes", "none recorded; use `esprof record --shapes`", screen)
     yield from warned(answer.warnings)
+
+
+def model_flop_utilisation(used: Utilisation) -> str:
+    """The utilisation of a step and what it counts, or the reason why it is unknown."""
+    if used.mfu_pct is None or used.operations_per_step is None:
+        return f"unknown: {used.reason}"
+    of = ", ".join(f"{name} {units.pct(100 * share)}" for name, share in used.precisions.items())
+    counted = f", counted in {units.pct(100 * used.counted_share)} of their time" if used.is_lower_bound else ""
+    return (
+        f"{'at least ' * used.is_lower_bound}{units.pct(used.mfu_pct)} of the device's peak: "
+        f"{decimal(used.operations_per_step / 1e12)} TFLOP a step and rank in multiplications ({of}){counted}"
+    )

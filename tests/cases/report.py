@@ -430,6 +430,7 @@ def operations(ranks=4, has_gpu=True):
         cpu_us=48_000.0,
         gpu_us=61_750.0 if has_gpu else 0.0,
         gpu_outside_us=1_000.0 if has_gpu else 0.0,
+        utilisation=None,
         shapes_recorded=True,
         found=311,
         ops=tuple(_operation(ranks, has_gpu, *row) for row in _OPERATIONS),

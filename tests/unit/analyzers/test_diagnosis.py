@@ -471,6 +471,7 @@ def test_every_finding_has_a_page():
         "ESP701",
         "ESP702",
         "ESP703",
+        "ESP704",
         "ESP801",
         "ESP802",
         "ESP803",

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from esprof.reports.operations import short_kernel
-from esprof.reports.terminal.ops import render_text
+from esprof.analyzers.ops.answer import Utilisation
+from esprof.analyzers.views.kernel_names import short_kernel
+from esprof.reports.terminal.ops import model_flop_utilisation, render_text
 from esprof.reports.terminal.screen import Screen
 from tests.cases import report as case
 from tests.cases.gold import assert_gold
@@ -58,3 +59,23 @@ def test_a_kernel_s_short_name(name, short):
 def test_a_filter_without_a_match_is_reported():
     empty = msgspec.structs.replace(case.operations(), ops=(), found=0, pattern="conv")
     assert "no operation has a matching name" in render_text(empty)
+
+
+@pytest.mark.parametrize(
+    ("mfu", "counted", "text"),
+    [
+        (41.25, 1.0, "41.2 % of the device's peak: 1.50 TFLOP a step and rank in multiplications (16 bits 100.0 %)"),
+        (41.25, 0.5, "at least 41.2 % of the device's peak: 1.50 TFLOP a step and rank in multiplications (16 bits 100.0 %)"
+                     ", counted in 50.0 % of their time"),
+        (None, 0.0, "unknown: no shapes were recorded"),
+    ],
+)  # fmt: skip
+def test_the_utilisation_of_the_step_is_shown_or_why_it_is_unknown(mfu, counted, text):
+    used = Utilisation(
+        mfu_pct=mfu,
+        reason=None if mfu else "no shapes were recorded",
+        operations_per_step=1.5e12 if mfu else None,
+        precisions={"16 bits": 1.0},
+        counted_share=counted,
+    )
+    assert model_flop_utilisation(used) == text
