@@ -472,6 +472,7 @@ def test_every_finding_has_a_page():
         "ESP702",
         "ESP703",
         "ESP704",
+        "ESP705",
         "ESP801",
         "ESP802",
         "ESP803",
