@@ -8,12 +8,20 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.views.device_peaks import precision_of
+from esprof.analyzers.views.kernel_names import MULTIPLIES
 from esprof.core.types import Rank
 from esprof.replay.dfg import Dfg
 from esprof.replay.whatif.graph.selections import gpu_work
 
 MIN_SHARE_OF_STEP = 0.1
 """Least share of GPU time in these kernels for which they are reported."""
+
+MIN_SHARE_IN_HALF_JOB = 0.01
+"""The same for a job that multiplies in 16 bits otherwise: there they are an oversight rather than a choice."""
+
+MIN_SHARE_OF_HALF = 0.5
+"""Least share of the time of multiplying kernels in 16 bits that makes it such a job."""
 
 PLAIN = r"(?<![a-z])sgemm(?!_fp16)|_simt_sgemm|scudnn|f32f32_f32f32_f32_|_ffma_"
 """Matches the names of kernels that multiply matrices or convolve in single precision without tensor cores: of cuBLAS
@@ -35,6 +43,12 @@ class _Family:
 
 _MIXED = "torch.autocast with float16 and a GradScaler"
 _TF32 = "torch.set_float32_matmul_precision('high') lets them run as TF32; torch.autocast with bfloat16 gains more"
+
+_MIXED_JOB = (
+    "Find what multiplies in float32: code outside of torch.autocast, a custom autograd function, a module that was left in "
+    "float32, or operations that autocast runs in float32. If the model's accuracy allows it, convert them as well; "
+    "torch.set_float32_matmul_precision('high') gains less, on Ampere and later. The speed-up has to be measured."
+)
 
 _FAMILIES = (
     _Family(r"\bV100|TITAN V\b", "float16", _MIXED),
@@ -59,7 +73,9 @@ def fp32_matmul(case: Case) -> Iterator[Cause]:
         rank: float(dfg.dur_ns[plain & (dfg.rank == rank)].sum() / max(dfg.dur_ns[work & (dfg.rank == rank)].sum(), 1))
         for rank in families
     }
-    ranks = tuple(rank for rank, share in shares.items() if share >= MIN_SHARE_OF_STEP)
+    half = _share_in_half(dfg, work)
+    least = MIN_SHARE_IN_HALF_JOB if half >= MIN_SHARE_OF_HALF else MIN_SHARE_OF_STEP
+    ranks = tuple(rank for rank, share in shares.items() if share >= least)
     # The what-if selects kernels by name on all ranks, so the device of every rank must be known.
     if not ranks or len(families) < len(dfg.marks.ranks):
         return
@@ -68,13 +84,24 @@ def fp32_matmul(case: Case) -> Iterator[Cause]:
     most = max(ranks, key=lambda rank: shares[rank])
     yield Cause(
         id="ESP703",
-        title=f"{100 * shares[most]:.0f} % of GPU time is float32 matrix multiplication without tensor cores",
+        title=f"{100 * shares[most]:.0f} % of GPU time is float32 matrix multiplication without tensor cores"
+        + ", in a job that multiplies in 16 bits otherwise" * (half >= MIN_SHARE_OF_HALF),
         ranks=ranks,
         confidence="medium",
-        evidence=_evidence(case, plain, shares, families[most]),
-        advice=f"If the model's accuracy allows it: {families[most].advice}. Results then differ in their last bits. "
+        evidence={**_evidence(case, plain, shares, families[most]), "multiplied_in_16_bits": Evidence(half, "share")},
+        advice=_MIXED_JOB
+        if half >= MIN_SHARE_OF_HALF
+        else f"If the model's accuracy allows it: {families[most].advice}. Results then differ in their last bits. "
         "The speed-up has to be measured.",
     )
+
+
+def _share_in_half(dfg: Dfg, work: np.ndarray) -> float:
+    """Share of the time of multiplying kernels that is in 16 bits, from 0 to 1; 0 if none multiplies."""
+    multiplies = np.array([bool(MULTIPLIES.search(name)) for name in dfg.names])
+    half = np.array([precision_of(name) == "16 bits" for name in dfg.names]) & multiplies
+    total = float(dfg.dur_ns[work & multiplies[dfg.name]].sum())
+    return round(float(dfg.dur_ns[work & half[dfg.name]].sum()) / total, 4) if total else 0.0
 
 
 def _family(device: str | None) -> _Family | None:
@@ -107,7 +134,8 @@ _PAGES = (
         "device has tensor cores that compute TF32, bfloat16 or float16 several times as fast.",
         "`share of gpu work` is the share of GPU time in kernels whose names indicate single precision without "
         "tensor cores (`sgemm`, `simt`, `scudnn`, `ffma`); `longest` is the kernel with the largest total time. "
-        "Only devices known to have tensor cores are examined.",
+        "Only devices known to have tensor cores are examined. `multiplied in 16 bits` is the share of the time of "
+        "multiplications in 16 bits: from half on, 1 % of GPU time in single precision is reported, otherwise 10 %.",
         "None: the run does not show how fast other kernels would be. The finding is reported if making these "
         "kernels twice as fast saves 1 % of a step (`kernel[…]=2x`).",
         "Use torch.set_float32_matmul_precision('high') on Ampere and later, torch.autocast with bfloat16, or, on "

@@ -10,8 +10,10 @@ from esprof.analyzers.findings.kernels.fp32_matmul import PLAIN, _family
 from esprof.run.run import Run
 from tests.cases.graph import call, launched, op, run_of, step
 
+HALF = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
 
-def job(kernel: str, device: str | None, took: float = 600) -> Run:
+
+def job(kernel: str, device: str | None, took: float = 600, rest: str = "vectorized_elementwise_kernel") -> Run:
     rows = []
     for number in range(1, 5):
         at = number * 1_000.0
@@ -20,7 +22,7 @@ def job(kernel: str, device: str | None, took: float = 600) -> Run:
             op("aten::mm", at, 20),
             *launched(kernel, at + 5, at + 20, took, 3 * number),
         ]
-        rows += launched("vectorized_elementwise_kernel", at + 12, at + 20 + took, 900 - took, 3 * number + 1)
+        rows += launched(rest, at + 12, at + 20 + took, 900 - took, 3 * number + 1)
         rows += [call("cudaDeviceSynchronize", at + 30, 895, 3 * number + 2), op("end", at + 930, 65)]
     run = run_of({0: rows})
     metas = tuple(msgspec.structs.replace(meta, device=device) for meta in run.meta.ranks)
@@ -55,6 +57,20 @@ def test_single_precision_is_reported_if_the_device_has_a_faster_mode(device, mo
 )
 def test_other_devices_and_kernels_are_not_reported(run):
     assert not found(run)
+
+
+def test_little_single_precision_is_reported_in_a_job_that_multiplies_in_16_bits():
+    (finding,) = found(job("ampere_sgemm_128x64_tn", "NVIDIA A100-SXM4-80GB", took=50, rest=HALF))
+    assert finding.title.endswith("in a job that multiplies in 16 bits otherwise")
+    assert finding.evidence["multiplied_in_16_bits"].value == pytest.approx(850 / 900, abs=0.001)
+    assert "outside of torch.autocast" in finding.advice
+    assert not found(job("ampere_sgemm_128x64_tn", "NVIDIA A100-SXM4-80GB", took=5, rest=HALF))
+
+
+def test_half_of_the_job_in_16_bits_is_the_threshold():
+    assert (
+        "otherwise" not in found(job("ampere_sgemm_128x64_tn", "NVIDIA A100-SXM4-80GB", took=500, rest=HALF))[0].title
+    )
 
 
 @pytest.mark.parametrize(
