@@ -25,6 +25,9 @@ _WAITING = re.compile(
 
 _CALLS_MODULE = re.compile(r": _call_impl$|^nn\.Module: ")
 _FORWARD = re.compile(r": forward$")
+_INLINE = re.compile(r": <(list|set|dict)comp>$|: <genexpr>$")
+"""Matches comprehensions, which count as the function that contains them."""
+
 _NEVER_NS = np.iinfo(np.int64).max
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -37,6 +40,7 @@ class _Traits(NamedTuple):
     waits: np.ndarray
     calls_module: np.ndarray
     forward: np.ndarray
+    inline: np.ndarray
 
 
 class _Nest(NamedTuple):
@@ -179,6 +183,7 @@ def _traits(texts: list[str], used: np.ndarray) -> _Traits:
         traits.waits[code] = _WAITING.search(text) is not None
         traits.calls_module[code] = _CALLS_MODULE.search(text) is not None
         traits.forward[code] = _FORWARD.search(text) is not None
+        traits.inline[code] = origin == "job" and _INLINE.search(text) is not None
     return traits
 
 
@@ -243,6 +248,9 @@ def _inherit(row: int, outer: int, nest: _Nest) -> None:
 def _enter(row: int, name: np.ndarray, traits: _Traits, nest: _Nest) -> None:
     """`row` is a Python function: it belongs to the job, or is called by a function of the job."""
     code, caller = name[row], nest.frame[row]
+    if traits.inline[code] and nest.own[row] >= 0:
+        nest.frame[row] = row
+        return
     if traits.job[code]:
         # PyTorch calls hooks as it calls `forward`: what a hook does is not the model's.
         if caller >= 0 and traits.calls_module[name[caller]]:

@@ -32,6 +32,9 @@ reported as a straggler (ESP201)."""
 MAX_CPU_SHARE_WAITING = 0.3
 """Largest share of time on a CPU for which code is reported as waiting."""
 
+MIN_KNOWN_SHARE = 0.8
+"""Least share of the time of code for which it must be known whether the thread ran."""
+
 MAX_LOCATIONS_REPORTED = 5
 """Number of source locations that are reported, costliest first."""
 
@@ -45,7 +48,9 @@ class _HotSpot:
     took: dict[Rank, float] = field(default_factory=lambda: defaultdict(float))
     """Time in a mean step, ns, by rank."""
     cpu_ns: float = 0.0
-    """CPU time in a mean step, ns, summed over ranks; NaN if unknown."""
+    """Known CPU time in a mean step, ns, summed over ranks."""
+    unknown_ns: float = 0.0
+    """Time in a mean step of which it is unknown whether the thread ran, ns, summed over ranks."""
     locations: dict[SourceLocation, float] = field(default_factory=lambda: defaultdict(float))
     """Time of each source location in a mean step, ns, summed over ranks."""
 
@@ -62,7 +67,8 @@ class _HotSpot:
     @property
     def cpu_share(self) -> float:
         """Share of its time on a CPU; NaN if unknown."""
-        return self.cpu_ns / self.total_ns
+        known_ns = self.total_ns - self.unknown_ns
+        return self.cpu_ns / known_ns if known_ns >= MIN_KNOWN_SHARE * self.total_ns else math.nan
 
     @property
     def is_garbage_collection(self) -> bool:
@@ -112,7 +118,7 @@ def _without_gaps(case: Case, times: FunctionTimes, reported: Set[str]) -> Itera
     leading = leading_functions(case.job.samples, case.run.ranks)
     for one in islice((one for one in times.own(leading) if not one.functions & reported), MAX_LOCATIONS_REPORTED):
         total_ns = sum(one.took_ns.values())
-        spot = _HotSpot(one.location.frame, one.took_ns, one.ran * total_ns, {one.location: total_ns})
+        spot = _HotSpot(one.location.frame, one.took_ns, one.ran * total_ns, locations={one.location: total_ns})
         if spot.is_on_most(len(case.run.ranks)):
             yield _cause(spot, one.measured)
 
@@ -157,7 +163,10 @@ def _spots(case: Case) -> list[_HotSpot]:
             pattern = _pattern(location, leading)
             spot = found.setdefault(pattern, _HotSpot(pattern))
             spot.took[rank] += took_ns
-            spot.cpu_ns += cpu_share * took_ns
+            if math.isnan(cpu_share):
+                spot.unknown_ns += took_ns
+            else:
+                spot.cpu_ns += cpu_share * took_ns
             spot.locations[location] += took_ns
     return [spot for spot in found.values() if spot.is_garbage_collection or spot.is_on_most(len(ranks))]
 

@@ -43,6 +43,12 @@ def test_functions_that_an_operation_calls_back_count_and_the_rest_of_the_operat
     assert took(op("evaluate", 0, 100 * MS), python(HOOK, 20 * MS, 30 * MS)) == {HOOK: 30}
 
 
+def test_comprehensions_are_part_of_their_function():
+    inside = [python(LOAD, 40 * MS, 20 * MS), python("data.py(8): <listcomp>", 42 * MS, 18 * MS)]
+    inside += [python(RESIZE, 43 * MS, 9 * MS)]
+    assert took(*loop(*inside)) == {LOAD: 11, f"{LOAD} → {RESIZE}": 9}
+
+
 def test_an_address_is_no_part_of_a_name():
     inside = [python("<built-in method read of file object at 0x7f00>", 41 * MS, 19 * MS)]
     assert took(*loop(*inside)) == {LOOP: 1, f"{LOOP} → <built-in method read of file object>": 19}

@@ -51,6 +51,12 @@ def test_preprocessing_on_all_ranks_is_reported_with_its_function_and_what_it_ca
     assert "whether Python computes or waits" in finding.advice
 
 
+def test_a_sleep_is_known_to_wait():
+    (finding,) = found(gpu_rank(30, LOAD, "<built-in function sleep>"))
+    assert finding.evidence["cpu_share"].value == 0
+    assert "slept, or waited" in finding.advice
+
+
 def test_a_function_on_one_rank_is_named_as_the_reason_of_its_lateness():
     (finding,) = found(gpu_rank(0, late_ms=30), gpu_rank(30, LOAD, RESIZE), gpu_rank(0, late_ms=30))
     assert (finding.id, finding.ranks) == ("ESP201", (1,))
