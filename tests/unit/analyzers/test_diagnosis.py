@@ -457,6 +457,7 @@ def test_every_finding_has_a_page():
         "ESP303",
         "ESP304",
         "ESP305",
+        "ESP306",
         "ESP401",
         "ESP402",
         "ESP403",
