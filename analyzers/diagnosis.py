@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from esprof.analyzers.finding import CPU_CONTENTION, Diagnosis, Finding, RankBreakdown, Throughput
+from esprof.analyzers.finding import CPU_CONTENTION, GPU_BOUND, Diagnosis, Finding, Throughput
 from esprof.analyzers.findings import RULES
 from esprof.analyzers.ignore import NOTHING, Ignores, ignored_note
 from esprof.analyzers.largest_share import computing, largest_share
+from esprof.analyzers.losses import by_loss, joint_us
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpriced
 from esprof.analyzers.steps.job_steps import JobSteps
@@ -48,15 +49,16 @@ def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: floa
 def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) -> Diagnosis:
     """Diagnose a replayed run, with the steps and samples of the same run in `job`."""
     case = Case(replayed, job)
-    case.pricer.prices(scenario for rule in RULES for scenario in rule.scenarios)
-    found = [priced(cause, case) for rule in RULES if rule.of_case for cause in rule.of_case(case)]
-    found, ignored = ignores.split(_less_certain(found) + _outside_windows(job))
+    losses = by_loss(found_in(case), case.pricer)
+    causes, ignored = ignores.split(losses.findings)
     stopped = stopped_by(job)
-    findings = [*stopped, *sorted(found, key=lambda finding: -finding.saving_us)]
+    findings = [*stopped, *causes]
     return Diagnosis(
-        verdict=(_stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, case.breakdown))
+        verdict=(_stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, losses.uncertain, case))
         + ignored_note(ignored),
         findings=tuple(findings),
+        joint_saving_us=joint_us(causes),
+        uncertain=losses.uncertain,
         ignored=ignored,
         step_us=us(replayed.pricer.step_ns),
         scatter_pct=None if replayed.pricer.error.scatter is None else round(100 * replayed.pricer.error.scatter, 3),
@@ -73,10 +75,18 @@ def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) ->
     )
 
 
+def found_in(case: Case) -> list[Finding]:
+    """What every rule finds, each with what it saves alone."""
+    case.pricer.prices(scenario for rule in RULES for scenario in rule.scenarios)
+    found = [priced(cause, case) for rule in RULES if rule.of_case for cause in rule.of_case(case)]
+    return _less_certain(found) + _outside_windows(case.job)
+
+
 def _diagnose_unreplayed(job: RecordedJob, ignores: Ignores) -> Diagnosis:
     """Diagnose a run without replay: from its step times and its flight recorder."""
     run = job.run
-    stopped, (others, ignored) = stopped_by(job), ignores.split(_outside_windows(job))
+    losses = by_loss(_outside_windows(job), None)
+    stopped, (others, ignored) = stopped_by(job), ignores.split(losses.findings)
     step_ns, speed = _throughput_of_steps(job.steps)
     if stopped:
         verdict = _stopped_verdict(stopped[0])
@@ -91,6 +101,8 @@ def _diagnose_unreplayed(job: RecordedJob, ignores: Ignores) -> Diagnosis:
     return Diagnosis(
         verdict=verdict + ignored_note(ignored),
         findings=(*stopped, *others),
+        joint_saving_us=joint_us(others),
+        uncertain=losses.uncertain,
         ignored=ignored,
         step_us=None if step_ns is None else us(step_ns),
         scatter_pct=None,
@@ -142,37 +154,51 @@ def _stopped_verdict(finding: Finding) -> str:
     return f"{finding.title}. Rank {rank} last entered {last}." if last else f"{finding.title}."
 
 
-def _verdict(replayed: Replayed, findings: Sequence[Finding], breakdowns: tuple[RankBreakdown, ...]) -> str:
+def _verdict(replayed: Replayed, findings: Sequence[Finding], uncertain: Sequence[Finding], case: Case) -> str:
     step_ns = replayed.pricer.step_ns
     missing = replayed.run.missing_ranks
     absent = f"{readable.ranks(missing).capitalize()} {readable.verb('are', missing)} missing from this run"
     caveat = f" {absent} and may be the cause." if missing else ""
     if replayed.pricer.too_far_off:
         return (
-            f"A step takes {readable.duration(step_ns)}. Savings cannot be predicted: "
+            f"A step takes {readable.duration(step_ns)}. Replay cannot predict savings: "
             f"{replayed.pricer.too_far_off}.{caveat}"
         )
     if not findings or findings[0].saving_us <= 0:
-        takes = f"A step takes {readable.duration(step_ns)}, {100 * computing(breakdowns):.0f} % of it compute"
-        rest = largest_share(replayed, breakdowns)
+        takes = f"A step takes {readable.duration(step_ns)}, {100 * computing(case.breakdown):.0f} % of it compute"
+        rest, most = (
+            largest_share(replayed, case.breakdown),
+            max(uncertain, key=lambda one: one.saving_us, default=None),
+        )
+        if bound := next((one for one in findings if one.id == GPU_BOUND), None):
+            return f"A step takes {readable.duration(step_ns)}. {bound.title}.{caveat}"
         if rest is None:
             return f"{takes}; no cause known to esprof costs noticeable time.{caveat}"
-        return f"{takes}. {rest} No change that esprof can price would save 1 % of a step.{caveat}"
-    first = findings[0]
+        if most is None:
+            return f"{takes}. {rest} No change that esprof can price would save 1 % of a step.{caveat}"
+        return f"{takes}. {rest} No saving is certain; the largest may be {_range(most)}: {most.title}.{caveat}"
+    return f"{_priced_verdict(findings[0], step_ns)}{caveat}"
+
+
+def _range(finding: Finding) -> str:
+    return readable.interval(ns(finding.saving_low_us), ns(finding.saving_high_us))
+
+
+def _priced_verdict(first: Finding, step_ns: float) -> str:
+    """The first finding, and what a step takes without it."""
     # Measured savings are a share of the run's mean step, replayed ones of the window's.
     step_ns = ns(first.saving_us) * 100 / first.saving_pct if first.saving_pct else step_ns
     without = step_ns - ns(first.saving_us)
-    if without <= 0 and first.is_saving:
-        return f"{first.title}. That is the whole step of {readable.duration(step_ns)}.{caveat}"
-    if not first.is_saving:
-        saving = readable.interval(ns(first.saving_low_us), ns(first.saving_high_us))
-        return (
-            f"{first.title}. Fixing it would save {saving} of a step of {readable.duration(step_ns)}, so perhaps "
-            f"nothing.{caveat}"
-        )
+    step = readable.duration(step_ns)
+    if without <= 0:
+        return f"{first.title}. That is the whole step of {step}."
+    if first.is_bound:
+        return f"{first.title}. No fix saves more than {readable.duration(ns(first.saving_us))} of a step of {step}."
+    if first.is_vague:
+        return f"{first.title}. Fixing it would save {_range(first)} of a step of {step}."
     return (
-        f"{first.title}. Fixing it would shorten a step from {readable.duration(step_ns)} to "
-        f"{readable.duration(without)} ({step_ns / without:.2f}×).{caveat}"
+        f"{first.title}. Fixing it would shorten a step from {step} to {readable.duration(without)} "
+        f"({step_ns / without:.2f}×)."
     )
 
 

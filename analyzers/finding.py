@@ -13,6 +13,9 @@ from esprof.run.run import RunWarning
 CPU_CONTENTION = "ESP404"
 """Id of the finding that training threads wait for a CPU, which makes other findings less certain."""
 
+GPU_BOUND = "ESP704"
+"""Id of the finding that the GPU computes for nearly all of the step, which names its kernels."""
+
 Severity = Literal["critical", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 
@@ -25,6 +28,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     ranks: tuple[Rank, ...]
     saving_us: float
+    """Saving of a step in addition to the causes upstream of it, so that savings add up (`esprof.analyzers.losses`)."""
     saving_low_us: float
     saving_high_us: float
     """Ends of the 95 % confidence interval of `saving_us`, as in `esprof replay`; 0 if there is no price."""
@@ -35,13 +39,24 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: dict[str, Evidence]
     """Measured values by name, such as `late_per_step`."""
     advice: str
+    what_if: str | None = None
+    """The scenario whose saving is the price; None if the price is measured or unknown."""
     command: str | None = None
-    """The esprof command that shows the saving."""
+    """The esprof command that shows what the scenario saves alone."""
+    is_bound: bool = False
+    """Whether the scenario is no remedy, so that any remedy saves less."""
+    symptoms: tuple["Finding", ...] = ()
+    """Findings that see the same lost time elsewhere, each with the saving that it has alone."""
 
     @property
     def is_saving(self) -> bool:
         """Whether the saving is statistically significant: its interval does not contain zero."""
         return self.saving_low_us > 0
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether the interval of the saving is wider than the saving."""
+        return self.saving_high_us - self.saving_low_us > self.saving_us
 
 
 class Ignored(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +112,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "esprof.diagnose/2"
     verdict: str
     findings: tuple[Finding, ...]
+    joint_saving_us: float
+    """Saving of a step if the causes of all findings are fixed: the sum of their savings."""
+    uncertain: tuple[Finding, ...] = ()
+    """Findings whose saving may be nothing: its interval contains zero."""
     ignored: tuple[Ignored, ...] = ()
     """Findings excluded by the user's configuration; `findings` and the verdict do not contain them."""
     step_us: float | None

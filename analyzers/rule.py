@@ -1,5 +1,6 @@
 """Rules of diagnosis. Each is a file in `findings/` with the rule, its thresholds and its pages."""
 
+import math
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -31,9 +32,6 @@ FAMILIES = {
 
 MIN_EXPLAINED_PCT = 75.0
 """Least explained share of the critical path, in per cent, for a price of high confidence."""
-
-MIN_SHARE_OF_GENERAL_CAUSE = 0.5
-"""Least share of a general cause's saving for which a more specific cause replaces it."""
 
 HOURS_A_DAY = 24
 
@@ -68,6 +66,10 @@ class Cause:
     """A what-if whose saving is the price of the finding; None if usual steps lose no time."""
     measured: MeasuredPrice | None = None
     """Measured price, if there is no scenario."""
+    most_ns: float | None = None
+    """Most that the evidence allows it to save of a step, ns; None if only the scenario limits it."""
+    is_bound: bool = False
+    """Whether the scenario is no remedy, so that any remedy saves less."""
     severity: Severity | None = None
     """Derived from the price if None."""
 
@@ -117,34 +119,30 @@ class Rule:
     """Whether its causes stop the job rather than slow it down. They are listed first."""
 
 
-def explains(case: Case, specific: Cause, saving_ns: float) -> bool:
-    """Whether a cause explains most of a more general one that saves `saving_ns`, so that only one should be reported."""
-    gain = None if specific.scenario is None else case.pricer.saving_ns(specific.scenario)
-    return gain is not None and gain >= MIN_SHARE_OF_GENERAL_CAUSE * saving_ns
-
-
 def priced(cause: Cause, case: Case) -> Finding:
     """The cause with the saving of its scenario, and the command that shows it.
 
-    If the scenario is declined, the finding has neither. Confidence is at most medium if the scenario is declined, or if
-    the confidence interval contains zero.
+    Without a saving if the scenario is declined; confidence is then at most medium.
     """
     if cause.scenario is None:
         return as_measured(cause, case.run)
     (answer,) = case.pricer.answers([cause.scenario])
     if answer.saving_us is None or answer.saving_low_us is None or answer.saving_high_us is None:
         return unpriced(replace(cause, confidence=no_more_than("medium", cause.confidence)))
-    saving_us = max(0.0, answer.saving_us)
+    most_us = math.inf if cause.most_ns is None else us(cause.most_ns)
+    saving_us, low_us, high_us = (
+        min(max(0.0, one), most_us) for one in (answer.saving_us, answer.saving_low_us, answer.saving_high_us)
+    )
     pct = 100 * ns(saving_us) / case.pricer.step_ns
-    confidence = cause.confidence if answer.saving_low_us > 0 else no_more_than("medium", cause.confidence)
     return _finding(
-        replace(cause, confidence=confidence),
+        cause,
         saving_us=saving_us,
-        saving_low_us=max(0.0, answer.saving_low_us),
-        saving_high_us=max(0.0, answer.saving_high_us),
+        saving_low_us=low_us,
+        saving_high_us=high_us,
         saving_pct=round(pct, 3),
         saving_device_hours_per_day=_device_hours(pct, case.run),
         severity=cause.severity or severity(pct),
+        what_if=cause.scenario,
         command=_command(cause.scenario, case.run),
     )
 
@@ -165,7 +163,6 @@ def unpriced(cause: Cause) -> Finding:
         saving_pct=0.0,
         saving_device_hours_per_day=0.0,
         severity=cause.severity or severity(0),
-        command=None,
     )
 
 
@@ -175,16 +172,14 @@ def as_measured(cause: Cause, run: Run) -> Finding:
         return unpriced(cause)
     saving, margin = cause.measured.saving_ns, cause.measured.margin_ns
     pct = 100 * saving / cause.measured.step_ns
-    confidence = cause.confidence if saving > margin else no_more_than("medium", cause.confidence)
     return _finding(
-        replace(cause, confidence=confidence),
+        cause,
         saving_us=us(saving),
         saving_low_us=us(max(0.0, saving - margin)),
         saving_high_us=us(saving + margin),
         saving_pct=round(pct, 3),
         saving_device_hours_per_day=_device_hours(pct, run),
         severity=cause.severity or severity(pct),
-        command=None,
     )
 
 
@@ -208,6 +203,7 @@ def _finding(cause: Cause, **figures: Any) -> Finding:
         confidence=cause.confidence,
         evidence=cause.evidence,
         advice=cause.advice,
+        is_bound=cause.is_bound,
         **figures,
     )
 

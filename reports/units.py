@@ -6,7 +6,7 @@ from math import ceil, floor
 from typing import Any
 
 from esprof.analyzers.evidence import Evidence, Unit, Value
-from esprof.analyzers.finding import Finding, Ignored, Throughput
+from esprof.analyzers.finding import Diagnosis, Finding, Ignored, Throughput
 from esprof.core import readable
 from esprof.core.readable import decimal, runs
 from esprof.core.types import NS_PER_S, NS_PER_US, Ns, Rank
@@ -30,11 +30,13 @@ def interval(low_us: float | None, high_us: float | None) -> str:
 
 
 def saving(finding: Finding) -> str:
-    """Saving per step: `40.9 ms (36.8 to 45.0 ms)`; `0 to 45.0 ms (may be nothing)` if the interval includes zero."""
+    """Saving per step: `40.9 ms (36.8 to 45.0 ms)`; `at most 40.9 ms (…)` for a bound; `0 to 45.0 ms` if the interval
+    includes zero."""
     if not finding.saving_us:
         return UNKNOWN
     ends = interval(finding.saving_low_us, finding.saving_high_us)
-    return f"{duration(finding.saving_us)} ({ends})" if finding.is_saving else f"{ends} (may be nothing)"
+    most = "at most " * finding.is_bound
+    return f"{most}{duration(finding.saving_us)} ({ends})" if finding.is_saving else f"{most}{ends}"
 
 
 def pct(value: float | None) -> str:
@@ -123,6 +125,22 @@ def ignored(one: Ignored) -> str:
     finding = one.finding
     worth = f", saves {saving(finding)} a step, {pct(finding.saving_pct)}" if finding.is_saving else ""
     return f"{finding.id} until {one.until}{worth}: {one.reason}"
+
+
+def symptom(one: Finding) -> str:
+    """A symptom: `ESP405, aten::item blocks the CPU once a step (29.9 ms alone)`."""
+    return f"{one.id}, {one.title} ({duration(one.saving_us)} alone)"
+
+
+def uncertain(one: Finding) -> str:
+    """A finding whose saving may be nothing: `ESP405, 0 to 12.0 ms: aten::item blocks the CPU once a step`."""
+    return f"{one.id}, {saving(one)}: {one.title}"
+
+
+def joint_saving(diagnosis: Diagnosis) -> str | None:
+    """What all causes save together: `42.0 ms a step`; None with less than two."""
+    causes = [finding for finding in diagnosis.findings if finding.is_saving]
+    return f"{duration(diagnosis.joint_saving_us)} a step" if len(causes) > 1 else None
 
 
 def plural(number: int, noun: str) -> str:

@@ -58,8 +58,9 @@ def breakdown(diagnosis: Diagnosis) -> pd.DataFrame:
 
 
 def findings(diagnosis: Diagnosis) -> pd.DataFrame:
-    """One row per finding, largest saving first."""
-    return _table(diagnosis.findings, Finding).drop(columns="evidence")
+    """One row per finding, in the order of the diagnosis. `symptoms` holds ids."""
+    table = _table(diagnosis.findings, Finding).drop(columns="evidence")
+    return table.assign(symptoms=[tuple(one.id for one in finding.symptoms) for finding in diagnosis.findings])
 
 
 def evidence(diagnosis: Diagnosis) -> pd.DataFrame:

@@ -45,6 +45,8 @@ class Price:
     """Predicted duration of each steady-state step, ns, float64[steps]."""
     saving_ns: float
     """By how much the mean steady-state step gets shorter, ns; negative if it gets longer."""
+    progress_ns: np.ndarray
+    """How far the GPUs get on in each of these steps, ns, float64[steps]; 0 without a GPU (`StepEnds.gpu_progress_ns`)."""
     notes: tuple[str, ...] = ()
     """What should be said of the scenario."""
 
@@ -87,7 +89,7 @@ class Pricer:
     @cached_property
     def error(self) -> KnownError:
         """How far prices may be off."""
-        return KnownError(self.run, self.dfg, self.steady_at, self.measured_ns)
+        return KnownError(self.run, self.dfg, self.steady_at, self.measured_ns, self._progress_ns(self.baseline))
 
     @cached_property
     def too_far_off(self) -> str | None:
@@ -95,7 +97,7 @@ class Pricer:
         if 100 * self.error.of_run <= self.max_error_pct:
             return None
         found, allowed = f"{100 * self.error.of_run:.1f} %", f"{self.max_error_pct:g} %"
-        return f"replay is off by {found} on this run; the limit is {allowed}"
+        return f"replay is off by {found} on average on this run; the limit is {allowed}"
 
     def answers(self, specs: Sequence[str]) -> list[WhatIf]:
         """Each scenario's price with its interval, or the reason why it has none. Raises UsageError for a spec that is no
@@ -181,7 +183,12 @@ class Pricer:
         if scenario.only_mends and steps.mean() > self.step_ns:
             steps = self.measured_ns.astype(np.float64)
             scenario = scenario.noted("steps would not get shorter")
-        return Price(steps, self.step_ns - float(steps.mean()), scenario.notes)
+        return Price(steps, self.step_ns - float(steps.mean()), self._progress_ns(ends), scenario.notes)
+
+    def _progress_ns(self, ends: StepEnds) -> np.ndarray:
+        """How far the GPUs get on in each steady-state step, ns, float64[steps]."""
+        progress: np.ndarray = ends.gpu_progress_ns()[self.steady_at].astype(np.float64)
+        return progress
 
     def _is_boundary_effect(self, scenario: Scenario, steps: np.ndarray) -> bool:
         """Whether `steps` (ns) got longer though `scenario` lets nothing take longer, or shorter though nothing takes less.
@@ -201,7 +208,8 @@ class Pricer:
             return WhatIf(spec=spec, answered=False, reason=str(price))
         predicted = float(price.step_ns.mean())
         terms = [term.kind.name for term in parse(spec)]
-        step, saving = self.error.interval(price.step_ns, terms), self.error.saving_interval(price.step_ns, terms)
+        step = self.error.interval(price.step_ns, price.progress_ns, terms)
+        saving = self.error.saving_interval(price.step_ns, price.progress_ns, terms)
         return WhatIf(
             spec=spec,
             answered=True,

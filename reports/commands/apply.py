@@ -32,7 +32,7 @@ _MAX_WAIT_FOR_STORE_S = 10.0
 def command(plan: Path, target: str, wait: float, as_json: bool) -> int:
     """Send a plan to a running elastic job.
 
-    TARGET is the value of Placement(plan=…) in the job's script: a file, a folder from which the job reads plan.json
+    TARGET is where the job reads its plan, as in Placement(plan=…): a file, a folder with plan.json
     (such as the Run directory), or HOST:PORT/KEY of a torch.distributed store. esprof gives the plan a version
     number, sends it, and waits for the job's answer. It is an error if the job refuses the plan or does not answer
     within --wait. The job returns to the previous plan by itself if steps become slower.

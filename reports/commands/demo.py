@@ -162,7 +162,7 @@ def _write_report(run: Run, path: Path) -> None:
 
 def _scale(fault: str, measured: MachineFacts) -> str:
     step_ms = 1000 * measured.step_s
-    step = f"before recording, a step without a fault took {step_ms:.0f} ms on this machine"
+    step = f"without recorder and fault, a step took {step_ms:.0f} ms on this machine"
     return step if fault == "none" else f"{step}; the fault adds {FAULT_SHARE * step_ms:.0f} ms to each step"
 
 

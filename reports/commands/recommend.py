@@ -127,7 +127,7 @@ def command(
     """Recommend where logical workers run, or which devices jobs get.
 
     Elastic job: RUN is the directory of ElasticTrainer(telemetry=RUN). The result says which rank runs which logical
-    workers (EasyScale threads, ESTs). With --only compression it is a codec for each gradient bucket instead. -o
+    workers (EasyScale threads, ESTs). With --only compression it says which codec each gradient bucket gets. -o
     writes the plan, which `esprof apply` sends to the running job. No plan is written if the predicted gain is less
     than twice the error of the prediction.
 

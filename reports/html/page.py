@@ -128,6 +128,9 @@ def _environment() -> Environment:
             "when",
             "ranks",
             "ignored",
+            "symptom",
+            "uncertain",
+            "joint_saving",
         )
     }
     environment.filters |= {

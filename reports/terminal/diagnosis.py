@@ -41,6 +41,8 @@ def draw_verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
     A finding that does not fit is omitted; its title is not cut.
     """
     foot = [*_footing(diagnosis, screen)]
+    if diagnosis.uncertain:
+        foot.append(fact("Unsure", "; ".join(map(units.uncertain, diagnosis.uncertain)), screen, at_most=1))
     if diagnosis.ignored:
         foot.append(fact("Ignored", "; ".join(map(units.ignored, diagnosis.ignored)), screen, at_most=1))
     if diagnosis.warnings:
@@ -75,6 +77,9 @@ def draw_diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
     for number, finding in enumerate(answer.findings, 1):
         blocks += _finding_lines(number, finding, answer.world_size, screen)
         blocks += [*_finding_details(finding), ""]
+    if answer.uncertain:
+        lines = [Text(printable(units.uncertain(one), 2_000)) for one in answer.uncertain]
+        blocks += [heading("May save nothing"), *lines, ""]
     if answer.ignored:
         blocks += [heading("Ignored"), *map(_ignored, answer.ignored), ""]
     if answer.breakdown:
@@ -115,6 +120,8 @@ def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
     yield fact(
         "Rate", f"{rates} (from the mean step{' without profiler' * (answer.unprofiled_step_us is not None)})", screen
     )
+    if together := units.joint_saving(answer):
+        yield fact("Total", f"all causes together save {together}", screen)
     error, explained = units.bound_pct(answer.replay_error_pct), units.pct(answer.explained_pct)
     yield fact(
         "Replay", f"differs from these steps by at most {error}; {explained} of the critical path is explained", screen
@@ -145,12 +152,14 @@ def _finding_lines(
     if finding.is_saving:
         worth.insert(0, f"saves {units.saving(finding)} a step, {units.pct(finding.saving_pct)}")
         if not at_most:
-            worth.append(f"{units.rate(finding.saving_device_hours_per_day)} device-hours a day")
-    elif finding.saving_us:
-        worth.insert(0, f"saving {units.saving(finding)}")
+            worth.append(f"frees {units.rate(finding.saving_device_hours_per_day)} device-hours a day")
+    seen = [f"Also seen as {units.symptom(one)}" for one in finding.symptoms]
+    if at_most:
+        seen = [f"Also seen as {', '.join(one.id for one in finding.symptoms)}"] if finding.symptoms else []
     return [
         Text.assemble(f"{number:>2}  ", (finding.id, _SEVERITY_STYLES[finding.severity]), (f" {title}", "bold")),
         Text("    " + "\n    ".join(wrapped(" · ".join(worth), screen.width - 4, 1 if at_most else None))),
+        *(Text("    " + "\n      ".join(wrapped(one, screen.width - 6, 1 if at_most else None))) for one in seen),
     ]
 
 

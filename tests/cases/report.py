@@ -129,6 +129,7 @@ def diagnosis(ranks=4, found=None, warnings=WARNINGS):
     return Diagnosis(
         verdict="Rank 1 waits 41.2 ms of each 120.3 ms step for its data loader, and the other ranks wait for rank 1.",
         findings=findings(ranks) if found is None else found,
+        joint_saving_us=sum(finding.saving_us for finding in (findings(ranks) if found is None else found)),
         step_us=STEP_US,
         scatter_pct=0.6,
         unprofiled_step_us=UNPROFILED_US,

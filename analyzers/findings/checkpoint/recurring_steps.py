@@ -59,6 +59,7 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
             "slow_step": Evidence(round(slow), "ns"),
             "other_step": Evidence(round(usual), "ns"),
         }
+        | ({"extra_time_in": Evidence(printable(stage.what, LONGEST_NAME))} if stage else {})
         | ({"source_line": Evidence(printable(line.what, LONGEST_NAME))} if line else {})
         | ({"innermost": Evidence(printable(line.innermost, LONGEST_NAME))} if line and line.innermost else {})
         | ({"lost_there": by_rank({rank: round(ns) for rank, ns in known.lost_ns.items()}, "ns")} if known else {}),

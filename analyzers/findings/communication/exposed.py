@@ -7,9 +7,8 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import RankBreakdown
-from esprof.analyzers.findings.communication.late_gradients import late_gradients
-from esprof.analyzers.findings.communication.small_collectives import MIN_PER_STEP, small_collectives
-from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
+from esprof.analyzers.findings.communication.small_collectives import MIN_PER_STEP
+from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.samples.sampled_lines import seen_calling
 from esprof.analyzers.views.collectives import SMALL, steady_collectives
 from esprof.core import readable
@@ -30,26 +29,21 @@ _SEND_LESS = "send fewer bytes (compression, lower precision, gradient accumulat
 
 
 def exposed_communication(case: Case) -> Iterator[Cause]:
-    """Steps that would be shorter if communication took no time; waiting for peers is not counted.
-
-    A more specific cause that explains most of this saving replaces it.
-    """
+    """Steps that would be shorter if communication took no time; waiting for peers is not counted."""
     saving = case.pricer.saving_ns(_SCENARIO)
     if saving is None or not case.is_worth_reporting(saving):
-        return
-    specific = [*small_collectives(case), *late_gradients(case)]
-    if any(explains(case, cause, saving) for cause in specific):
         return
     line = _calling_line(case, saving)
     yield Cause(
         id="ESP301",
-        title=f"Communication that does not overlap compute costs {duration(saving)} a step",
+        title=f"Communication that does not overlap compute costs at most {duration(saving)} a step",
         ranks=case.replayed.built.dfg.marks.ranks,
         scenario=_SCENARIO,
+        is_bound=True,
         confidence="high" if case.is_explained else "medium",
         evidence=_evidence(case) | ({"source_line": Evidence(line)} if line else {}),
         advice=(f"The job waits at {line}. " if line else "")
-        + f"{_advice(case, specific)} The saving is an upper bound: it assumes that communication takes no time.",
+        + f"{_advice(case)} The saving is an upper bound: it assumes that communication takes no time.",
     )
 
 
@@ -62,11 +56,8 @@ def _calling_line(case: Case, saving: float) -> str | None:
     return printable(seen.text, LONGEST_NAME) if seen and took_ns >= MIN_SHARE_OF_SAVING * saving else None
 
 
-def _advice(case: Case, specific: list[Cause]) -> str:
-    """Advice by size and overlap of the collectives. `specific` are causes that explain some of their time."""
-    if specific:
-        ids = " and ".join(cause.id for cause in specific)
-        return f"See {ids} first. For the remaining communication, {_SEND_LESS}."
+def _advice(case: Case) -> str:
+    """Advice by size and overlap of the collectives."""
     sent = steady_collectives(case.replayed)
     if sent.a_step(sent.is_small) >= MIN_PER_STEP and np.median(sent.bytes) < SMALL:
         return (
@@ -114,7 +105,7 @@ _PAGES = (
         "`source line` is the line of the job's own code that calls the collectives, if samples show it there for "
         "long.",
         "`communication=0`: in replay all communication takes no time: the upper bound for any faster link or "
-        "compression. If ESP302 or ESP303 explain most of it, they replace this finding.",
+        "compression. What ESP302 to ESP305 save of it is counted for them.",
         "Use compression, lower precision, gradient accumulation, or a faster link. Combine many small collectives "
         "(ESP302); start collectives earlier that run after the backward pass (ESP303).",
     ),

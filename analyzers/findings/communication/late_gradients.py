@@ -50,6 +50,7 @@ def late_gradients(case: Case) -> Iterator[Cause]:
         title=f"{100 * share:.0f} % of gradient bytes are sent after the backward pass and overlap no compute",
         ranks=case.replayed.built.dfg.marks.ranks,
         scenario=scenario,
+        is_bound=is_bound,
         confidence="medium",
         evidence=_evidence(case, sent, gradients, late, exposed),
         advice=_advice(sent, late, scenario, is_bound),

@@ -36,6 +36,7 @@ def queued_collectives(case: Case) -> Iterator[Cause]:
         f"stream: mostly {waiting} behind {ahead}",
         ranks=tuple(rank for rank, ns in per_step.items() if ns > 0),
         scenario=_SCENARIO,
+        is_bound=True,
         confidence="low",
         evidence={
             "queued_per_step": by_rank({rank: round(ns) for rank, ns in per_step.items()}, "ns"),

@@ -142,12 +142,12 @@ def _evidence(
         "batch": None if source.make_ns is None else Evidence(round(source.make_ns), "ns"),
         "batch_cpu": None if source.cpu_ns is None else Evidence(round(source.cpu_ns), "ns"),
         "loader_workers": None if source.workers is None else Evidence(source.workers),
-        "max_cpus_per_rank": Evidence(round(cpus, 1)) if (cpus := cpus_of(replayed.run, worst)) else None,
+        "cpus_for_each_rank": Evidence(round(cpus, 1)) if (cpus := cpus_of(replayed.run, worst)) else None,
     }
     return {
         "input_stall": by_rank({rank: stall[rank] for rank in ranks}, "ns"),
         "input_stall_other_ranks": by_rank({rank: of for rank, of in stall.items() if rank not in ranks}, "ns"),
-        "stalls": Evidence(sum(len(stalls(replayed.timeline, rank)) for rank in ranks)),
+        "stalls_in_window": Evidence(sum(len(stalls(replayed.timeline, rank)) for rank in ranks)),
         **{name: one for name, one in known.items() if one is not None},
     }
 
@@ -201,8 +201,8 @@ _PAGES = (
         "stops all of them: the others wait at the next collective, which is not counted as input stall.",
         "`input stall` is the time per step inside the loader's next(), waiting for a batch or making it. `batch` is "
         "the time to make a batch, and `batch cpu` its CPU time (`esprof record` records loader workers; Kineto "
-        "traces do not show them). `stalls` is the number of waits in the window, of all listed ranks. `max cpus per "
-        "rank` is the number of CPUs for each rank. `source line` is the line with most samples of the training "
+        "traces do not show them). `stalls in window` is the number of waits of all listed ranks. `cpus for each "
+        "rank` is how many CPUs it may use. `source line` is the line with most samples of the training "
         "thread, if that thread makes the batches itself.",
         "`data=0` of these ranks: replay makes their batches take no time and replays the whole job. But a step cannot "
         "be shorter than the CPU time that its ranks and batches need. If this limit cuts the saving by more than 20 %, "

@@ -101,7 +101,7 @@ def _demand(run: Run, rank: Rank) -> dict[str, Evidence]:
     """CPUs of the host of `rank`, and operator threads of its ranks, where known."""
     host = run.rank(rank).host
     on_host = [meta for meta in run.meta.ranks if meta.host == host]
-    known = {"max_cpus_per_rank": None if (cpus := cpus_of(run, rank)) is None else Evidence(round(cpus, 1))}
+    known = {"cpus_for_each_rank": None if (cpus := cpus_of(run, rank)) is None else Evidence(round(cpus, 1))}
     if all(meta.threads for meta in on_host):
         known["operator_threads_on_host"] = Evidence(sum(meta.threads or 0 for meta in on_host))
     return {name: one for name, one in known.items() if one is not None}

@@ -235,7 +235,7 @@ def _cause(spot: _HotSpot, price: str | MeasuredPrice) -> Cause:
     if not math.isnan(cpu_share):
         evidence["cpu_share"] = Evidence(round(cpu_share, 3), "share")
     if isinstance(price, MeasuredPrice):
-        evidence["per_step_of_the_run"] = Evidence(round(price.saving_ns), "ns")
+        evidence["per_unprofiled_step"] = Evidence(round(price.saving_ns), "ns")
     calling = f", calling {printable(worst.call, LONGEST_NAME)}" if worst.call else ""
     return Cause(
         id="ESP402",
@@ -276,7 +276,7 @@ _SAMPLING = (
     "The stack of the training thread is sampled a thousand times a second in windows with stacks (`--stack-steps`). "
     "`source line` is the line of the job's own code that ran while no operation did, or that a backward pass called; "
     "`calls` is the line that ran innermost, in a function that it called. `per step` is its time in a mean "
-    "step of each rank, and `cpu share` the share of it on a CPU. `per step of the run` is its time in all steps "
+    "step of each rank, and `cpu share` the share of it on a CPU. `per unprofiled step` is its time in all steps "
     "without profiler. Traces of torch.profiler with `with_stack=True` tell which function of the job ran in each gap "
     "(`source line` is then its first line, `calls` what it calls itself), but not whether it ran on a CPU."
 )

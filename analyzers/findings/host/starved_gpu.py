@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.findings.host.sync import blocking_sync
-from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
+from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 
 MIN_SHARE_IN_TINY_KERNELS = 0.5
@@ -36,10 +35,6 @@ def host_bound(case: Case) -> Iterator[Cause]:
     saving = case.pricer.saving_ns(_SCENARIO) if dfg.has_gpu() else None
     if saving is None or not case.is_worth_reporting(saving):
         return
-    # ESP405 reports a GPU that idles because the CPU waited for it before.
-    specific = [*blocking_sync(case)]
-    if any(explains(case, cause, saving) for cause in specific):
-        return
     idle = {one.rank: one.host / one.step_us for one in case.breakdown if one.step_us}
     most = max(idle.values(), default=0)
     kernels, optimized = _kernels(dfg, case.replayed.steps.steady), _optimized(case)
@@ -50,6 +45,7 @@ def host_bound(case: Case) -> Iterator[Cause]:
         title=_title(most),
         ranks=dfg.marks.ranks,
         scenario=_SCENARIO,
+        is_bound=True,
         confidence="medium",
         evidence={
             "host_share": by_rank({rank: round(share, 4) for rank, share in idle.items()}, "share"),
@@ -58,7 +54,7 @@ def host_bound(case: Case) -> Iterator[Cause]:
             **optimized.evidence(),
             "priced_as": Evidence("a CPU twice as fast; gaps above 1 ms stay"),
         },
-        advice=_advice(kernels, optimized, specific),
+        advice=_advice(kernels, optimized),
     )
 
 
@@ -139,15 +135,14 @@ def _title(idle: float) -> str:
     return f"A GPU waits for kernel launches for up to {100 * idle:.0f} % of the step"
 
 
-def _advice(kernels: _Kernels, optimized: _Optimized, specific: list[Cause]) -> str:
-    first = f"See {specific[0].id} first: it explains some of this. " if specific else ""
+def _advice(kernels: _Kernels, optimized: _Optimized) -> str:
     what = (
         "Most kernels take less time than their launch, so the CPU cannot get ahead of the GPU. "
         if kernels.are_tiny
         else "Launches are not the bottleneck: most kernels take longer than their launch. The CPU is busy between "
         "launches: look for Python code, hooks and logging. "
     )
-    return f"{first}{what}{_remedy(kernels, optimized)} The saving assumes a CPU twice as fast."
+    return f"{what}{_remedy(kernels, optimized)} The saving is a bound: it assumes a CPU twice as fast."
 
 
 def _remedy(kernels: _Kernels, optimized: _Optimized) -> str:
@@ -183,8 +178,7 @@ _PAGES = (
         "kernels or more are that short, no CPU that launches them one by one gets ahead. `launched by graphs` is the "
         "share of kernels that CUDA graphs launch, and `made by compile` the share that torch.compile made.",
         "`host=2x`: replay makes CPU work, launches and gaps of up to 1 ms twice as fast; longer gaps are sleeps or "
-        "I/O, and first calls of kernels (ESP407) do not recur. Where ESP405 saves at least half as much, it replaces "
-        "this finding.",
+        "I/O, and first calls of kernels (ESP407) do not recur. What other findings save of it is counted for them.",
         "Use torch.compile, CUDA graphs, fused optimizers or larger batches; avoid synchronisation within the step.",
     ),
 )

@@ -34,7 +34,7 @@ class _Caller:
 
     calls: int = 0
     idle_ns: int = 0
-    """Time for which the device idles after the calls, ns."""
+    """Time for which the device idles after the calls, until the next call that waits for it, ns."""
     line: str | None = None
     module: str | None = None
     by_rank: dict[Rank, Ns] = field(default_factory=lambda: defaultdict(int))
@@ -46,22 +46,24 @@ def blocking_sync(case: Case) -> Iterator[Cause]:
     if not case.replayed.built.dfg.has_gpu() or not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
         return
     callers = _callers(case)
-    idle = sum(caller.idle_ns for caller in callers.values())
-    if not idle:
+    if not any(caller.idle_ns for caller in callers.values()):
         return
     steps, ranks = len(case.replayed.steps.steady), case.replayed.built.dfg.marks.ranks
     rank_steps = steps * len(ranks)
+    idle_by_rank = {rank: sum(caller.by_rank.get(rank, 0) for caller in callers.values()) / steps for rank in ranks}
     worst_first = sorted(callers, key=lambda name: -callers[name].idle_ns)
     first, worst = worst_first[0], callers[worst_first[0]]
     often, idle_ns = round(worst.calls / rank_steps), worst.idle_ns / rank_steps
     times = f"{often} times a step" if often > 1 else "once a step"
     yield Cause(
         id="ESP405",
-        title=f"{first} blocks the CPU {times}; afterwards the GPU idles {readable.duration(idle_ns)} in total",
-        ranks=tuple(rank for rank in ranks if any(caller.by_rank.get(rank) for caller in callers.values())),
+        title=f"{first} blocks the CPU {times}; afterwards the GPU idles {readable.duration(idle_ns)}",
+        ranks=tuple(rank for rank, idle in idle_by_rank.items() if idle),
         scenario=_SCENARIO,
+        most_ns=max(idle_by_rank.values()),
         confidence="medium",
-        evidence=_evidence(callers, worst_first[:_MAX_CALLERS_REPORTED], rank_steps, steps, ranks),
+        evidence=_evidence(callers, worst_first[:_MAX_CALLERS_REPORTED], rank_steps)
+        | {"idle_after_by_rank": by_rank({rank: round(idle) for rank, idle in idle_by_rank.items()}, "ns")},
         advice=_advice(first, worst),
     )
 
@@ -73,16 +75,12 @@ def _advice(name: str, caller: _Caller) -> str:
     return f"{text}. The saving assumes a step in which no call waits for the device."
 
 
-def _evidence(
-    callers: dict[str, _Caller], reported: list[str], rank_steps: int, steps: int, ranks: tuple[Rank, ...]
-) -> dict[str, Evidence]:
-    idle = {rank: round(sum(caller.by_rank.get(rank, 0) for caller in callers.values()) / steps) for rank in ranks}
+def _evidence(callers: dict[str, _Caller], reported: list[str], rank_steps: int) -> dict[str, Evidence]:
     evidence = {
         "calls_per_step_and_rank": Evidence(
             {name: round(callers[name].calls / rank_steps, 2) for name in reported}, None, "cause"
         ),
         "idle_after": Evidence({name: round(callers[name].idle_ns / rank_steps) for name in reported}, "ns", "cause"),
-        "idle_after_by_rank": by_rank(idle, "ns"),
     }
     details = {
         "python_line": {name: line for name in reported if (line := callers[name].line)},
@@ -128,18 +126,17 @@ def _busy(case: Case, rank: Rank) -> np.ndarray:
 
 
 def _idle_after(returned: np.ndarray, busy: np.ndarray) -> np.ndarray:
-    """Length of the GPU's idle interval in which each call returns, ns, int64[calls]; 0 where the GPU is busy.
+    """How long the GPU idles after each call until the next one, ns, int64[calls].
 
-    `returned` are the times at which calls return, ns; `busy` the GPU's busy intervals (`_busy`). If several calls return in
-    one idle interval, it counts for the last.
+    `returned` are the times at which calls return, ns; `busy` the GPU's busy intervals (`_busy`). The idle interval in which
+    a call returns counts as a whole. If several calls return in it, it counts for the last.
     """
-    after = np.searchsorted(busy[:, 0], returned, side="right")
-    inside = (after > 0) & (after < len(busy))
-    since, until = busy[np.maximum(after - 1, 0), 1], busy[np.minimum(after, len(busy) - 1), 0]
-    idle = np.where(inside & (returned >= since), until - since, 0)
-    is_last = np.r_[after[1:] != after[:-1], True] if len(after) else np.zeros(0, bool)
-    idle_ns_of_call: np.ndarray = np.where(is_last, idle, 0)
-    return idle_ns_of_call
+    order = np.argsort(returned, kind="stable")
+    gaps, gap_ends = busy[1:, 0] - busy[:-1, 1], busy[1:, 0]
+    last_call = np.searchsorted(returned[order], gap_ends, side="right") - 1
+    idle = np.zeros(len(returned), np.int64)
+    np.add.at(idle, order[last_call[last_call >= 0]], gaps[last_call >= 0])
+    return idle
 
 
 _PAGES = (
@@ -148,11 +145,11 @@ _PAGES = (
         "The CPU waits for its GPU within the step",
         "`.item()`, `.cpu()`, `nonzero`, a blocking copy or a synchronisation makes the CPU wait until the GPU has "
         "finished all submitted work. When the CPU goes on, the GPU idles until the next kernel is launched.",
-        "`calls per step and rank` counts the calls by operation. `idle after` is the length of the GPU's idle "
-        "intervals in which these calls return. `python line` is the line of the job, if stacks were recorded, and "
+        "`calls per step and rank` counts the calls by operation. `idle after` is how long the GPU idles a step from "
+        "such a call to the next one. `python line` is the line of the job, if stacks were recorded, and "
         "`module` the modules that enclose the call, if the trace has them.",
         "`sync=0`: in replay no call waits for its device, so kernels are launched while others run. Values that "
-        "the CPU reads are assumed to be available at once.",
+        "the CPU reads are assumed to be available at once. The saving is at most what the GPU idles after such calls.",
         "Read losses and metrics only every few steps, use `non_blocking=True` with pinned memory, avoid shapes "
         "that depend on values, and remove torch.cuda.synchronize from the step.",
     ),

@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.host.python_code import MIN_SHARE_ON_MEDIAN_RANK
-from esprof.analyzers.rule import MIN_SHARE_OF_GENERAL_CAUSE, Case, Cause, Page, Rule
+from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.views.breakdown import layers, partition
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
@@ -20,9 +20,6 @@ MIN_SHARE_OF_STEP = 0.05
 """Least share of a step that is worth recording again: about the error of a price without lines."""
 
 _SCENARIO = f"python[^{literal(text_of(UNRECORDED))}$]=0"
-
-_OF_ONE_RANK = "straggler[host_gap]=fix"
-"""What ESP201 saves: the same time, if only one rank spends it."""
 
 _MAX_GAPS_REPORTED = 5
 """Number of gaps that are listed, costliest first."""
@@ -38,8 +35,6 @@ def uncovered_time(case: Case) -> Iterator[Cause]:
         return
     saving = case.pricer.saving_ns(_SCENARIO)
     if saving is None or not case.is_worth_reporting(saving):
-        return
-    if (case.pricer.saving_ns(_OF_ONE_RANK) or 0.0) >= MIN_SHARE_OF_GENERAL_CAUSE * saving:
         return
     uncovered = {rank: _uncovered_ns(case, rank, nodes) for rank, nodes in gaps.items()}
     took = {rank: float(ns.sum()) / len(steps) for rank, ns in uncovered.items()}
@@ -84,6 +79,7 @@ def _cause(
         f"{readable.duration(worst)} of a step, most of it between {most[0]}",
         ranks=ranks,
         scenario=_SCENARIO,
+        is_bound=True,
         confidence="medium",
         evidence={
             "uncovered_per_step": by_rank({rank: round(ns) for rank, ns in took.items()}, "ns"),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from esprof.analyzers.evidence import Evidence, Unit, Value, by_rank
+from esprof.analyzers.finding import GPU_BOUND
 from esprof.analyzers.ops.answer import Utilisation
 from esprof.analyzers.ops.gpu_calls import GpuCalls, gpu_calls
 from esprof.analyzers.ops.kernel_work import KernelWork, kernel_work
@@ -38,7 +39,7 @@ def gpu_bound(case: Case) -> Iterator[Cause]:
     first = named[0]
     mean = 100 * sum(shares.values()) / len(shares)
     yield Cause(
-        id="ESP704",
+        id=GPU_BOUND,
         title=f"The GPU computes for {mean:.0f} % of the step; {first.label} takes "
         f"{100 * first.took_ns / span_ns:.0f} %, {_bound(first)}",
         ranks=tuple(shares),

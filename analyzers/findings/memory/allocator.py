@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from esprof.analyzers.evidence import by_rank, by_step
-from esprof.analyzers.findings.memory.fragmentation import fragmentation
-from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
+from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core.readable import duration, verb
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
@@ -21,11 +20,6 @@ def allocator(case: Case) -> Iterator[Cause]:
     saving = case.pricer.saving_ns(_SCENARIO)
     if not outliers and not case.is_worth_reporting(saving):
         return
-    # ESP503 explains why the allocator finds no block, so it replaces this finding. Outliers are reported only here.
-    specific = [*fragmentation(case)]
-    if not outliers and any(explains(case, cause, saving or 0.0) for cause in specific):
-        return
-    why = f"See {specific[0].id}: GPU memory is fragmented. " if specific else ""
     calls = dfg.of(Cls.ALLOCATOR)
     spent = {rank: dfg.dur_ns[calls & (dfg.rank == rank)].sum() for rank in dfg.marks.ranks}
     worst, steps = max(spent.values()), len(dfg.marks.steps)
@@ -45,7 +39,7 @@ def allocator(case: Case) -> Iterator[Cause]:
             "outliers": by_step({step: int(measured[step]) for step in outliers}, "ns"),
             "outliers_without_allocator": by_step({step: int(without[step]) for step in outliers}, "ns"),
         },
-        advice=f"{why}Lower the memory peak, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or avoid shapes "
+        advice="Lower the memory peak, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or avoid shapes "
         "that change from step to step. The saving is for a steady-state step; outliers are not part of it.",
     )
 

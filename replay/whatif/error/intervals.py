@@ -40,6 +40,8 @@ class KnownError:
     """Positions of the steady-state steps in `dfg.marks.steps`."""
     measured_ns: np.ndarray
     """Recorded duration of each steady-state step, ns."""
+    progress_ns: np.ndarray
+    """How far the GPUs got on in each of them, ns; 0 without a GPU."""
 
     @cached_property
     def strict(self) -> float:
@@ -75,25 +77,27 @@ class KnownError:
         """Half the width of the 95 % interval of the mean steady-state step; None for one step."""
         if len(self.measured_ns) < 2:
             return None
-        return mean_margin(self.measured_ns) / float(self.measured_ns.mean())
+        return _margin(self.measured_ns, self.progress_ns) / float(self.measured_ns.mean())
 
     def of_terms(self, terms: Iterable[str]) -> float:
         """How far the prediction of a scenario of terms of these names may be off, beside the scatter of steps."""
         return float(np.hypot(self.of_run, model_error(self.job_class, terms)))
 
-    def interval(self, step_ns: np.ndarray, terms: Iterable[str]) -> Interval:
-        """Where the mean step of a scenario of these terms should lie, which predicts `step_ns` for the steady steps."""
+    def interval(self, step_ns: np.ndarray, progress_ns: np.ndarray, terms: Iterable[str]) -> Interval:
+        """Where the mean step of a scenario of these terms should lie, which predicts `step_ns` for the steady steps and
+        `progress_ns` for their GPUs."""
         predicted = float(step_ns.mean())
-        margin = float(np.hypot(mean_margin(step_ns), self._terms_ns(terms, predicted)))
+        margin = float(np.hypot(_margin(step_ns, progress_ns), self._terms_ns(terms, predicted)))
         return Interval(max(0.0, predicted - margin), predicted + margin)
 
-    def saving_interval(self, step_ns: np.ndarray, terms: Iterable[str]) -> Interval:
+    def saving_interval(self, step_ns: np.ndarray, progress_ns: np.ndarray, terms: Iterable[str]) -> Interval:
         """Where the saving of such a scenario should lie.
 
         Steps before and after the change are the same ones: of a saving, only how it differs between them is scatter.
         """
         saving_ns = self.measured_ns - step_ns
-        margin = float(np.hypot(mean_margin(saving_ns), self._terms_ns(terms, float(step_ns.mean()))))
+        scatter_ns = _margin(saving_ns, self.progress_ns - progress_ns)
+        margin = float(np.hypot(scatter_ns, self._terms_ns(terms, float(step_ns.mean()))))
         saving = float(self.measured_ns.mean()) - float(step_ns.mean())
         return Interval(saving - margin, saving + margin)
 
@@ -124,3 +128,15 @@ class KnownError:
     @cached_property
     def _has_unseen_workers(self) -> bool:
         return has_unseen_workers(self.run, self.dfg)
+
+
+def _margin(of_cpus: np.ndarray, of_gpus: np.ndarray) -> float:
+    """Half the width of the 95 % interval of a mean over steps, ns, from the values of each step on CPUs and on GPUs.
+
+    If a script waits for its GPU every few steps only, its CPUs are ahead in the others. Their steps are then short and
+    long in turn, however steady the job is, and only the GPUs' progress shows how much the mean scatters.
+    """
+    margins = [mean_margin(of_cpus)]
+    if of_gpus.any():
+        margins.append(mean_margin(of_gpus))
+    return min(margins)

@@ -18,6 +18,7 @@ from esprof.replay.whatif.terms.balance import stage_ns
 from esprof.reports.terminal.diagnosis import draw_diagnosis
 from esprof.reports.terminal.replay import draw_replay
 from esprof.run.run import Run, RunWarning
+from tests.cases.findings import ungrouped
 from tests.cases.graph import (
     EPOCH_NS,
     call,
@@ -38,7 +39,7 @@ from tests.cases.step_runs import step_table
 
 
 def found(run, id: str) -> Finding:
-    findings = {finding.id: finding for finding in diagnose(run).findings}
+    findings = {finding.id: finding for finding in ungrouped(run)}
     assert id in findings, findings.keys()
     return findings[id]
 
@@ -244,7 +245,7 @@ def test_ranks_late_in_different_steps_are_a_load_imbalance():
         return found
 
     run = run_of({0: rows(0), 1: rows(1)})
-    (imbalance,) = (f for f in diagnose(run).findings if f.id.startswith("ESP2"))
+    (imbalance,) = (f for f in ungrouped(run) if f.id.startswith("ESP2"))
     assert (imbalance.id, imbalance.ranks) == ("ESP205", (0, 1))
     # Balanced, each forward takes 22.5 ms; recorded, 20 and 25 ms alternate between the ranks.
     assert imbalance.saving_us == pytest.approx(2_500, abs=10)

@@ -119,7 +119,7 @@ def test_a_run_that_replay_cannot_predict_gets_no_what_if_and_no_priced_finding(
     assert allowed.answered
     # The interval holds the known error.
     assert allowed.high_us >= allowed.predicted_us * 1.4
-    assert "cannot be predicted: replay is off by 49.8 %" in diagnose(half_explained()).verdict
+    assert "Replay cannot predict savings: replay is off by 49.8 % on average" in diagnose(half_explained()).verdict
     assert "cannot be said" not in diagnose(half_explained(), max_error_pct=50).verdict
 
 

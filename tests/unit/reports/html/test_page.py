@@ -77,8 +77,10 @@ def test_the_verdict_comes_before_its_evidence(html):
 
 def test_a_saving_indistinguishable_from_zero_is_not_listed_as_a_saving():
     unsure = msgspec.structs.replace(case.findings()[0], saving_low_us=0.0)
-    text = "\n".join(Page(render_html(case.report(diagnosis=case.diagnosis(found=(unsure,))))).text)
-    assert "0 to 45.0 ms (may be nothing)" in text
+    shown = msgspec.structs.replace(case.diagnosis(found=()), uncertain=(unsure,))
+    text = "\n".join(Page(render_html(case.report(diagnosis=shown))).text)
+    assert "May save nothing" in text
+    assert f"ESP101, 0 to 45.0 ms: {unsure.title}" in text
     assert "Best single fix" not in text
     assert "device-hours a day" not in text
 

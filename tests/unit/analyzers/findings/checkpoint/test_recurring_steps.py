@@ -145,13 +145,14 @@ def test_a_save_within_a_stage_of_the_job_is_reported():
     assert cause.id == "ESP601"
 
 
-def test_a_price_whose_interval_contains_zero_has_medium_confidence():
+def test_a_saving_whose_interval_contains_zero_is_uncertain():
     slow = every(4, n=17)
     slow[11] = 5_000
     stages = [(0, "torch.save", step, 40) for step in (4, 8, 16)] + [(0, "torch.save", 12, 4_900)]
     slow[[3, 7, 15]] = 140
-    (finding,) = diagnose(job(slow, stages=stages)).findings
-    assert (finding.saving_low_us, finding.confidence) == (0, "medium")
+    diagnosis = diagnose(job(slow, stages=stages))
+    (finding,) = diagnosis.uncertain
+    assert (finding.saving_low_us, diagnosis.findings) == (0, ())
 
 
 # Evidence from stacks

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from esprof.analyzers import diagnose
 from esprof.run.run import Run
+from tests.cases.findings import ungrouped
 from tests.cases.graph import EPOCH_NS, gloo, op, run_of, step
 from tests.cases.step_runs import step_table
 
@@ -40,9 +40,9 @@ def found(*ready_ms, throttled_ms=0, threads=None):
     made = run_of(rows, steps=noted, cpus=dict.fromkeys(ranks, (0, 1, 2, 3)))
     metas = tuple(msgspec.structs.replace(rank, threads=threads) for rank in made.meta.ranks)
     run = Run(msgspec.structs.replace(made.meta, ranks=metas), lambda name, rank: getattr(made, name)(rank))
-    diagnosis = diagnose(run)
-    msgspec.json.encode(diagnosis)
-    return [finding for finding in diagnosis.findings if finding.id == "ESP404"]
+    found = ungrouped(run)
+    msgspec.json.encode(found)
+    return [finding for finding in found if finding.id == "ESP404"]
 
 
 def test_a_thread_that_waits_for_a_cpu_is_reported_with_its_cost():
@@ -70,7 +70,7 @@ def test_a_quota_is_distinguished_from_other_load():
 def test_threads_are_compared_with_the_cpus_of_the_host():
     run_of_threads = found(30, 30, threads=8)[0]
     assert run_of_threads.evidence["operator_threads_on_host"].value == 16
-    assert run_of_threads.evidence["max_cpus_per_rank"].value == 2.0
+    assert run_of_threads.evidence["cpus_for_each_rank"].value == 2.0
 
 
 @pytest.mark.parametrize("ready_ms", [0, 2, None])
@@ -94,7 +94,7 @@ def stalling(stalls, ranks=4):
             of_rank.append(op(f"op {number % 5}", now, took))
             now += took
         rows[rank] = [*of_rank, *gloo(now, now + 5, 100 * MS), op("end", 100 * MS, 20 * MS)]
-    return [finding for finding in diagnose(run_of(rows)).findings if finding.id == "ESP404"]
+    return [finding for finding in ungrouped(run_of(rows)) if finding.id == "ESP404"]
 
 
 def test_ranks_that_stall_repeatedly_at_different_operations_lack_cpus():
