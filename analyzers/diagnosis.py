@@ -26,7 +26,7 @@ MIN_CONTENTION_PCT = 10
 
 
 def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: float = MAX_ERROR_PCT) -> Diagnosis:
-    """Findings, costliest first; causes of a hang or an end of the job precede them. Findings covered by `ignores` are
+    """Findings by loss (`losses.py`); causes of a hang or an end of the job precede them. Findings covered by `ignores` are
     listed separately.
 
     A Run is built and replayed. Nothing is priced if replay's own error exceeds `max_error_pct`, in per cent of a step.

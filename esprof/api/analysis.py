@@ -96,7 +96,7 @@ class Analysis:
         return frames.breakdown(self.diagnosis)
 
     def findings(self) -> pd.DataFrame:
-        """Causes of lost time with ranks, estimated saving and advice, largest saving first."""
+        """Causes of lost time with ranks, estimated saving and advice, the most important first."""
         return frames.findings(self.diagnosis)
 
     def evidence(self) -> pd.DataFrame:

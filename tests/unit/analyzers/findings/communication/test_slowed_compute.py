@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from esprof import load
-from esprof.analyzers import diagnose
 from esprof.analyzers.findings.communication.slowed_compute import _communication, covered
 from esprof.analyzers.ops.gpu_calls import gpu_calls
 from esprof.replay.steps import steps_of
+from tests.cases.findings import ungrouped
 from tests.cases.graph import Args, Row, call, kernel, launched, op, run_of, step
 
 TRACES = Path(__file__).resolve().parents[6] / "shared" / "traces"
@@ -45,7 +45,7 @@ def job(slow: float = 1.3, communication: bool = True, shapes: str = "[[64, 64],
 
 
 def found(run) -> list:
-    return [finding for finding in diagnose(run).findings if finding.id == "ESP306"]
+    return [finding for finding in ungrouped(run) if finding.id == "ESP306"]
 
 
 def test_slower_kernels_beside_a_collective_are_found():
