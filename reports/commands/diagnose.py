@@ -40,8 +40,9 @@ def command(
 
     RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
 
-    The cause that saves most comes first, with its symptoms. `esprof explain ID` describes a finding in detail. A pyproject.toml in
-    this folder or a parent folder can ignore findings. They are listed separately, with reason and expiry date.
+    The cause that saves most comes first, with its symptoms. `esprof explain ID` describes a finding in detail. A
+    pyproject.toml in this folder or a parent folder can ignore findings. They are listed separately, with reason and
+    expiry date.
 
     \b
     esprof diagnose RUN
