@@ -129,6 +129,8 @@ def priced(cause: Cause, case: Case) -> Finding:
     (answer,) = case.pricer.answers([cause.scenario])
     if answer.saving_us is None or answer.saving_low_us is None or answer.saving_high_us is None:
         return unpriced(replace(cause, confidence=no_more_than("medium", cause.confidence)))
+    if answer.saving_low_us <= 0 and cause.severity is not None:  # It matters even if usual steps lose nothing.
+        return unpriced(cause)
     most_us = math.inf if cause.most_ns is None else us(cause.most_ns)
     saving_us, low_us, high_us = (
         min(max(0.0, one), most_us) for one in (answer.saving_us, answer.saving_low_us, answer.saving_high_us)

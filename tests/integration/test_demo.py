@@ -57,8 +57,6 @@ def test_the_planted_fault_is_the_first_finding_or_the_demo_reports_why_not(demo
     first = next(finding for finding in found.findings if finding["id"] != CPU_CONTENTION)
     if not (first["id"].startswith(FAMILY_OF_FAULT[fault]) and first["ranks"] == [rank]):
         assert BUSY in found.ended.stderr, found.findings
-    savings = [finding["saving_us"] for finding in found.findings]
-    assert savings == sorted(savings, reverse=True)
 
 
 def test_without_a_fault_nothing_is_found_above_5_percent_or_the_demo_reports_why(demo):

@@ -84,7 +84,10 @@ def predicted_us(name, spec):
 
 
 def findings(name, family):
-    return [finding for finding in diagnosis_of(name).findings if finding.id.startswith(family)]
+    """Causes, their symptoms and uncertain findings of one family."""
+    causes = diagnosis_of(name).findings
+    symptoms = [symptom for finding in causes for symptom in finding.symptoms]
+    return [one for one in (*causes, *symptoms, *diagnosis_of(name).uncertain) if one.id.startswith(family)]
 
 
 every_set = pytest.mark.parametrize("name", SETS)
@@ -105,8 +108,8 @@ REPLAY_KEYS = {
     "timing_s": "read build replay",
 }
 DIAGNOSE_KEYS = {
-    "": "verdict findings",
-    "findings": "id title severity ranks saving_us saving_pct confidence evidence advice command",
+    "": "verdict findings joint_saving_us uncertain",
+    "findings": "id title severity ranks saving_us saving_pct confidence evidence advice what_if command is_bound symptoms",
 }
 
 
@@ -143,7 +146,7 @@ def test_diagnose_answers_with_every_field(name):
     assert next(iter(value.items())) == ("schema", "esprof.diagnose/2")
     holds(value, DIAGNOSE_KEYS)
     savings = [finding["saving_us"] for finding in value["findings"]]
-    assert savings == sorted(savings, reverse=True)
+    assert value["joint_saving_us"] == pytest.approx(sum(savings), abs=0.01)
     assert value["verdict"].endswith(".")
 
 
@@ -163,15 +166,16 @@ def test_the_command_answers_as_the_library_does(verb, keys):
 @every_set
 def test_the_command_of_a_finding_gives_its_price(name):
     for finding in diagnosis_of(name).findings:
-        is_without = finding.id[3] in "89" or finding.id == "ESP703"
-        assert (finding.command is None) == is_without, "what costs no usual step any time has no price"
+        is_without = finding.id[3] in "89" or finding.id in ("ESP407", "ESP501", "ESP703", "ESP704")
+        assert is_without or finding.command is not None, "only what costs no usual step any time has no price"
         if finding.command is None:
             continue
         done = esprof(*shlex.split(finding.command)[1:], "--json", "--max-error", 1000)
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)
         (scenario,) = answer["what_if"]
-        assert answer["step_us"] - scenario["predicted_us"] == pytest.approx(finding.saving_us, abs=0.01)
+        # Other causes may save some of the same time, which is counted once.
+        assert 0 < finding.saving_us <= answer["step_us"] - scenario["predicted_us"] + 0.01
 
 
 # What must hold of any run

@@ -1,4 +1,4 @@
-"""ESP306: compute kernels that take longer while communication runs beside them."""
+"""ESP306: compute kernels that take longer during communication."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from esprof.core import readable
 from esprof.replay.building.lookup import numbered, pairs
 from esprof.replay.whatif.grammar import literal
 
-BESIDE_SHARE = 0.9
-"""Share of a kernel's time that communication covers for it to count as beside; alone are those without any."""
+MIN_COVERED_SHARE = 0.9
+"""Share of a kernel's time that communication covers for it to count as concurrent; alone are those without any."""
 
 MIN_CALLS = 5
 """Least calls on each side of a comparison."""
@@ -30,18 +30,18 @@ MAX_KERNELS_NAMED = 5
 
 @dataclass
 class _Slowed:
-    """Calls of one kernel with one set of shapes on one rank that are slower beside communication."""
+    """Calls of one kernel with one set of shapes on one rank that are slower during communication."""
 
     label: str
     kernel: str
     ratio: float
-    """Median beside communication over the median alone."""
+    """Median during communication over the median alone."""
     excess_ns: float
-    """Time of the calls beside communication above the median alone."""
+    """Time of the calls during communication above the median alone."""
 
 
 def slowed_compute(case: Case) -> Iterator[Cause]:
-    """Kernels that take longer beside collectives than alone, with the same name, operation and shapes."""
+    """Kernels that take longer during collectives than alone, with the same name, operation and shapes."""
     if not case.replayed.built.dfg.has_gpu():
         return
     calls = {
@@ -61,7 +61,7 @@ def slowed_compute(case: Case) -> Iterator[Cause]:
     worst = sorted(every, key=lambda one: -one.excess_ns)
     yield Cause(
         id="ESP306",
-        title=f"Communication slows the kernels beside it by {readable.duration(sum(excess.values()) / steps)} a step; "
+        title=f"Communication slows concurrent kernels by {readable.duration(sum(excess.values()) / steps)} a step; "
         f"{worst[0].label} takes {worst[0].ratio:.2f} times as long",
         ranks=tuple(rank for rank, ns in excess.items() if ns),
         scenario=scenario,
@@ -79,9 +79,9 @@ def slowed_compute(case: Case) -> Iterator[Cause]:
 
 
 def slowed_kernels(calls: GpuCalls) -> Iterator[_Slowed]:
-    """The kernels of a rank that are slower beside communication."""
+    """The kernels of a rank that are slower during communication."""
     start, took = calls.events.ints("start_ns")[calls.work.row], calls.work.dur_ns
-    beside = covered(start, start + took, *_communication(calls)) / np.maximum(took, 1)
+    covered_share = covered(start, start + took, *_communication(calls)) / np.maximum(took, 1)
     codes, texts = calls.kernel
     by = calls.work.by
     shape, of_shape = calls.events.codes("shapes")
@@ -93,7 +93,7 @@ def slowed_kernels(calls: GpuCalls) -> Iterator[_Slowed]:
     compute = np.flatnonzero(calls.is_kernel & is_known)
     order = compute[np.argsort(group[compute], kind="stable")]
     for work in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-        with_it, alone = took[work[beside[work] >= BESIDE_SHARE]], took[work[beside[work] == 0]]
+        with_it, alone = took[work[covered_share[work] >= MIN_COVERED_SHARE]], took[work[covered_share[work] == 0]]
         if min(len(with_it), len(alone)) < MIN_CALLS:
             continue
         usual = float(np.median(alone))
@@ -149,13 +149,13 @@ def _scenario(calls: list[GpuCalls], slowed: list[_Slowed]) -> str:
 _PAGES = (
     Page(
         "ESP306",
-        "Communication slows compute beside it",
+        "Communication slows concurrent compute",
         "Kernels take longer while a collective runs on the same device than alone: both share multiprocessors, caches and "
         "memory bandwidth. Overlapped communication is not free.",
         "Calls of one kernel, launched by one operation with the same shapes, are compared on each rank: those that "
         "collectives cover for at least 90 % of their time with those that none touches, at least 5 of each, by a rank "
         "test at p ≤ 0.001. `longer per step` is the time above the median alone. This needs shapes.",
-        "`kernel[…]=`: a bound. These kernels take together what they would take without communication beside them.",
+        "`kernel[…]=`: a bound. These kernels take together what they would take without concurrent communication.",
         "Give NCCL fewer multiprocessors (NCCL_MAX_CTAS), use copy engines or symmetric memory, or communicate less.",
     ),
 )

@@ -23,7 +23,6 @@ MIN_SHARE_OWN = 0.9
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX = re.compile(r"softmax(?!.*backward)", re.IGNORECASE)
 _MATH = "aten::_scaled_dot_product_attention_math"
-_FAST = ("flash", "efficient", "cudnn")
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ def allocator(case: Case) -> Iterator[Cause]:
         else f"cudaMalloc and cudaFree take up to {duration(worst / steps)} a step",
         ranks=tuple(rank for rank, total in spent.items() if total >= worst / 2),
         scenario=_SCENARIO,
+        severity="warning" if outliers else None,
         confidence="high" if case.is_explained else "medium",
         evidence={
             "allocator_per_step": by_rank({rank: round(total / steps) for rank, total in spent.items()}, "ns"),
