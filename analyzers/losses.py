@@ -27,12 +27,7 @@ UPSTREAM_FIRST = (
     "ESP101",  # Without a batch no rank computes.
     *("ESP403", "ESP402", "ESP406"),  # Python code delays the launches after it.
     *("ESP503", "ESP501"),  # So does an allocation.
-    *(
-        "ESP701",
-        "ESP703",
-        "ESP705",
-        "ESP702",
-    ),  # Kernels that take longer than necessary delay what waits for the device.
+    *("ESP701", "ESP703", "ESP705", "ESP702"),  # Kernels that take longer than necessary delay waits for the device.
     *("ESP302", "ESP304", "ESP306", "ESP303", "ESP305", "ESP301"),  # So do collectives; ESP301 covers all of them.
     *("ESP405", "ESP401"),  # A wait for the device contains everything above. Launches come after it.
 )
@@ -105,12 +100,12 @@ class _Causes:
 
     def add(self, finding: Finding) -> None:
         """Add a finding as a cause, or as a symptom of the cause that saves most of the same time."""
-        together_us = self._with(finding)
-        credit_us = min(finding.saving_us, together_us - self.together_us - self._measured_us(finding))
-        is_cause = credit_us >= MIN_CREDIT * finding.saving_us and (
-            credit_us >= MIN_PCT_OF_STEP * finding.saving_us / finding.saving_pct
-        )
-        if is_cause or not self.credited:
+        is_replayed = finding.what_if is not None
+        together_us = self._with(finding) if is_replayed else self.together_us
+        alone_us = min(finding.saving_us, together_us - self.together_us) if is_replayed else finding.saving_us
+        credit_us = alone_us - self._measured_us(finding)
+        share = credit_us / finding.saving_us
+        if (share >= MIN_CREDIT and share * finding.saving_pct >= MIN_PCT_OF_STEP) or not self.credited:
             self.credited.append((finding, credit_us))
             self.together_us = together_us
         else:
@@ -123,9 +118,7 @@ class _Causes:
             yield _credited(cause, credit_us, self.symptoms.get(position, ()))
 
     def _with(self, finding: Finding) -> float:
-        """Saving of a step without all replayed causes and this finding, µs."""
-        if finding.what_if is None:
-            return self.together_us + finding.saving_us
+        """Saving of a step without all replayed causes and this replayed finding, µs."""
         return self._joint_us([*(cause for cause, _ in self.credited), finding], self.together_us)
 
     def _measured_us(self, finding: Finding) -> float:
