@@ -19,7 +19,7 @@ from esprof.replay.engine.timeline import StepEnds, Timeline, replay
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.whatif.apply import apply
 from esprof.replay.whatif.communication.slowing import Slowing
-from esprof.replay.whatif.error.intervals import KnownError
+from esprof.replay.whatif.error.intervals import Interval, KnownError
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.replays import Replays, longer_ns
 from esprof.replay.whatif.scenario import Declined, Scenario
@@ -203,12 +203,16 @@ class Pricer:
             return not is_bound and bool((longer <= 0).all())
         return scenario.only_changes_times and bool((longer >= 0).all())
 
+    def interval(self, price: Price, terms: Iterable[str]) -> Interval:
+        """Where the mean step should lie that a price of a scenario of these terms predicts."""
+        return self.error.interval(price.step_ns, price.progress_ns, terms)
+
     def _answer(self, spec: str, price: Price | Declined) -> WhatIf:
         if isinstance(price, Declined):
             return WhatIf(spec=spec, answered=False, reason=str(price))
         predicted = float(price.step_ns.mean())
         terms = [term.kind.name for term in parse(spec)]
-        step = self.error.interval(price.step_ns, price.progress_ns, terms)
+        step = self.interval(price, terms)
         saving = self.error.saving_interval(price.step_ns, price.progress_ns, terms)
         return WhatIf(
             spec=spec,

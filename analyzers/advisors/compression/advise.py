@@ -212,7 +212,7 @@ def advise_compression(replayed: Replayed, max_vnmse: float = MAX_VNMSE) -> Comp
         found, key=lambda one: one[0].step_ns(one[1]) * (1 + _MIN_GAIN_OF_REBUCKETING * (one[0] is not recorded))
     )
     price, error = layout.price(choice), pricer.error.of_terms([TERM])
-    step, interval = float(price.step_ns.mean()), pricer.error.interval(price.step_ns, price.progress_ns, [TERM])
+    step, interval = float(price.step_ns.mean()), pricer.interval(price, [TERM])
     uniform = {codec: recorded.step_ns(one) for codec, one in recorded.uniform().items() if codec != NONE}
     narrow = min((uniform[codec] for codec in ("bf16", "fp16") if codec in uniform), default=None)
     zero, nothing = min(one.zero_cost_ns() for one in layouts), recorded.no_exchange_ns()

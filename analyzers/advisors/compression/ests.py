@@ -47,7 +47,7 @@ def advise_est_codec(
         best = NONE
     price = prices.get(best, pricer.price_edited(pricer.dfg))
     step = steps.get(best, pricer.step_ns)
-    interval = pricer.error.interval(price.step_ns, price.progress_ns, [TERM])
+    interval = pricer.interval(price, [TERM])
     error = pricer.error.of_terms([TERM]) if known_error is None else known_error
     narrow = min((steps[codec] for codec in ("bf16", "fp16") if codec in steps), default=None)
     chosen = measured.get(best)

@@ -34,7 +34,7 @@ def advise_shards(replayed: Replayed, shards: Shards, max_vnmse: float) -> Compr
     use_bf16 = not left_out and narrow < pricer.step_ns
     price = as_bf16 if use_bf16 else pricer.price_slowed(*shards.compressed([None] * len(costs)))
     step, error = (narrow if use_bf16 else pricer.step_ns), pricer.error.of_terms([TERM])
-    interval = pricer.error.interval(price.step_ns, price.progress_ns, [TERM])
+    interval = pricer.interval(price, [TERM])
     advice = CompressionAdvice(
         collective="reduce_scatter",
         value=us(step),

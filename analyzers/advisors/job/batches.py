@@ -88,7 +88,7 @@ def advise_batches(replayed: Replayed) -> BatchAdvice:
     for rank, before, after in zip(dfg.marks.ranks, samples, counts, strict=True):
         dfg = edits.scale(dfg, _computing(replayed) & (dfg.rank == rank), before / after)
     price = pricer.price_edited(dfg)
-    error, interval = pricer.error.of_terms([_TERM]), pricer.error.interval(price.step_ns, price.progress_ns, [_TERM])
+    error, interval = pricer.error.of_terms([_TERM]), pricer.interval(price, [_TERM])
     predicted = float(price.step_ns.mean())
     gain = 1 - predicted / pricer.step_ns
     return BatchAdvice(

@@ -161,7 +161,7 @@ def advise_ests(
     now, best = est_load.assignment, job.best()
     error = pricer.error.of_terms([_TERM]) if known_error is None else known_error
     gain = 1 - best.step_ns / pricer.step_ns
-    interval = pricer.error.interval(best.price.step_ns, best.price.progress_ns, [_TERM])
+    interval = pricer.interval(best.price, [_TERM])
     counts = [len(ests) for ests in best.assignment.ests]
     certificate = CountCertificate(
         compute_us=optimum.step_s * NS_PER_S / NS_PER_US,
