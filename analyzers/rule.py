@@ -9,6 +9,7 @@ from typing import Any
 
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import Confidence, Finding, RankBreakdown, Severity
+from esprof.analyzers.ops.gpu_calls import GpuCalls, gpu_calls
 from esprof.analyzers.price import MIN_PCT_OF_STEP, MeasuredPrice
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.views.breakdown import breakdown
@@ -86,6 +87,12 @@ class Case:
     def breakdown(self) -> tuple[RankBreakdown, ...]:
         """Breakdown of each rank's mean step."""
         return breakdown(self.replayed)
+
+    @cached_property
+    def gpu_calls(self) -> dict[Rank, GpuCalls]:
+        """Calls of each rank with the GPU work that they launched."""
+        ranks = self.replayed.built.dfg.marks.ranks
+        return {rank: gpu_calls(self.run.events(rank), rank, self.replayed.steps) for rank in ranks}
 
     @property
     def run(self) -> Run:

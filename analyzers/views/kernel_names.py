@@ -1,6 +1,9 @@
 """Names of GPU kernels for people, and the kind of work that they indicate."""
 
 import re
+from collections.abc import Iterable
+
+from esprof.replay.whatif.grammar import literal
 
 MULTIPLIES = re.compile(
     r"gemm|gemv|cutlass|nvjet|xmma|Cijk_|conv(?!ert)|wgrad|dgrad|fprop|winograd|scudnn|flash|fmha|attn_fwd|attn_bwd|triton_tem"
@@ -32,6 +35,11 @@ def kernel_label(name: str, operation: str | None) -> str:
         return _cut(inner[1])
     short = _cut(short_kernel(name).split("::")[-1])
     return f"{short} of {_cut(operation)}" if operation and "<" in name else short
+
+
+def faster(names: Iterable[str], factor: float) -> str:
+    """The what-if in which the kernels of these names are `factor` times as fast."""
+    return f"kernel[^({'|'.join(map(literal, sorted(names)))})$]={factor:.5g}x"
 
 
 def _cut(text: str) -> str:

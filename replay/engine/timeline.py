@@ -106,6 +106,19 @@ def union_ns(start_ns: np.ndarray, end_ns: np.ndarray) -> Ns:
     return int((end_ns[order][:1] - start_ns[order][:1]).sum() + np.maximum(end_ns[order][1:] - begin, 0).sum())
 
 
+def covered_ns(begin: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray:
+    """Total length of the union of the intervals from `begin` to `end` before each moment of `until`, ns, int64[moments]."""
+    if not len(begin):
+        return np.zeros(len(until), np.int64)
+    order = np.argsort(begin)
+    begin, reach = begin[order], np.maximum.accumulate(end[order])
+    # Sorted by begin, each interval adds its time after the latest end so far.
+    total = np.cumsum(np.maximum(reach - np.maximum(begin, np.append(begin[:1], reach[:-1])), 0))
+    last = np.searchsorted(begin, until, side="right") - 1
+    covered: np.ndarray = np.where(last >= 0, total[last] - np.maximum(reach[last] - until, 0), 0)
+    return covered
+
+
 def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
     """The critical path from the start of step `first` to the end of step `last` (indexes into `marks.steps`), in order.
 

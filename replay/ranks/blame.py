@@ -11,7 +11,7 @@ from esprof.core.types import Rank
 from esprof.replay import rules
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine import longest_path
-from esprof.replay.engine.timeline import union_ns
+from esprof.replay.engine.timeline import covered_ns, union_ns
 from esprof.replay.ranks.counterparts import Counterparts, counterparts, roles_of
 
 MIN_BLAME_RATIO = 1.4
@@ -99,21 +99,9 @@ def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
     span = int((dfg.recorded_ns + dfg.dur_ns).max()) + 1
     begin, end = column * span + seen.arrived_ns[collective, column], column * span + until[collective]
     start = np.searchsorted(seen.ranks, dfg.rank[calls]) * span + dfg.recorded_ns[calls]
-    within = _covered(begin, end, start + dfg.dur_ns[calls]) - _covered(begin, end, start)
+    within = covered_ns(begin, end, start + dfg.dur_ns[calls]) - covered_ns(begin, end, start)
     found[calls] = np.minimum(within.astype(np.int64), dfg.dur_ns[calls] - rules.MAX_BLOCKING_OWN)
     return found
-
-
-def _covered(begin: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """Total length of the union of the intervals before each moment `until`, ns."""
-    if not len(begin):
-        return np.zeros(len(until))
-    order = np.argsort(begin)
-    begin, reach = begin[order], np.maximum.accumulate(end[order])
-    # Sorted by begin, each interval adds its time after the latest end so far.
-    total = np.cumsum(np.maximum(reach - np.maximum(begin, np.append(-np.inf, reach[:-1])), 0))
-    last = np.searchsorted(begin, until, side="right") - 1
-    return np.where(last >= 0, total[last] - np.maximum(reach[last] - until, 0), 0)
 
 
 @dataclass(frozen=True)

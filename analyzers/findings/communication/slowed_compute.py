@@ -8,13 +8,13 @@ from scipy.stats import mannwhitneyu
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.ops.calls import known
-from esprof.analyzers.ops.gpu_calls import GpuCalls, gpu_calls
+from esprof.analyzers.ops.gpu_calls import GpuCalls
 from esprof.analyzers.price import MIN_PCT_OF_STEP
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.views.kernel_names import kernel_label
+from esprof.analyzers.views.kernel_names import faster, kernel_label
 from esprof.core import readable
 from esprof.replay.building.lookup import numbered, pairs
-from esprof.replay.whatif.grammar import literal
+from esprof.replay.engine.timeline import covered_ns
 
 MIN_COVERED_SHARE = 0.9
 """Share of a kernel's time that communication covers for it to count as concurrent; alone are those without any."""
@@ -35,19 +35,16 @@ class _Slowed:
     label: str
     kernel: str
     ratio: float
-    """Median during communication over the median alone."""
+    """Mean during communication over the mean alone."""
     excess_ns: float
-    """Time of the calls during communication above the median alone."""
+    """Time of the calls during communication above the mean alone."""
 
 
 def slowed_compute(case: Case) -> Iterator[Cause]:
     """Kernels that take longer during collectives than alone, with the same name, operation and shapes."""
     if not case.replayed.built.dfg.has_gpu():
         return
-    calls = {
-        rank: gpu_calls(case.run.events(rank), rank, case.replayed.steps)
-        for rank in case.replayed.built.dfg.marks.ranks
-    }
+    calls = case.gpu_calls
     slowed = {rank: list(slowed_kernels(of_rank)) for rank, of_rank in calls.items()}
     excess = {rank: sum(one.excess_ns for one in found) for rank, found in slowed.items()}
     every = [one for found in slowed.values() for one in found]
@@ -65,6 +62,7 @@ def slowed_compute(case: Case) -> Iterator[Cause]:
         f"{worst[0].label} takes {worst[0].ratio:.2f} times as long",
         ranks=tuple(rank for rank, ns in excess.items() if ns),
         scenario=scenario,
+        is_bound=True,
         confidence="low",
         evidence={
             "longer_per_step": by_rank({rank: round(ns / calls[rank].steps) for rank, ns in excess.items()}, "ns"),
@@ -80,8 +78,8 @@ def slowed_compute(case: Case) -> Iterator[Cause]:
 
 def slowed_kernels(calls: GpuCalls) -> Iterator[_Slowed]:
     """The kernels of a rank that are slower during communication."""
-    start, took = calls.events.ints("start_ns")[calls.work.row], calls.work.dur_ns
-    covered_share = covered(start, start + took, *_communication(calls)) / np.maximum(took, 1)
+    took = calls.work.dur_ns
+    covered_share = during_communication(calls) / np.maximum(took, 1)
     codes, texts = calls.kernel
     by = calls.work.by
     shape, of_shape = calls.events.codes("shapes")
@@ -96,41 +94,24 @@ def slowed_kernels(calls: GpuCalls) -> Iterator[_Slowed]:
         with_it, alone = took[work[covered_share[work] >= MIN_COVERED_SHARE]], took[work[covered_share[work] == 0]]
         if min(len(with_it), len(alone)) < MIN_CALLS:
             continue
-        usual = float(np.median(alone))
+        usual = float(alone.mean())
         if mannwhitneyu(with_it, alone, alternative="greater").pvalue > MAX_P_VALUE or usual <= 0:
             continue
         name = texts[codes[work[0]]]
         yield _Slowed(
             label=kernel_label(name, calls.name[by[work[0]]]),
             kernel=name,
-            ratio=float(np.median(with_it)) / usual,
+            ratio=float(with_it.mean()) / usual,
             excess_ns=float(with_it.sum() - usual * len(with_it)),
         )
 
 
-def _communication(calls: GpuCalls) -> tuple[np.ndarray, np.ndarray]:
-    """(starts, ends) of the intervals in which collectives run on the device, disjoint, ns."""
+def during_communication(calls: GpuCalls) -> np.ndarray:
+    """Time of each piece of work of a rank in which collectives run on the device, ns, int64[work]."""
+    starts, ends = calls.events.ints("start_ns"), calls.events.ints("start_ns") + calls.events.ints("dur_ns")
     rows = np.flatnonzero(calls.events.is_kind("collective") & (calls.events.ints("stream") >= 0))
-    start = calls.events.ints("start_ns")[rows]
-    end = start + calls.events.ints("dur_ns")[rows]
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    first = np.append(True, start[1:] > end[:-1])[: len(start)]
-    return start[first], end[np.append(first[1:], True)[: len(start)]]
-
-
-def covered(start: np.ndarray, end: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Time of each interval from `start` to `end` that disjoint, ascending intervals from `begins` to `ends` cover."""
-    if not len(begins):
-        return np.zeros(len(start), np.int64)
-    before = np.cumsum(ends - begins) - (ends - begins)
-
-    def until(moment: np.ndarray) -> np.ndarray:
-        at = np.maximum(np.searchsorted(begins, moment, side="right") - 1, 0)
-        inside: np.ndarray = before[at] + np.clip(moment - begins[at], 0, (ends - begins)[at])
-        return inside
-
-    time: np.ndarray = until(end) - until(start)
+    until = (covered_ns(starts[rows], ends[rows], moment[calls.work.row]) for moment in (ends, starts))
+    time: np.ndarray = np.subtract(*until)
     return time
 
 
@@ -143,7 +124,7 @@ def _scenario(calls: list[GpuCalls], slowed: list[_Slowed]) -> str:
         chosen = np.array([text in names for text in texts] + [False])
         total += float(of_rank.work.dur_ns[chosen[codes]].sum())
     factor = total / max(total - sum(one.excess_ns for one in slowed), 1.0)
-    return f"kernel[^({'|'.join(map(literal, names))})$]={factor:.5g}x"
+    return faster(names, factor)
 
 
 _PAGES = (
@@ -154,7 +135,7 @@ _PAGES = (
         "memory bandwidth. Overlapped communication is not free.",
         "Calls of one kernel, launched by one operation with the same shapes, are compared on each rank: those that "
         "collectives cover for at least 90 % of their time with those that none touches, at least 5 of each, by a rank "
-        "test at p ≤ 0.001. `longer per step` is the time above the median alone. This needs shapes.",
+        "test at p ≤ 0.001. `longer per step` is the time above the mean alone. This needs shapes.",
         "`kernel[…]=`: a bound. These kernels take together what they would take without concurrent communication.",
         "Give NCCL fewer multiprocessors (NCCL_MAX_CTAS), use copy engines or symmetric memory, or communicate less.",
     ),

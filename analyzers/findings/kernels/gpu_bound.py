@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from esprof.analyzers.evidence import Evidence, Unit, Value, by_rank
 from esprof.analyzers.finding import GPU_BOUND
 from esprof.analyzers.ops.answer import Utilisation
-from esprof.analyzers.ops.gpu_calls import GpuCalls, gpu_calls
+from esprof.analyzers.ops.gpu_calls import GpuCalls
 from esprof.analyzers.ops.kernel_work import KernelWork, kernel_work
 from esprof.analyzers.ops.utilisation import rank_utilisation, utilisation
 from esprof.analyzers.rule import Case, Cause, Page, Rule
@@ -27,9 +27,7 @@ def gpu_bound(case: Case) -> Iterator[Cause]:
     shares = {one.rank: one.compute / one.step_us for one in case.breakdown if one.step_us}
     if not case.replayed.built.dfg.has_gpu() or sum(shares.values()) < MIN_COMPUTE_SHARE * max(len(shares), 1):
         return
-    found = [
-        (gpu_calls(case.run.events(rank), rank, case.replayed.steps), case.run.rank(rank).device) for rank in shares
-    ]
+    found = [(calls, case.run.rank(rank).device) for rank, calls in case.gpu_calls.items()]
     kernels = kernel_work(found)
     if not kernels:
         return

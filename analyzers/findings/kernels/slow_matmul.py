@@ -1,7 +1,6 @@
 """ESP702: matrix multiplications far below the peak of their device."""
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,10 +10,11 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.views.device_peaks import Precision, peak_of, precision_of
+from esprof.analyzers.views.kernel_names import faster
+from esprof.analyzers.views.operation_counts import FIRST_MATRIX, dims_of, product_sizes
 from esprof.core.types import Rank
 from esprof.replay.building.lookup import entries, position
 from esprof.replay.dfg import LaneKind
-from esprof.replay.whatif.grammar import literal
 from esprof.replay.whatif.graph.selections import gpu_work
 
 SLOW_SHARE_OF_PEAK = 0.25
@@ -28,11 +28,6 @@ MIN_SHARE_OF_STEP = 0.1
 
 MAX_KERNELS_REPORTED = 5
 """Number of kernels that a finding covers, longest first: its scenario names each of them."""
-
-_OPERANDS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}
-"""Operations that multiply two matrices -> index of the first matrix among their arguments."""
-
-_DIMS = re.compile(r"\[([\d, ]*)\]")
 
 _TILE_SIZE = 8
 """Sizes of 16-bit matrices should be multiples of this for tensor cores (NVIDIA, Deep Learning Performance Guide, "Tensor
@@ -126,7 +121,7 @@ def _multiplications(case: Case, rank: Rank) -> Iterator[tuple[str, float, tuple
     dfg, events = case.replayed.built.dfg, case.run.events(rank)
     names, texts = events.codes("name")
     shapes, shape_texts = events.codes("shapes")
-    is_multiplying = np.array([text in _OPERANDS for text in texts] + [False])[names]
+    is_multiplying = np.array([text in FIRST_MATRIX for text in texts] + [False])[names]
     rows = np.flatnonzero(is_multiplying & (shapes >= 0) & events.is_kind("op"))
     if not len(rows):
         return
@@ -147,7 +142,8 @@ def _multiplications(case: Case, rank: Rank) -> Iterator[tuple[str, float, tuple
     for operation, node in zip(order[latest[inside]].tolist(), work[inside].tolist(), strict=True):
         kernels[operation].append(node)
     for operation, launched in kernels.items():
-        shape = _shape(texts[names[operation]], shape_texts[shapes[operation]])
+        first = FIRST_MATRIX[texts[names[operation]]]
+        shape = product_sizes(dims_of(shape_texts[shapes[operation]])[first : first + 2])
         if shape is not None:
             longest = max(launched, key=lambda node: int(dfg.dur_ns[node]))
             yield dfg.label(longest), float(dfg.dur_ns[launched].sum()), shape
@@ -167,20 +163,9 @@ def _last_before(groups: np.ndarray, moments: np.ndarray, group: np.ndarray, mom
     return position
 
 
-def _shape(operation: str, shapes: str) -> tuple[int, int, int, int] | None:
-    """(batch, rows, columns, inner size) of a multiplication; None where its shapes do not fit together."""
-    first = _OPERANDS[operation]
-    found = _DIMS.findall(shapes.strip()[1:-1])[first : first + 2]
-    dims = [[int(size) for size in one.split(",")] if one.strip() else [] for one in found]
-    if len(dims) != 2 or len(dims[0]) not in (2, 3) or len(dims[0]) != len(dims[1]) or dims[0][-1] != dims[1][-2]:
-        return None
-    return dims[0][0] if len(dims[0]) == 3 else 1, dims[0][-2], dims[1][-1], dims[0][-1]
-
-
 def _scenario(names: Iterable[str], reached: float) -> str:
     """The what-if that speeds these kernels up from the share `reached` of the peak to `GOOD_SHARE_OF_PEAK`."""
-    pattern = "|".join(literal(name) for name in sorted(names))
-    return f"kernel[^({pattern})$]={max(GOOD_SHARE_OF_PEAK / max(reached, 1e-3), 1.0):.3g}x"
+    return faster(names, max(GOOD_SHARE_OF_PEAK / max(reached, 1e-3), 1.0))
 
 
 def _evidence(

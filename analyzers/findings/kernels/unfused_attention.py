@@ -3,19 +3,19 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isnan, nan, prod
 
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.ops.gpu_calls import GpuCalls, gpu_calls
+from esprof.analyzers.ops.gpu_calls import GpuCalls
 from esprof.analyzers.price import MIN_PCT_OF_STEP
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.views.device_peaks import peak_of, precision_of
+from esprof.analyzers.views.kernel_names import faster
 from esprof.analyzers.views.operation_counts import FIRST_MATRIX, Dims, product_sizes
 from esprof.core import readable
 from esprof.core.types import Rank
-from esprof.replay.whatif.grammar import literal
 
 MIN_SHARE_OWN = 0.9
 """Least share of a kernel's time inside attention for which the scenario may make it faster: a what-if selects by name."""
@@ -60,10 +60,7 @@ def unfused_attention(case: Case) -> Iterator[Cause]:
     """Attention as products and softmax, with the time of a fused kernel at the peaks of the device."""
     if not case.replayed.built.dfg.has_gpu():
         return
-    ranks = {
-        rank: _of_rank(gpu_calls(case.run.events(rank), rank, case.replayed.steps), case.run.rank(rank).device)
-        for rank in case.replayed.built.dfg.marks.ranks
-    }
+    ranks = {rank: _of_rank(calls, case.run.rank(rank).device) for rank, calls in case.gpu_calls.items()}
     span = sum(one.calls.span_ns for one in ranks.values())
     took = sum(one.took_ns for one in ranks.values())
     if 100 * took < MIN_PCT_OF_STEP * span:
@@ -79,6 +76,7 @@ def unfused_attention(case: Case) -> Iterator[Cause]:
         f"{100 * took / span:.0f} % of it",
         ranks=tuple(rank for rank, one in ranks.items() if one.found),
         scenario=scenario,
+        is_bound=True,
         confidence="low",
         severity=None if scenario else "info",
         evidence=_evidence(ranks, fused / steps, scenario is not None),
@@ -155,7 +153,7 @@ def _fused_ns(calls: GpuCalls, found: Sequence[_Attention], work: np.ndarray, de
     if not found:
         return 0.0
     if peak is None or len(products) != 1 or (precision := products.pop()) is None:
-        return float("nan")
+        return nan
     size = 2 if precision == "16 bits" else 4
     return sum(max(1e9 * one.operations / peak.rate(precision), size * one.elements / peak.memory) for one in found)
 
@@ -171,12 +169,12 @@ def _scenario(ranks: Sequence[_RankAttention], saved_ns: float) -> str | None:
             mine, took = codes == code, one.calls.work.dur_ns
             inside[texts[code]] = inside.get(texts[code], 0.0) + float(took[mine & one.work].sum())
             total[texts[code]] = total.get(texts[code], 0.0) + float(took[mine].sum())
-    own = sorted(name for name, took in inside.items() if took >= MIN_SHARE_OWN * total[name])
+    own = [name for name, took in inside.items() if took >= MIN_SHARE_OWN * total[name]]
     own_ns = sum(total[name] for name in own)
     if not own:
         return None
     factor = own_ns / max(own_ns - saved_ns, 0.001 * own_ns)
-    return f"kernel[^({'|'.join(map(literal, own))})$]={factor:.4g}x"
+    return faster(own, factor)
 
 
 def _evidence(ranks: dict[Rank, _RankAttention], fused_ns: float, is_priced: bool) -> dict[str, Evidence]:
@@ -189,7 +187,7 @@ def _evidence(ranks: dict[Rank, _RankAttention], fused_ns: float, is_priced: boo
         "attentions_per_step_and_rank": Evidence(round(len(most.found) / max(most.calls.steps, 1), 1)),
         "largest_scores": Evidence(f"{largest.rows} × {largest.columns}"),
         "fused_at_peak_per_step": Evidence(round(fused_ns), "ns")
-        if fused_ns == fused_ns
+        if not isnan(fused_ns)
         else Evidence("unknown: the device's peak, or the precision of the products"),
         "priced": Evidence(is_priced),
     }

@@ -1,4 +1,4 @@
-"""ESP306: kernels that take longer beside communication."""
+"""ESP306: kernels that take longer during communication."""
 
 import gzip
 import json
@@ -6,11 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 
 from esprof import load
-from esprof.analyzers.findings.communication.slowed_compute import _communication, covered
+from esprof.analyzers.findings.communication.slowed_compute import during_communication
 from esprof.analyzers.ops.gpu_calls import gpu_calls
 from esprof.replay.steps import steps_of
 from tests.cases.findings import ungrouped
@@ -20,7 +19,7 @@ TRACES = Path(__file__).resolve().parents[6] / "shared" / "traces"
 
 
 def job(slow: float = 1.3, communication: bool = True, shapes: str = "[[64, 64], [64, 64]]"):
-    """Steps of 3 ms: ten products of 100 µs beside a collective, which take `slow` times as long, then ten alone."""
+    """Steps of 3 ms: ten products of 100 µs during a collective, which take `slow` times as long, then ten alone."""
     rows = []
     for number in range(1, 6):
         at, gpu = number * 3_000.0, number * 3_000.0 + 300
@@ -48,7 +47,7 @@ def found(run) -> list:
     return [finding for finding in ungrouped(run) if finding.id == "ESP306"]
 
 
-def test_slower_kernels_beside_a_collective_are_found():
+def test_slower_kernels_during_a_collective_are_found():
     (finding,) = found(job())
     assert finding.evidence["times_as_long"].value["sgemm"] == pytest.approx(1.3, abs=0.01)
     assert finding.evidence["longer_per_step"].of(0) == pytest.approx(300_000, rel=0.03)
@@ -64,20 +63,8 @@ def test_equal_kernels_are_not_reported(run):
     assert not found(run)
 
 
-def test_time_covered_by_intervals():
-    begins, ends = np.array([10, 30]), np.array([20, 40])
-    assert covered(np.array([0, 5, 15, 12, 41]), np.array([9, 35, 33, 18, 50]), begins, ends).tolist() == [
-        0,
-        15,
-        8,
-        6,
-        0,
-    ]
-    assert covered(np.array([0]), np.array([9]), np.array([], int), np.array([], int)).tolist() == [0]
-
-
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"{TRACES} is absent: these are no part of the project")
-def test_time_beside_communication_in_a_real_trace_agrees_with_a_count_of_its_own():
+def test_time_during_communication_in_a_real_trace_agrees_with_a_count_of_its_own():
     path = TRACES / "hta/nccl_data.json.gz"
     with gzip.open(path) as file:
         events = [event for event in json.load(file)["traceEvents"] if event.get("cat") == "kernel"]
@@ -89,7 +76,6 @@ def test_time_beside_communication_in_a_real_trace_agrees_with_a_count_of_its_ow
             expected[event["name"]] += sum(max(0, min(end, last) - max(begin, first)) for first, last in reduces)
     run = load(path)
     calls = gpu_calls(run.events(run.ranks[0]), run.ranks[0], steps_of(run))
-    start, (codes, texts) = calls.events.ints("start_ns")[calls.work.row], calls.kernel
-    beside = covered(start, start + calls.work.dur_ns, *_communication(calls))
+    (codes, texts), concurrent = calls.kernel, during_communication(calls)
     for name, us in expected.most_common(5):
-        assert beside[codes == texts.index(name)].sum() / 1e3 == pytest.approx(us, rel=0.02)
+        assert concurrent[codes == texts.index(name)].sum() / 1e3 == pytest.approx(us, rel=0.02)
