@@ -15,7 +15,7 @@ scipy is imported in functions: importing it takes longer than many commands, an
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 import numpy as np
@@ -49,6 +49,12 @@ def mean_margin(values: Sequence[float] | np.ndarray) -> float:
     """Return half the width of the 95 % interval (Student's t) of the mean, in the unit of `values`; 0 for one value."""
     count = len(values)
     return student_quantile(count - 1) * float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+
+
+def lower_median(values: Iterable[float]) -> float:
+    """Return the median; of an even number of values, the lower of the two in the middle."""
+    ranked = sorted(values)
+    return ranked[(len(ranked) - 1) // 2]
 
 
 def trimmed_mean(values: Sequence[float] | np.ndarray) -> np.ndarray:

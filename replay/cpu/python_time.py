@@ -52,7 +52,7 @@ class _Silence(NamedTuple):
 class PythonTime:
     """Source locations in Python that a rank's threads ran while no operation was recorded.
 
-    If torch.profiler recorded Python functions (`recorded_frames`), they tell what ran in each gap, but not whether it ran
+    If torch.profiler recorded Python functions (`recorded_frames`), they show what ran in each gap, but not whether it ran
     on a CPU (NaN). Otherwise the main thread was sampled. Windows with stacks and the window of the graph hold different
     steps: nodes of a name are assumed to consist of the same locations as silences of that name. A long gap that is shorter
     elsewhere is explained by its own samples, and garbage collections by their own times. Waiting for a collective is not
@@ -146,9 +146,9 @@ class PythonTime:
             nodes = np.flatnonzero(counts & (dfg.lane == lane))
             nodes = nodes[np.argsort(begin[nodes], kind="stable")]
             span, piece, ns = self.frames.within(thread, np.stack([begin[nodes], end[nodes]], axis=1))
-            kept = is_long[nodes[span]] | ~self.frames.overhead[piece]
-            keys = zip(nodes[span[kept]].tolist(), self.frames.location[piece[kept]].tolist(), strict=True)
-            for key, inside in zip(keys, ns[kept].tolist(), strict=True):
+            chosen = is_long[nodes[span]] | ~self.frames.overhead[piece]
+            keys = zip(nodes[span[chosen]].tolist(), self.frames.location[piece[chosen]].tolist(), strict=True)
+            for key, inside in zip(keys, ns[chosen].tolist(), strict=True):
                 took[key] += inside
         found: dict[int, list[LocationShare]] = defaultdict(list)
         for (node, location), inside in took.items():

@@ -16,6 +16,7 @@ from esprof.analyzers.samples.garbage import COLLECT_LESS, Collections
 from esprof.analyzers.steps.excess import stage_of
 from esprof.analyzers.steps.step_groups import MIN_STEPS_AT_RANDOM
 from esprof.core import readable
+from esprof.core.statistics import lower_median
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
 from esprof.replay.cpu.frames import frame
@@ -80,9 +81,9 @@ class _HotSpot:
 
     def is_on_most(self, ranks: int) -> bool:
         """Whether the median of that many ranks spends `MIN_SHARE_ON_MEDIAN_RANK` of the worst rank's time there."""
-        took = sorted([*self.took.values(), *[0.0] * (ranks - len(self.took))])
+        took = [*self.took.values(), *[0.0] * (ranks - len(self.took))]
         # The lower median: of two ranks, both must spend the time there.
-        return took[(ranks - 1) // 2] >= MIN_SHARE_ON_MEDIAN_RANK * took[-1]
+        return lower_median(took) >= MIN_SHARE_ON_MEDIAN_RANK * max(took)
 
 
 def python_code(case: Case) -> Iterator[Cause]:
@@ -252,7 +253,7 @@ def _cause(spot: _HotSpot, price: str | MeasuredPrice) -> Cause:
 def _advice(cpu_share: float) -> str:
     if math.isnan(cpu_share):
         return (
-            "No PyTorch operation runs in that time; the trace does not tell whether Python computes or waits. Do this work "
+            "No PyTorch operation runs in that time; the trace does not show whether Python computes or waits. Do this work "
             "less often, on whole tensors, or ahead of time in the loader's workers or another thread."
         )
     if cpu_share <= MAX_CPU_SHARE_WAITING:
@@ -277,7 +278,7 @@ _SAMPLING = (
     "`source line` is the line of the job's own code that ran while no operation did, or that a backward pass called; "
     "`calls` is the line that ran innermost, in a function that it called. `per step` is its time in a mean "
     "step of each rank, and `cpu share` the share of it on a CPU. `per unprofiled step` is its time in all steps "
-    "without profiler. Traces of torch.profiler with `with_stack=True` tell which function of the job ran in each gap "
+    "without profiler. Traces of torch.profiler with `with_stack=True` show which function of the job ran in each gap "
     "(`source line` is then its first line, `calls` what it calls itself), but not whether it ran on a CPU."
 )
 

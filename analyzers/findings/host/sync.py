@@ -46,11 +46,11 @@ def blocking_sync(case: Case) -> Iterator[Cause]:
     if not case.replayed.built.dfg.has_gpu() or not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
         return
     callers = _callers(case)
-    if not any(caller.idle_ns for caller in callers.values()):
-        return
     steps, ranks = len(case.replayed.steps.steady), case.replayed.built.dfg.marks.ranks
     rank_steps = steps * len(ranks)
     idle_by_rank = {rank: sum(caller.by_rank.get(rank, 0) for caller in callers.values()) / steps for rank in ranks}
+    if not case.is_worth_reporting(max(idle_by_rank.values())):
+        return
     worst_first = sorted(callers, key=lambda name: -callers[name].idle_ns)
     first, worst = worst_first[0], callers[worst_first[0]]
     often, idle_ns = round(worst.calls / rank_steps), worst.idle_ns / rank_steps

@@ -10,6 +10,7 @@ from esprof.analyzers.findings.host.python_code import MIN_SHARE_ON_MEDIAN_RANK
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.views.breakdown import layers, partition
 from esprof.core import readable
+from esprof.core.statistics import lower_median
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
 from esprof.replay.cpu.python_time import UNRECORDED, PythonTime, text_of
@@ -38,10 +39,9 @@ def uncovered_time(case: Case) -> Iterator[Cause]:
         return
     uncovered = {rank: _uncovered_ns(case, rank, nodes) for rank, nodes in gaps.items()}
     took = {rank: float(ns.sum()) / len(steps) for rank, ns in uncovered.items()}
-    ranked = sorted(took.values())
     # The lower median: of two ranks, both must spend the time.
-    median = ranked[(len(ranked) - 1) // 2]
-    if median < max(MIN_SHARE_OF_STEP * case.pricer.step_ns, MIN_SHARE_ON_MEDIAN_RANK * ranked[-1]):
+    least_ns = max(MIN_SHARE_OF_STEP * case.pricer.step_ns, MIN_SHARE_ON_MEDIAN_RANK * max(took.values()))
+    if lower_median(took.values()) < least_ns:
         return
     yield _cause(case, gaps, uncovered, took)
 
@@ -99,7 +99,7 @@ _PAGES = (
         "ESP406",
         "Much of the step is covered by no recorded operation",
         "The main threads of most ranks run no recorded operation for long, while their devices idle, and no stacks "
-        "tell what runs there. ESP402 reports such time where the line is known, and ESP201 where a single rank spends it.",
+        "show what runs there. ESP402 reports such time where the line is known, and ESP201 where a single rank spends it.",
         "`uncovered per step` is the time of a mean step in which neither the device, nor any thread, nor a "
         "collective of the rank is active, in gaps of at least 1 ms: shorter ones are ordinary overhead of Python "
         "(ESP401). It is reported from 5 % of a step on. Recorded waits, for the device or for other ranks, do not "

@@ -75,8 +75,7 @@ def test_a_graphed_job_is_not_told_to_use_graphs():
 
 def test_a_gpu_that_waits_little_is_not_called_limited_by_its_cpu():
     # It waits for 10 µs of 200.
-    finding = found(steps(gpu_us=190, count=5))
-    assert finding is None or finding.title == "A GPU waits for kernel launches for up to 5 % of the step"
+    assert found(steps(gpu_us=190, count=5)) is None
     idle = found(steps(gpu_us=170, count=5))
     assert idle.title == "A GPU waits for kernel launches for up to 15 % of the step"
 
