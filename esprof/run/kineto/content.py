@@ -7,14 +7,12 @@ from pathlib import Path
 from esprof.core import readable
 from esprof.core.errors import InputError, unreadable
 from esprof.core.types import Bytes
-from esprof.run.kineto.compressed import BROKEN_STREAM, decompressed
+from esprof.run.kineto.compressed import BROKEN_STREAM, COMPRESSED, GZIP, decompressed
 
 _READ: Bytes = 1 << 18
 """Bytes that are read at a time."""
 _GUNZIP: Bytes = 1 << 16
 """Compressed bytes that are decompressed at a time: they may grow a thousandfold."""
-_OTHER_COMPRESSED = (b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh", b"\x04\x22\x4d\x18")
-"""First bytes of zstd, xz, bzip2 and lz4."""
 _ZEROS = re.compile(rb"\0*")
 
 
@@ -27,9 +25,9 @@ def content(path: Path, limit: Bytes) -> bytearray:
                 text += piece
     except OSError as error:
         raise unreadable(path, error) from error
-    if len(text) <= limit and text[:2] == b"\x1f\x8b":
+    if len(text) <= limit and text.startswith(GZIP):
         text = _gunzip(path, text, limit)
-    elif text[:6].startswith(_OTHER_COMPRESSED):
+    elif text.startswith(COMPRESSED):
         text = _decompress(path, limit)
     if len(text) > limit:
         raise too_large(path, limit)

@@ -15,7 +15,7 @@ _NO_DEVICE_PID = 1000
 
 @dataclass(frozen=True)
 class LaunchLinks:
-    """LaunchLinks from device work to what launched it; one entry for each row."""
+    """For each row, what launched it."""
 
     row: np.ndarray
     """Row of the call or operation that launched the row, -1 where none is known."""

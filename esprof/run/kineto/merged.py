@@ -12,25 +12,25 @@ from esprof.run.kineto.scan import MISSING
 from esprof.run.run import RunWarning
 
 _RANK = re.compile(r"\brank[ _:-]?(\d{1,7})(?!\d)", re.IGNORECASE)
-_PLACE = re.compile(r"\[((?:[A-Z]{2}\d+-?)+)\]")
-"""Place of a rank in parallel groups, as serving engines prefix it to the process: `[TP03-DP00] 4711`."""
+_POSITION = re.compile(r"\[((?:[A-Z]{2}\d+-?)+)\]")
+"""Position of a rank in parallel groups, as serving engines prefix it to the process: `[TP03-DP00] 4711`."""
 _LAUNCHED = ("kernel", "memcpy", "memset", "sync")
 
 
 @dataclass(frozen=True)
-class Part:
-    """The rows of one rank; its number is None where the file does not tell."""
+class MergedRank:
+    """The rows of one rank; its number is None if the file does not name it."""
 
     rows: np.ndarray
     rank: Rank | None
     warnings: tuple[RunWarning, ...] = ()
 
 
-def parts_of(rows: TraceRows) -> list[Part]:
+def rows_by_rank(rows: TraceRows) -> list[MergedRank]:
     """Split rows by rank: by labels of their processes, or else by the processes that ran operations.
 
     A profiler records the operations of its own process only, so operations of several processes are of several ranks. GPU
-    rows belong to the process whose call has their correlation id. If processes share ids, the rows are one part with a
+    rows belong to the process whose call has their correlation id. If processes share ids, the rows are one rank with a
     warning.
     """
     labelled = _by_label(rows)
@@ -41,23 +41,23 @@ def parts_of(rows: TraceRows) -> list[Part]:
     pid = rows.numbers("pid")
     processes = np.unique(pid[is_op & (pid != MISSING)])
     if len(processes) < 2:
-        return [Part(np.arange(len(rows)), None)]
+        return [MergedRank(np.arange(len(rows)), None)]
     owner = _owners(rows, processes)
     if owner is None:
         text = (
             f"operations of {len(processes)} processes with the same correlation ids are read as one rank; name the file "
             "of each rank instead"
         )
-        return [Part(np.arange(len(rows)), None, (RunWarning("ranks-merged", text),))]
+        return [MergedRank(np.arange(len(rows)), None, (RunWarning("ranks-merged", text),))]
     lost = int((owner < 0).sum())
     text = f"the file holds {len(processes)} processes; their ranks are assumed by process id"
     text += f", and {lost} events of no known process are left out" if lost else ""
     warning = (RunWarning("rank-guessed", text),)
-    return [Part(np.flatnonzero(owner == rank), rank, warning) for rank in range(len(processes))]
+    return [MergedRank(np.flatnonzero(owner == rank), rank, warning) for rank in range(len(processes))]
 
 
-def _by_label(rows: TraceRows) -> list[Part] | None:
-    """The parts by the labels in process ids; None if there are fewer than two labels."""
+def _by_label(rows: TraceRows) -> list[MergedRank] | None:
+    """The ranks by the labels in process ids; None if there are fewer than two labels."""
     written = rows.written("pid")
     label = written.map(_label, object, None)
     names = sorted({one for one in label.tolist() if one is not None}, key=_numbers)
@@ -67,11 +67,11 @@ def _by_label(rows: TraceRows) -> list[Part] | None:
     lost = sum(one is None for one in label.tolist())
     text = f"{lost} events of no known rank are left out of the merged file" if lost else ""
     warnings = tuple(RunWarning("rank-guessed", one) for one in (how, text) if one)
-    return [Part(np.flatnonzero(label == name), rank, warnings) for name, rank in zip(names, ranks, strict=True)]
+    return [MergedRank(np.flatnonzero(label == name), rank, warnings) for name, rank in zip(names, ranks, strict=True)]
 
 
 def _label(pid: str) -> str | None:
-    match = _RANK.search(pid) or _PLACE.search(pid)
+    match = _RANK.search(pid) or _POSITION.search(pid)
     return match.group(1) if match else None
 
 
@@ -81,13 +81,13 @@ def _numbers(label: str) -> tuple[int, ...]:
 
 def _ranks(labels: list[str]) -> tuple[list[Rank], str]:
     """The rank of each label: the number that differs between them, or else their order, with a warning."""
-    places = (
+    positions = (
         np.array([_numbers(label) for label in labels]) if len({len(_numbers(one)) for one in labels}) == 1 else None
     )
-    if places is not None:
-        varying = np.flatnonzero((places != places[0]).any(axis=0))
-        if len(varying) == 1 and places.max() < MAX_RANKS:
-            return places[:, varying[0]].tolist(), ""
+    if positions is not None:
+        varying = np.flatnonzero((positions != positions[0]).any(axis=0))
+        if len(varying) == 1 and positions.max() < MAX_RANKS:
+            return positions[:, varying[0]].tolist(), ""
     return list(range(len(labels))), "the ranks in the merged file are assumed by the order of their labels"
 
 

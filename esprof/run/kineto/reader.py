@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from esprof.run.kineto.columns import event_table
 from esprof.run.kineto.content import content, too_large
 from esprof.run.kineto.foreign import refuse_foreign
 from esprof.run.kineto.lenient import Misfits, decode, prepare
-from esprof.run.kineto.merged import parts_of
+from esprof.run.kineto.merged import MergedRank, rows_by_rank
 from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
 from esprof.run.kineto.steps import TraceSteps
@@ -91,11 +91,11 @@ prepare(_Document | None)
 
 
 def read_trace(path: Path, steps: TraceSteps | None = None) -> Trace:
-    """Read the trace of one rank at `path`. Its steps are `steps`, where these are given, whatever the profiler was told of.
+    """Read the trace of one rank at `path`. `steps`, if given, replace the steps that the profiler marked.
 
     Raises what `read_traces` raises.
     """
-    (trace,) = _read(path, lambda scanned: [_trace_of(scanned, steps)])
+    (trace,) = _read(path, lambda scanned: [_trace(_content_of(scanned), steps)])
     return trace
 
 
@@ -140,49 +140,52 @@ def trace_of_rows(rows: Iterable[dict[str, Any]], document: dict[str, Any]) -> T
     """The trace of rows and other fields that another source has converted to those of Kineto."""
     encoder = msgspec.json.Encoder(decimal_format="number")
     text = bytearray(encoder.encode(document | {"traceEvents": list(rows)}))
-    return _trace_of(_scanned(text, memory_limit()), None)
+    return _trace(_content_of(_scanned(text, memory_limit())))
+
+
+class _TraceContent(NamedTuple):
+    """A trace file, decoded."""
+
+    document: _Document
+    rows: TraceRows
+    times: tuple[np.ndarray, np.ndarray]
+    """Start and duration of each row, ns."""
+    misfits: Misfits
+    warnings: tuple[RunWarning, ...]
+
+    def of_rank(self, rank: MergedRank) -> "_TraceContent":
+        info = msgspec.structs.replace(self.document.distributed_info or _Distributed(), rank=rank.rank)
+        start_ns, dur_ns = self.times
+        return self._replace(
+            document=msgspec.structs.replace(self.document, distributed_info=info),
+            rows=self.rows.pick(rank.rows),
+            times=(start_ns[rank.rows], dur_ns[rank.rows]),
+            warnings=self.warnings + rank.warnings,
+        )
+
+
+def _content_of(scanned: Scan) -> _TraceContent:
+    misfits = Misfits()
+    try:
+        document: _Document = decode(scanned.frame, _Document | None, misfits) or _Document()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotJson(str(error)) from error
+    rows, times, lost = _timed(TraceRows(scanned, misfits), document.base_time_nanoseconds)
+    return _TraceContent(document, rows, times, misfits, lost)
 
 
 def _traces_of(scanned: Scan) -> list[Trace]:
     """The traces of all ranks in a file."""
-    misfits = Misfits()
-    document = _document(scanned, misfits)
-    rows, times, lost = _timed(TraceRows(scanned, misfits), document.base_time_nanoseconds)
-    parts = parts_of(rows)
-    if len(parts) == 1:
-        return [_trace(document, rows, times, None, misfits, lost + parts[0].warnings)]
-    info = document.distributed_info or _Distributed()
-    traces = []
-    for part in parts:
-        document.distributed_info = msgspec.structs.replace(info, rank=part.rank)
-        mine = times[0][part.rows], times[1][part.rows]
-        traces.append(_trace(document, rows.pick(part.rows), mine, None, misfits, lost + part.warnings))
-    return traces
+    content = _content_of(scanned)
+    ranks = rows_by_rank(content.rows)
+    if len(ranks) == 1:
+        return [_trace(content._replace(warnings=content.warnings + ranks[0].warnings))]
+    return [_trace(content.of_rank(rank)) for rank in ranks]
 
 
-def _trace_of(scanned: Scan, given: TraceSteps | None) -> Trace:
-    misfits = Misfits()
-    document = _document(scanned, misfits)
-    rows, times, lost = _timed(TraceRows(scanned, misfits), document.base_time_nanoseconds)
-    return _trace(document, rows, times, given, misfits, lost)
-
-
-def _document(scanned: Scan, misfits: Misfits) -> _Document:
-    try:
-        return decode(scanned.frame, _Document | None, misfits) or _Document()
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotJson(str(error)) from error
-
-
-def _trace(
-    document: _Document,
-    rows: TraceRows,
-    times: tuple[np.ndarray, np.ndarray],
-    given: TraceSteps | None,
-    misfits: Misfits,
-    lost: tuple[RunWarning, ...],
-) -> Trace:
-    """The trace of one rank, from its rows and their (starts, durations) in ns."""
+def _trace(content: _TraceContent, given: TraceSteps | None = None) -> Trace:
+    """The trace of one rank. `given`, if any, are its steps."""
+    document, rows, times, misfits, lost = content
     categories = rows.texts("cat")
     noted = other_devices(categories) + unread(categories)
     info = document.distributed_info or _Distributed()
