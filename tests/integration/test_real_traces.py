@@ -35,6 +35,7 @@ from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import fix_stragglers
 from tests.cases.command_line import esprof
+from tests.cases.findings import ungrouped
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -145,8 +146,10 @@ def test_diagnose_answers_with_every_field(name):
     value = as_json(diagnosis_of(name))
     assert next(iter(value.items())) == ("schema", "esprof.diagnose/2")
     holds(value, DIAGNOSE_KEYS)
-    savings = [finding["saving_us"] for finding in value["findings"]]
-    assert value["joint_saving_us"] == pytest.approx(sum(savings), abs=0.01)
+    causes = diagnosis_of(name).findings
+    scenarios = {one.what_if for cause in causes for one in (cause, *cause.symptoms) if one.what_if}
+    together_ns = replayed(name).pricer.saving_ns(",".join(sorted(scenarios))) if scenarios else 0
+    assert value["joint_saving_us"] <= (together_ns or 0) / 1000 * 1.001
     assert value["verdict"].endswith(".")
 
 
@@ -166,16 +169,21 @@ def test_the_command_answers_as_the_library_does(verb, keys):
 @every_set
 def test_the_command_of_a_finding_gives_its_price(name):
     for finding in diagnosis_of(name).findings:
-        is_without = finding.id[3] in "89" or finding.id in ("ESP407", "ESP501", "ESP703", "ESP704")
-        assert is_without or finding.command is not None, "only what costs no usual step any time has no price"
+        is_without = finding.id[3] in "89" or finding.id in ("ESP407", "ESP703", "ESP704")
+        is_without |= finding.id == "ESP501" and not finding.saving_us  # Outlier steps alone.
+        assert (finding.command is None) == is_without, "what costs no usual step any time has no price"
         if finding.command is None:
             continue
         done = esprof(*shlex.split(finding.command)[1:], "--json", "--max-error", 1000)
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)
         (scenario,) = answer["what_if"]
+        alone_us = answer["step_us"] - scenario["predicted_us"]
+        (same,) = (one for one in ungrouped(replayed(name)) if one.what_if == finding.what_if and one.id == finding.id)
+        if finding.id != "ESP405":  # At most what the GPU idles.
+            assert alone_us == pytest.approx(same.saving_us, abs=0.01)
         # Other causes may save some of the same time, which is counted once.
-        assert 0 < finding.saving_us <= answer["step_us"] - scenario["predicted_us"] + 0.01
+        assert 0 < finding.saving_us <= min(alone_us, same.saving_us) + 0.01
 
 
 # What must hold of any run
@@ -286,6 +294,11 @@ def test_more_of_a_resource_is_never_slower(name, resource):
 @pytest.mark.parametrize("name", TORCHREC)
 def test_the_rank_that_sleeps_is_named(name):
     assert [finding.ranks for finding in findings(name, "ESP2")] == [(2,)]
+    # Two steady-state steps that differ by 18 % cannot show 20 ms for certain.
+    is_uncertain = [finding.ranks for finding in diagnosis_of(name).uncertain if finding.id.startswith("ESP2")] == [
+        (2,)
+    ]
+    assert is_uncertain == (name == "torchrec-4xv100/long_a2a_5")
 
 
 @pytest.mark.parametrize("name", SLEEP)
