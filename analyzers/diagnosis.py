@@ -165,19 +165,23 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], uncertain: Sequenc
             f"{replayed.pricer.too_far_off}.{caveat}"
         )
     if not findings or findings[0].saving_us <= 0:
-        takes = f"A step takes {readable.duration(step_ns)}, {100 * computing(case.breakdown):.0f} % of it compute"
-        rest, most = (
-            largest_share(replayed, case.breakdown),
-            max(uncertain, key=lambda one: one.saving_us, default=None),
-        )
-        if bound := next((one for one in findings if one.id == GPU_BOUND), None):
-            return f"A step takes {readable.duration(step_ns)}. {bound.title}.{caveat}"
-        if rest is None:
-            return f"{takes}; no cause known to esprof costs noticeable time.{caveat}"
-        if most is None:
-            return f"{takes}. {rest} No change that esprof can price would save 1 % of a step.{caveat}"
-        return f"{takes}. {rest} No saving is certain; the largest may be {_range(most)}: {most.title}.{caveat}"
+        return f"{_unpriced_verdict(findings, uncertain, case)}{caveat}"
     return f"{_priced_verdict(findings[0], step_ns)}{caveat}"
+
+
+def _unpriced_verdict(findings: Sequence[Finding], uncertain: Sequence[Finding], case: Case) -> str:
+    """Where the step's time goes, if no finding has a significant saving."""
+    step = readable.duration(case.pricer.step_ns)
+    if bound := next((one for one in findings if one.id == GPU_BOUND), None):
+        return f"A step takes {step}. {bound.title}."
+    takes = f"A step takes {step}, {100 * computing(case.breakdown):.0f} % of it compute"
+    rest = largest_share(case.replayed, case.breakdown)
+    if rest is None:
+        return f"{takes}; no cause known to esprof costs noticeable time."
+    if not uncertain:
+        return f"{takes}. {rest} No change that esprof can price would save 1 % of a step."
+    most = max(uncertain, key=lambda one: one.saving_us)
+    return f"{takes}. {rest} No saving is certain; the largest may be {_range(most)}: {most.title}."
 
 
 def _range(finding: Finding) -> str:

@@ -153,13 +153,16 @@ def _finding_lines(
         worth.insert(0, f"saves {units.saving(finding)} a step, {units.pct(finding.saving_pct)}")
         if not at_most:
             worth.append(f"frees {units.rate(finding.saving_device_hours_per_day)} device-hours a day")
-    seen = [f"Also seen as {units.symptom(one)}" for one in finding.symptoms]
-    if at_most:
-        seen = [f"Also seen as {', '.join(one.id for one in finding.symptoms)}"] if finding.symptoms else []
+    seen = [units.symptom(one) for one in finding.symptoms]
+    if at_most and seen:
+        seen = [", ".join(one.id for one in finding.symptoms)]
     return [
         Text.assemble(f"{number:>2}  ", (finding.id, _SEVERITY_STYLES[finding.severity]), (f" {title}", "bold")),
         Text("    " + "\n    ".join(wrapped(" · ".join(worth), screen.width - 4, 1 if at_most else None))),
-        *(Text("    " + "\n      ".join(wrapped(one, screen.width - 6, 1 if at_most else None))) for one in seen),
+        *(
+            Text("    " + "\n      ".join(wrapped(f"Also seen as {one}", screen.width - 6, 1 if at_most else None)))
+            for one in seen
+        ),
     ]
 
 
