@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 import esprof
-from esprof.analyzers import diagnose
+from tests.cases.findings import ungrouped
 
 pytestmark = pytest.mark.integration
 
@@ -71,7 +71,7 @@ def test_functions_of_the_job_take_as_long_as_a_separate_count_says(tmp_path):
     expected = counted(path)
     found = {
         finding.evidence["source_line"].value: finding
-        for finding in diagnose(esprof.load(str(path))).findings
+        for finding in ungrouped(esprof.load(str(path)))  # On a busy host the saving may not be significant.
         if finding.id == "ESP402"
     }
     resize = next(line for line in expected if line.endswith(": resize"))
