@@ -2,7 +2,7 @@
 
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,6 +98,8 @@ class Blame:
     """Share of the step that the planted cause costs."""
     is_uneven: bool
     named: tuple[int, ...]
+    position: int | None
+    """Position of the finding that names the planted rank alone, among all findings with a saving; None if none does."""
 
 
 @dataclass(frozen=True)
@@ -169,20 +171,29 @@ def _blame(one: Job, said: Said, fixed: Verdict) -> Blame:
     # Slow input is a finding of its own; a rank that is named there is named for it.
     is_input = plant is not None and plant.kind is Kind.LOAD
     is_compute = plant is not None and plant.kind is Kind.KERNEL
-    named = tuple(dict.fromkeys(_named(said, with_input=is_input, with_stages=is_compute)))
+    names = partial(_names, with_input=is_input, with_stages=is_compute)
+    named = tuple(dict.fromkeys(rank for finding, ranks in said.named if names(finding, ranks) for rank in ranks))
+    priced = [one for one, saving in zip(said.named, said.savings_us, strict=True) if saving]
+    right = [at for at, one in enumerate(priced) if plant and names(*one) and one[1] == (plant.rank,)]
     # Nobody can name a rank of which there is no file.
     felt = 1 - fixed.truth / fixed.before if plant and plant.rank != one.recording.missing else 0.0
     return Blame(
-        one.shape, one.seed, plant.rank if plant else None, plant.kind if plant else "", felt, one.is_uneven, named
+        one.shape,
+        one.seed,
+        plant.rank if plant else None,
+        plant.kind if plant else "",
+        felt,
+        one.is_uneven,
+        named,
+        right[0] if right else None,
     )
 
 
-def _named(said: Said, *, with_input: bool, with_stages: bool) -> Iterator[int]:
-    for finding, ranks in said.named:
-        is_alone = len(ranks) == 1
-        if (
-            finding in LATE
-            or (with_input and finding == INPUT and is_alone)
-            or (with_stages and finding == STAGES and is_alone)
-        ):
-            yield from ranks
+def _names(finding: str, ranks: tuple[int, ...], *, with_input: bool, with_stages: bool) -> bool:
+    """Whether a finding names its ranks as late."""
+    is_alone = len(ranks) == 1
+    return (
+        finding in LATE
+        or (with_input and finding == INPUT and is_alone)
+        or (with_stages and finding == STAGES and is_alone)
+    )

@@ -49,6 +49,8 @@ def report(judged: Sequence[Judged]) -> None:
     for term, some in by_term.items():
         _figures(some, what_if=term)
     _blame_figures(blames)
+    above = [one for one in read if one.said and sum(one.said.savings_us) > 1.001 * one.said.together_us + 1]
+    _figure("known_savings_above_joint", len(above), "programs", of=len(read))
     for (job, kind), shares in model_errors(verdicts).items():
         context = {"job": job, "term": kind, "answers": len(shares)}
         _figure("known_model_error", of_answers(shares), "share of a step", **context)
@@ -112,7 +114,7 @@ def _blames(blames: Sequence[Blame]) -> None:
     rows = []
     for (kind, is_felt), some in sorted(_by(planted, lambda one: (one.kind, one.felt >= FELT)).items()):
         rows.append([kind, "yes" if is_felt else "no", str(len(some)), *_named(some)])
-    _table(("cause", "felt", "n", "named first %", "named %", "an innocent named %"), rows)
+    _table(("cause", "felt", "n", "named first %", "named %", "an innocent named %", "first finding %"), rows)
     rows = [
         [
             "work uneven by turns" if uneven else "nothing planted",
@@ -124,10 +126,10 @@ def _blames(blames: Sequence[Blame]) -> None:
     _table(("without", "n", "someone named %"), rows)
     for one in blames:
         wrong = [rank for rank in one.named if rank != one.planted]
-        if wrong or (one.felt >= FELT and one.planted not in one.named):
+        if wrong or (one.planted is not None and one.felt >= FELT and one.position != 0):
             print(
                 f"--class {one.shape} --seed {one.seed}: planted {one.planted} ({one.kind or 'nothing'}, "
-                f"{one.felt:.0%} of a step), named {list(one.named)}"
+                f"{one.felt:.0%} of a step), named {list(one.named)}, position {one.position}"
             )
     print()
 
@@ -137,6 +139,7 @@ def _named(some: Sequence[Blame]) -> list[str]:
         _share(one.named[:1] == (one.planted,) for one in some),
         _share(one.planted in one.named for one in some),
         _share(any(rank != one.planted for rank in one.named) for one in some),
+        _share(one.position == 0 for one in some),
     ]
 
 
@@ -159,6 +162,7 @@ def _blame_figures(blames: Sequence[Blame]) -> None:
         first = float(np.mean([one.named[:1] == (one.planted,) for one in felt]))
         innocent = float(np.mean([any(rank != one.planted for rank in one.named) for one in felt]))
         _figure("known_straggler_named_first", 100 * first, "%", programs=len(felt), innocent_named=100 * innocent)
+        _figure("known_first_finding", sum(one.position == 0 for one in felt), "programs", of=len(felt))
     if without:
         _figure(
             "known_false_alarms", 100 * float(np.mean([bool(one.named) for one in without])), "%", programs=len(without)
