@@ -173,6 +173,12 @@ class Blame:
             late[:, column] = np.maximum(self._progress_ns(dur) - alike, 0)
         return late
 
+    @cached_property
+    def delay_ns(self) -> np.ndarray:
+        """Delay that each rank alone causes in a mean step, ns, float64[ranks]."""
+        delay: np.ndarray = self.late_ns.mean(axis=0)
+        return delay
+
     def _suspects(self) -> list[int]:
         """Columns of the ranks with most excess work, summed over lanes and steps; at most `MAX_SUSPECTS`."""
         dfg, count = self.dfg, len(self.steps)
@@ -216,13 +222,15 @@ class Blame:
             return ()
         count = len(self.dfg.marks.ranks)
         # The trimmed mean ignores a hiccup of another rank; the mean includes delays that show in few steps.
-        blames = (trimmed_mean(self.late_ns), self.late_ns.mean(axis=0))
+        blames = (trimmed_mean(self.late_ns), self.delay_ns)
         slow = np.any([blamed > MIN_BLAME_RATIO * blamed.sum() / count for blamed in blames], axis=0)
         if slow.any():
             # Pipeline stages have unequal work in every step by design, and do not count as slow because of it.
             shared = np.bincount(self.roles)[self.roles] > 1
             certain = ~self._by_chance() | (self._is_last_again_and_again() & shared)
             slow &= certain | self.persist(np.flatnonzero(slow & shared & ~certain), among=count)
+            # A rank that delays the steps no more than one that is not slow is not slow either.
+            slow &= np.any([blamed > blamed[~slow].max(initial=0) for blamed in blames], axis=0)
         return tuple(rank for rank, is_slow in zip(self.dfg.marks.ranks, slow, strict=True) if is_slow)
 
     def _by_chance(self) -> np.ndarray:
@@ -301,5 +309,5 @@ class Blame:
         column = np.searchsorted(dfg.marks.ranks, [one.rank for one in dfg.lanes])[lane]
         more = np.zeros((steps, len(dfg.marks.ranks)))
         np.add.at(more, (row, column), beyond.reshape(steps, lanes)[row, lane])
-        most: np.ndarray = more > self.late_ns.mean(axis=0) / 2
+        most: np.ndarray = more > self.delay_ns / 2
         return most & (more > 0)

@@ -54,6 +54,14 @@ UNRECORDED = Lateness(
     "processes on its CPU.",
 )
 
+UNKNOWN = Lateness(
+    UNRECORDED.id,
+    "reason unknown",
+    "work",
+    "No kind of its work is longer than on the other ranks by more than it scatters from step to step. Record more "
+    "steps, with stacks.",
+)
+
 KINDS = (
     UNRECORDED,
     Lateness(

@@ -8,6 +8,7 @@ import numpy as np
 
 from esprof.analyzers.rule import Case
 from esprof.analyzers.steps.job_steps import JobSteps
+from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Edge
 from esprof.replay.ranks.blame import Blame
@@ -43,6 +44,8 @@ class Comparison:
 
     longer: float
     """Ratio of compute times."""
+    longer_margin: float
+    """Half the width of the 95 % interval of that ratio over the steps."""
     amount: float | None
     """Ratio of the amounts of work, in `unit`."""
     unit: str
@@ -55,6 +58,11 @@ class Comparison:
     """Ratio of the training threads' CPU times, if they compute on CPUs."""
     spread: float
     """Share of their compute, without optimizers, that is slower by at least half the overall slowdown."""
+
+    @property
+    def is_longer(self) -> bool:
+        """Whether compute takes longer by more than it scatters from step to step."""
+        return self.longer - self.longer_margin > 1
 
     @property
     def is_more_work(self) -> bool | None:
@@ -94,6 +102,7 @@ def compare(case: Case, ranks: Sequence[Rank]) -> Comparison:
     longer = float(took / max(usual, 1))
     return Comparison(
         longer=longer,
+        longer_margin=_longer_margin(blame, mine & computing),
         amount=amounts.get(unit),
         unit=unit,
         operations=amounts.get(_OPERATIONS, 1.0),
@@ -101,6 +110,13 @@ def compare(case: Case, ranks: Sequence[Rank]) -> Comparison:
         cpu_time=None if blame.dfg.has_gpu() else amounts.get(_CPU_TIME),
         spread=_spread(blame, mine & computing & ~fixed, longer),
     )
+
+
+def _longer_margin(blame: Blame, nodes: np.ndarray) -> float:
+    """Half the width of the 95 % interval of the mean ratio of these nodes' time to that of their counterparts in a step."""
+    step = np.searchsorted(blame.steps, blame.dfg.step[nodes])
+    took, usual = (np.bincount(step, of[nodes], len(blame.steps)) for of in (blame.work_ns, blame.peers.others))
+    return mean_margin(took[usual > 0] / usual[usual > 0])
 
 
 def _spread(blame: Blame, nodes: np.ndarray, longer: float) -> float:

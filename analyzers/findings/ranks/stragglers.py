@@ -11,6 +11,7 @@ from esprof.analyzers.findings.ranks.lateness import (
     COMPUTING,
     INPUT,
     KINDS,
+    UNKNOWN,
     UNRECORDED,
     Lateness,
     SlowLocation,
@@ -72,9 +73,34 @@ def _work_causes(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
         shares = {kind: case.pricer.saving_ns(kind.scenario) or 0.0 for kind in KINDS}
         by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
         saved = {"saving": Evidence(dict(by_cause), "ns", "cause")}
-        cause = _cause(case, ranks, max(shares, key=lambda kind: shares[kind]), SCENARIO, saved)
+        kind, scenario = _reason(case, ranks, shares)
+        cause = _cause(case, ranks, kind, scenario, saved)
         if cause.measured is None or cause.measured.is_worth_reporting:
             yield cause
+
+
+def _reason(case: Case, ranks: tuple[Rank, ...], shares: dict[Lateness, float]) -> tuple[Lateness, str]:
+    """(the kind of work that makes `ranks` late, the scenario that prices it), given the saving of each kind in ns.
+
+    The kind that saves most, priced together with all other work of the ranks. If that is compute which is longer by no
+    more than it scatters, the kind that saves most among those that are longer step after step, priced alone.
+    """
+    ranked = sorted(shares, key=lambda kind: -shares[kind])
+    if ranked[0].work not in COMPUTING or _is_evident(case, ranks, ranked[0]):
+        return ranked[0], SCENARIO
+    for kind in ranked[1:]:
+        if case.is_worth_reporting(shares[kind]) and _is_evident(case, ranks, kind):
+            return kind, kind.scenario
+    return UNKNOWN, UNKNOWN.scenario
+
+
+def _is_evident(case: Case, ranks: tuple[Rank, ...], kind: Lateness) -> bool:
+    """Whether this kind of work takes longer on `ranks` than on the others by more than it scatters."""
+    blame = case.pricer.blame
+    if kind.work in COMPUTING and compare(case, ranks).is_longer:
+        return True
+    columns = np.searchsorted(blame.dfg.marks.ranks, ranks)
+    return bool(blame.persist(columns, only=CLASSES[kind.work])[columns].all())
 
 
 def _unpriced(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
@@ -205,11 +231,15 @@ def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, Evidence
     seen = arrivals(replayed.built.dfg, steps)
     late = dict(zip(seen.ranks, seen.late_ns() / len(steps), strict=True))
     last = np.bincount(seen.last(), minlength=len(seen.ranks))
+    delay = dict(zip(seen.ranks, replayed.pricer.blame.delay_ns.tolist(), strict=True))
     return {
         "collectives": Evidence(len(seen)),
         "arrived_last": by_rank({rank: int(last[seen.ranks.index(rank)]) for rank in ranks}),
         "late_per_step": by_rank({rank: round(late[rank]) for rank in ranks}, "ns"),
-        "late_per_step_other_ranks": Evidence(round(sum(of for rank, of in late.items() if rank not in ranks)), "ns"),
+        "delay_alone": by_rank({rank: round(delay[rank]) for rank in ranks}, "ns"),
+        "delay_alone_next_rank": Evidence(
+            round(max((of for rank, of in delay.items() if rank not in ranks), default=0)), "ns"
+        ),
     }
 
 
@@ -234,6 +264,8 @@ _EVIDENCE = (
     "`late per step` is how long the others waited for this rank alone, from the second-last arrival at a collective "
     "to its own arrival; a delay that holds up several collectives counts once. Ranks that share other groups with "
     "a slow rank come late, too: the finding lists the rank whose own work takes longer than that of its counterparts. "
+    "`delay alone` is how much longer a mean step takes because of that work, with all other ranks as usual. "
+    "The slowest unlisted rank has `delay alone next rank`. "
     "`lost in` is the operation or gap where it loses most time compared with its peers, `python line` the line of "
     "Python that accounts for most of it, if stacks were sampled, and `module` the enclosing modules, if the trace "
     "has them (torch.profiler with stacks). `saving` is what each kind of work would save alone. `share of run` is "
@@ -256,7 +288,8 @@ _PAGES = (
         "One rank reaches collectives last. The reason is time in which none of its threads ran a recorded "
         "operation, or time inside a single operation while all others take as long as on other ranks: Python code, "
         "a sleep, I/O, garbage collection, or a CPU used by other processes. Or samples of all steps show a line of "
-        "the job's own code that no other rank runs.",
+        "the job's own code that no other rank runs. If no kind of its work is longer by more than it scatters, the "
+        "title says that the reason is unknown.",
         f"{_EVIDENCE} For jobs on CPUs, a function that only one rank runs for at least 3 % of a step is reported "
         "from the samples of all steps without profiler (`per step`), unless the rank is reported for another reason.",
         f"{_PRICE} Work that only samples show would save its time.",

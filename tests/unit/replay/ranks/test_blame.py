@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from esprof.core.statistics import trimmed_mean
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
 from esprof.replay.ranks.blame import Blame, held_ns
@@ -193,6 +194,15 @@ def test_a_rank_that_is_always_last_is_slow_however_its_delay_scatters(late_ms):
     names = [op(f"op {n}", 10 + n, 1) for n in range(300)]
     run = run_of({0: [*steps_of(*[0] * 7), *names], 1: [*steps_of(*late_ms), *names]})
     assert blame_of(run).slow_ranks == (1,)
+
+
+@pytest.mark.parametrize(("late_steps", "slow"), [(1, (1,)), (2, ()), (3, ())])
+def test_a_slow_rank_delays_the_steps_more_than_one_that_is_not_slow(late_steps, slow):
+    """Rank 1 sleeps a little in all steps, rank 2 long in few of them: too few to be more than chance."""
+    late = [50 if n < late_steps else 0 for n in range(7)]
+    blame = blame_of(run_of({0: steps_of(*[0] * 7), 1: steps_of(*[9] * 7), 2: steps_of(*late), 3: steps_of(*[0] * 7)}))
+    assert blame.slow_ranks == slow
+    assert (trimmed_mean(blame.late_ns)[1] > trimmed_mean(blame.late_ns)[2]) == bool(slow)
 
 
 def test_a_hiccup_makes_no_slow_rank():

@@ -9,6 +9,7 @@ from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case
 from esprof.replay import Replayed
 from esprof.run.run import Run
+from tests.cases.findings import ungrouped
 from tests.cases.graph import EPOCH_NS, Row, gloo, op, run_of, step
 from tests.cases.step_runs import step_table
 
@@ -128,3 +129,28 @@ def test_one_slow_operation_is_neither_more_work_nor_a_slower_device():
         return found
 
     assert compared_with(job(rows(30), rows(10))).is_more_work is None
+
+
+def pausing(gap_ms: float, forward_ms: list[float]) -> list:
+    """Steps of 100 ms: a pause and a forward pass of this length, an all-reduce that ends at 70 ms, and 25 ms of work."""
+    rows = []
+    for n, forward in enumerate(forward_ms):
+        at, ready = n * 100 * MS, (n * 100 + 1 + gap_ms + forward) * MS
+        rows += [
+            step(n, at, at + 100 * MS),
+            op("zero_grad", at, MS),
+            op("aten::linear", ready - forward * MS, forward * MS - 1),
+            *gloo(ready, ready + 5, at + 70 * MS),
+            op("aten::add_", at + 70 * MS + 10, 25 * MS),
+        ]
+    return rows
+
+
+@pytest.mark.parametrize(("longer", "id"), [(0, "ESP201"), (12, "ESP202")], ids=["scatters", "is longer"])
+def test_compute_that_only_scatters_is_not_slower(longer, id):
+    """Some forward passes of rank 1 are longer and as many shorter; its pauses are longer in each step."""
+    scattered = [25 + longer + by for by in (8, -8, 8, -8, 8, -8, 0)]
+    run = job(pausing(6, scattered), pausing(1, [25] * 7))
+    (found,) = (one for one in ungrouped(run) if one.id.startswith("ESP20"))
+    assert found.id == id
+    assert found.evidence["delay_alone"].value["1"] > found.evidence["delay_alone_next_rank"].value
