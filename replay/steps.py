@@ -68,8 +68,8 @@ class RecordedSteps:
     boundaries: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]
     """(start, end) of each step that a rank recorded or lost (`bridged`), ns on the rank's own clock, by rank and step
     number."""
-    windows: tuple[range, ...]
-    """Consecutive steps whose boundaries are known on every rank, ascending."""
+    windows: tuple[Sequence[int], ...]
+    """Consecutive steps whose boundaries are known on every rank, ascending (`windows_of`)."""
     all: tuple[int, ...]
     """The steps that a graph covers: the longest window, and of equals the latest."""
     steady: tuple[int, ...]
@@ -111,7 +111,7 @@ def steps_of(run: Run) -> RecordedSteps:
         return steps_of(_without(run, idle))
     recorded = {rank: step_boundaries(run, rank) for rank in run.ranks}
     boundaries = bridged(recorded)
-    windows = unbroken(boundaries)
+    windows = windows_of(run, boundaries)
     if not windows:
         raise InputError(
             "its ranks have no recorded step in common",
@@ -225,9 +225,11 @@ def _allocator_shares(
     return shares
 
 
-def unbroken(steps_of: Mapping[Rank, Collection[int]]) -> list[range]:
-    """Ranges of consecutive steps that all ranks have, ascending."""
-    return readable.stretches(set.intersection(*map(set, steps_of.values())))
+def windows_of(run: Run, steps_of: Mapping[Rank, Collection[int]]) -> list[Sequence[int]]:
+    """The windows of consecutive steps that all ranks have, ascending; one window where steps follow each other whatever
+    their numbers (`Run.is_one_window`)."""
+    common = set.intersection(*map(set, steps_of.values()))
+    return [sorted(common)] if run.is_one_window and common else [*readable.stretches(common)]
 
 
 def at_window(run: Run, step: int) -> Run:
@@ -235,7 +237,7 @@ def at_window(run: Run, step: int) -> Run:
 
     Raises UsageError where no window holds that step.
     """
-    windows = unbroken(bridged({rank: step_boundaries(run, rank) for rank in run.ranks}))
+    windows = windows_of(run, bridged({rank: step_boundaries(run, rank) for rank in run.ranks}))
     window = next((window for window in windows if step in window), None)
     if window is None:
         known = readable.runs(step for window in windows for step in window)
@@ -252,7 +254,7 @@ def at_window(run: Run, step: int) -> Run:
     return Run(run.meta, read, run.path, warnings, run.flight, step, run.sources, run.probes)
 
 
-def _without_other_windows(steps: Table, window: range) -> Table:
+def _without_other_windows(steps: Table, window: Sequence[int]) -> Table:
     timed = np.array([phase == "timed" for phase in steps.texts("phase")], bool)
     return steps.where(~timed | np.isin(steps.ints("step"), window))
 

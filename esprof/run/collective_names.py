@@ -15,8 +15,8 @@ _WORDS = (
     ("send", "send"),
     ("recv", "recv"),
 )
-"""(substring of a lower-case name without underscores, normalised name). The first match counts, so `allreduce` precedes
-`reduce`."""
+"""(substring of a lower-case name without underscores and hyphens, normalised name). The first match counts, so `allreduce`
+precedes `reduce`."""
 
 ITEM_BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "c10::half": 2,
@@ -31,7 +31,7 @@ NCCL's kernels (`f16`) use, lower-cased."""
 
 def collective_word(name: str) -> str | None:
     """Return the normalised collective (`all_reduce`) of the name of a kernel, annotation or call."""
-    plain = name.lower().replace("_", "").replace("coalesced", "")
+    plain = name.lower().replace("_", "").replace("-", "").replace("coalesced", "")
     return next((word for key, word in _WORDS if key in plain), None)
 
 

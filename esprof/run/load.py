@@ -1,12 +1,12 @@
 """`esprof.load`: open a Run directory, or the traces of one job, as a Run."""
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from esprof.core.errors import InputError, unreadable
-from esprof.run.readers import DEFAULT, READERS
+from esprof.core.errors import InputError, UsageError, unreadable
+from esprof.run.readers import DEFAULT, READERS, operation_table
 from esprof.run.readers.archives import is_archive, unpacked
 from esprof.run.readers.reader import Reader
 from esprof.run.run import Run, RunWarning
@@ -14,31 +14,50 @@ from esprof.run.run import Run, RunWarning
 _NAME_ONE = "Name a Run directory, a trace file, a folder or an archive of traces, or a pattern."
 
 
-def load(source: str | Path | Sequence[str | Path], executor: Executor | None = None) -> Run:
+def load(
+    source: str | Path | Sequence[str | Path],
+    executor: Executor | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Run:
     """Open a Run directory; or traces, one file per rank: a file, a folder, a tar or zip archive, a glob pattern or a list.
 
     A Run whose job is running is opened with the data so far; one whose launcher was killed is finished first. `executor`
-    reads the files, one task each; by default a few threads do, as most of the work releases the GIL. Missing and unreadable
-    ranks are named in `Run.warnings`. Raises InputError if nothing is readable, or if the files are of different jobs.
+    reads the files, one task each; by default a few threads do, as most of the work releases the GIL. `columns` tells where
+    tables of operations have theirs: `{"op": "optype", "start": "start_ts:s"}` (docs/how-to/tables.md). Missing and
+    unreadable ranks are named in `Run.warnings`. Raises InputError if nothing is readable, or if the files are of different
+    jobs, and UsageError for unknown columns.
     """
     sources = [source] if isinstance(source, str | Path) else list(source)
     matches = [_matches(one) for one in sources]
     if len(matches) == 1 and len(matches[0]) == 1 and (whole := _folder_reader(matches[0][0])) is not None:
+        _refuse_columns(columns)
         return whole.read(matches[0], matches[0][0], executor)
     files = [file for paths in matches for file in _files(paths)]
     if not files:
         raise InputError("no trace was named", remedy=_NAME_ONE)
     named = str(sources[0]) if len(sources) == 1 else f"{len(files)} files"
-    run = _read(files, Path(named), executor)
+    run = _read(files, Path(named), executor, columns)
     run.sources = tuple(map(str, sources))
+    if columns:
+        run.sources += ("--columns", ",".join(f"{name}={column}" for name, column in columns.items()))
     return run
 
 
-def _read(files: list[Path], named: Path, executor: Executor | None) -> Run:
+def _refuse_columns(columns: Mapping[str, str] | None) -> None:
+    if columns:
+        raise UsageError("columns are of tables of operations only", remedy="Name Parquet files, or no columns.")
+
+
+def _read(files: list[Path], named: Path, executor: Executor | None, columns: Mapping[str, str] | None) -> Run:
     """Read files and archives of them. Messages name the archive, not the folder that it was unpacked to."""
     with unpacked(files, _is_trace) as sources:
         try:
-            run = _reader_of(sources.files).read(sources.files, named, executor)
+            reader = _reader_of(sources.files)
+            if reader is operation_table.READER:
+                run = operation_table.read(sources.files, named, executor, columns)
+            else:
+                _refuse_columns(columns)
+                run = reader.read(sources.files, named, executor)
         except InputError as error:
             error.path = Path(sources.shown(str(error.path))) if error.path is not None else None
             raise

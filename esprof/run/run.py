@@ -206,6 +206,16 @@ class Run:
         return self.meta.source != "table"
 
     @property
+    def records_waits(self) -> bool:
+        """Whether all waits for other ranks are recorded, so that a gap is a rank's own time; not known of a table."""
+        return self.meta.source != "table"
+
+    @property
+    def is_one_window(self) -> bool:
+        """Whether recorded steps follow each other in time whatever their numbers, as in a table of operations."""
+        return self.meta.source == "table"
+
+    @property
     def missing_ranks(self) -> tuple[Rank, ...]:
         """Ranks of the job that are not in `ranks`, ascending."""
         return tuple(sorted(set(range(self.world_size)).difference(self.ranks)))

@@ -72,7 +72,7 @@ class RankEvents:
     table: Table
     stages: Table
     steps: np.ndarray
-    """Numbers of the chosen steps, consecutive."""
+    """Numbers of the chosen steps, ascending; they follow each other in time."""
     step_start: np.ndarray
     """Start of each chosen step, ns, shape (steps,)."""
     step_end: np.ndarray
@@ -198,7 +198,7 @@ def members_of(run: Run, group: str | None) -> tuple[Rank, ...]:
 
 
 def read_rank(run: Run, rank: Rank, boundaries: Mapping[int, tuple[Ns, Ns]], steps: Sequence[int]) -> RankEvents:
-    """Read the events of `rank` in these consecutive steps.
+    """Read the events of `rank` in these steps, which follow each other.
 
     `boundaries` are start and end of each step on the rank's clock, ns. Raises InputError if the rank has no CPU operation.
     """

@@ -115,6 +115,8 @@ class Blame:
 
     dfg: Dfg
     steps: tuple[int, ...]
+    gaps_wait: bool = False
+    """Whether gaps between operations count as waits for other ranks, not as a rank's own time."""
 
     @cached_property
     def roles(self) -> np.ndarray:
@@ -153,9 +155,9 @@ class Blame:
 
     @cached_property
     def excess_ns(self) -> np.ndarray:
-        """Duration of each node beyond `usual_ns`, ns, float64[N]; negative for shorter nodes."""
+        """Duration of each node beyond `usual_ns`, ns, float64[N]; negative for shorter nodes, 0 for waits."""
         excess: np.ndarray = self.work_ns - self.usual_ns
-        return excess
+        return np.where(self.dfg.of(Cls.HOST_GAP), 0, excess) if self.gaps_wait else excess
 
     @cached_property
     def late_ns(self) -> np.ndarray:

@@ -83,7 +83,11 @@ class Pricer:
 
     @cached_property
     def blame(self) -> Blame:
-        """Who delays the steady-state steps."""
+        """Who delays the steady-state steps. Where waits may lack in the run, gaps count only if no rank's work is slow."""
+        if not self.run.records_waits:
+            by_work = Blame(self.dfg, self.steps, gaps_wait=True)
+            if by_work.slow_ranks:
+                return by_work
         return Blame(self.dfg, self.steps)
 
     @cached_property

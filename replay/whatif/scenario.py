@@ -41,7 +41,7 @@ class Scenario:
     @property
     def blame_now(self) -> Blame:
         """Who delays the steady-state steps of the graph with the changes made so far: another term may have rebuilt it."""
-        return self.blame if self.dfg is self.recorded else Blame(self.dfg, self.steps)
+        return self.blame if self.dfg is self.recorded else replace(self.blame, dfg=self.dfg)
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -40,9 +40,27 @@ class Finite(click.FloatRange):
         return number
 
 
+_COLUMNS = "esprof.columns"
+"""Key of the value of --columns in the context of a verb, where `open_run` finds it."""
+
+
 def run_argument(command: _Command) -> _Command:
-    """RUN…: a Run directory, or any number of traces of one job."""
-    return click.argument("sources", metavar="RUN…", nargs=-1, required=True)(command)
+    """RUN…: a Run directory, or any number of traces of one job. --columns: what the columns of tables are called."""
+
+    def keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        pairs = [pair.partition("=") for pair in value.split(",")] if value else []
+        if not all(name and column for name, _, column in pairs):
+            raise click.BadParameter("write NAME=COLUMN,…, such as op=optype,start=start_ts:s", ctx, param)
+        ctx.meta[_COLUMNS] = {name.strip(): column.strip() for name, _, column in pairs}
+
+    columns = click.option(
+        "--columns",
+        metavar="NAME=COLUMN,…",
+        callback=keep,
+        expose_value=False,
+        help="Names of the columns of a table of operations (docs/how-to/tables.md).",
+    )
+    return click.argument("sources", metavar="RUN…", nargs=-1, required=True)(columns(command))
 
 
 def json_option(command: _Command) -> _Command:
@@ -131,7 +149,7 @@ def open_run(sources: Sequence[str], window: int | None = None) -> tuple[Run, fl
     retained."""
     started = time.perf_counter()
     with status("Reading the run"):
-        run = load(sources)
+        run = load(sources, columns=click.get_current_context().meta.get(_COLUMNS))
     if window is not None:
         run = at_window(run, window)
     return run, time.perf_counter() - started

@@ -82,6 +82,9 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
         found &= dfg.of(*classes)
     dur = dfg.dur_ns.copy()
     dur[found] = np.rint(peers[found]).astype(np.int64)
+    if blame.gaps_wait:  # The other ranks no longer wait for the slow ones.
+        waits = dfg.of(Cls.HOST_GAP) & blame.peers.own & (dfg.dur_ns > blame.peers.others)
+        dur[waits] = np.rint(blame.peers.others[waits]).astype(np.int64)
     # An allocator call stops its device until all work on it is done: on the peers it may take long because they wait for
     # this rank.
     spared = (dfg.of(Cls.ALLOCATOR) & (dur > dfg.dur_ns)) | _made_longer(dfg, dur)

@@ -1,0 +1,1 @@
+"""Tables of timed operations (docs/how-to/tables.md), as columns and as events."""
