@@ -23,6 +23,7 @@ from esprof.replay.answer import (
     WhatIf,
 )
 from esprof.replay.building.build import Built, build_counted
+from esprof.replay.building.node_names import TEXTS, Text
 from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
@@ -266,6 +267,21 @@ def _clock_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
     return tuple(found)
 
 
+def _cut_work_warnings(run: Run, built: Built) -> list[RunWarning]:
+    """A warning if GPU work from before the window was inferred, with the longest time that it takes on a rank."""
+    dfg, name = built.dfg, TEXTS[Text.CUT_WORK]
+    nodes = np.flatnonzero(dfg.name == (dfg.names.index(name) if name in dfg.names else -1))
+    if not len(nodes):
+        return []
+    ranks = np.unique(dfg.rank[nodes]).tolist()
+    # The pieces of a rank begin together, on several streams or one after the other.
+    begin = {rank: int(dfg.recorded_ns[nodes[dfg.rank[nodes] == rank]].min()) for rank in ranks}
+    ends = (dfg.recorded_ns + dfg.dur_ns)[nodes]
+    longest = max(int(end) - begin[rank] for rank, end in zip(dfg.rank[nodes].tolist(), ends, strict=True))
+    text = f"the GPU begins the window with {readable.duration(longest)} of work that was not recorded"
+    return [RunWarning("work-before-window", text, tuple(ranks))]
+
+
 def _count_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
     counts, found = built.counts, []
     seen = counts.collectives + counts.p2p
@@ -278,6 +294,7 @@ def _count_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
         which = f"{counts.collectives_partial} of {seen} collective and point-to-point calls"
         text = f"{which} were matched without {readable.ranks(missing)}: waiting for them counts as communication"
         found.append(RunWarning("collectives-partial", text, missing))
+    found += _cut_work_warnings(run, built)
     # That a guess was wrong says nothing of the traces.
     recorded = counts.edges_dropped - counts.guesses_dropped
     if recorded:

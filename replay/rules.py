@@ -46,6 +46,10 @@ MIN_KERNEL_LATENESS: Ns = 20 * NS_PER_US
 MAX_FOLLOWING_PAUSE: Ns = 12 * NS_PER_US
 """A late kernel that starts at most this long after a kernel of another stream ended has waited for that kernel."""
 
+MIN_CUT_WORK: Ns = 200 * NS_PER_US
+"""If the first kernel of a stream starts this long after its launch, work that was not recorded occupied the stream. On an
+idle stream, kernels and CUDA graphs start within some ten µs."""
+
 MIN_FULL_QUEUE = 900
 """Outstanding launches from which on the GPU's launch queue (about 1,000 deep) was full at times."""
 

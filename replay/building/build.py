@@ -11,6 +11,7 @@ from esprof.replay.building.assemble import assemble
 from esprof.replay.building.collectives.matching import CollectiveCalls, calls_of, is_partial, match
 from esprof.replay.building.collectives.rendezvous import Rendezvous, find_rendezvous
 from esprof.replay.building.counts import BuildCounts
+from esprof.replay.building.gpu.cut_work import with_cut_work
 from esprof.replay.building.rank_events import read_rank
 from esprof.replay.building.rank_graph import rank_graph
 from esprof.replay.dfg import Dfg
@@ -49,7 +50,7 @@ def build_counted(
     """`build`, with counts, clocks and communication times. Raises InputError as `build` does."""
     steps = steps or steps_of(run)
     run = steps.run
-    events = [read_rank(run, rank, steps.boundaries[rank], steps.all) for rank in run.ranks]
+    events = [with_cut_work(read_rank(run, rank, steps.boundaries[rank], steps.all)) for rank in run.ranks]
     calls = calls_of(run, events, steps.lost_by)
     number = match(calls)
     if not rules.rendezvous:

@@ -41,6 +41,7 @@ class Text(IntEnum):
     HIDDEN_WAIT = 5
     BATCH = 6
     UNKNOWN_BATCH = 7
+    CUT_WORK = 8
 
 
 TEXTS = (
@@ -52,6 +53,7 @@ TEXTS = (
     "wait before the next call",
     "make batch",
     "batch (not recorded)",
+    "GPU work from before the window (not recorded)",
 )
 
 

@@ -100,6 +100,10 @@ class RankEvents:
     collectives: Collectives
     may_wait_inside: bool
     """Whether operations of the job may wait for other ranks inside, without a recorded call."""
+    recorded: int
+    """Number of recorded rows of `table`; rows of inferred work follow."""
+    works_before: bool
+    """Whether GPU work was recorded that ended before the steps."""
 
     @property
     def begin(self) -> Ns:
@@ -212,6 +216,7 @@ def read_rank(run: Run, rank: Rank, boundaries: Mapping[int, tuple[Ns, Ns]], ste
     first, behind = np.searchsorted(start, [begin, finish]).tolist()
     inside = slice(first, behind)
     gpu = rows.on_stream()
+    works_before = bool((end[gpu] <= begin).any())
     gpu = gpu[end[gpu] > begin]
     launch = _launches(table, gpu, rows.of(slice(first, None), "runtime"))
     # All kernels launched by the end of the last step are included: those still running when the window begins occupy
@@ -246,6 +251,8 @@ def read_rank(run: Run, rank: Rank, boundaries: Mapping[int, tuple[Ns, Ns]], ste
         sync=rows.of(inside, "sync"),
         collectives=_collectives(table, collectives, gpu, launch),
         may_wait_inside=run.may_wait_inside,
+        recorded=len(table),
+        works_before=works_before,
     )
 
 

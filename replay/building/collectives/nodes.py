@@ -57,7 +57,7 @@ def work_nodes(
         bytes=np.where(is_arrival, -1, entries(events.collectives.bytes, call, -1)[of]),
         lane=next_ids.lane + lane[of],
         step=events.launched_in(rows)[of],
-        event=np.where(is_arrival, -1, rows[of]),
+        event=np.where(is_arrival | (rows >= events.recorded)[of], -1, rows[of]),
         collective=number[of],
         has_join_edge=np.where(
             is_arrival, entries(rendezvous.awaited, call, False)[of], entries(rendezvous.waits, call, False)[of]

@@ -287,7 +287,7 @@ def coverage(gpu: GpuWork) -> BuildCounts:
     lost = (gpu.launch < 0) & (np.arange(len(gpu)) > first_launched[gpu.lane])
     launching = gpu.events.by_name(gpu.events.runtime, call_traits, CALL_TRAITS)["launches"]
     return BuildCounts(
-        kernels=len(gpu),
+        kernels=int((gpu.row < gpu.events.recorded).sum()),
         kernels_without_launch=int(lost.sum()),
         launches_without_kernel=max(0, int(launching.sum() - (gpu.launched_by >= 0).sum())),
     )
