@@ -13,7 +13,15 @@ from esprof.run.kineto.collectives import Launches, moved_by
 from esprof.run.kineto.launches import lanes, links, with_unrecorded_calls
 from esprof.run.kineto.rows import Texts, TraceRows
 from esprof.run.kineto.scan import MISSING
-from esprof.run.kineto.steps import RECORDERS_STEP, STEP_NAMES, TraceSteps, by_optimizers, marked
+from esprof.run.kineto.steps import (
+    RECORDERS_STEP,
+    STEP_NAMES,
+    Launched,
+    TraceSteps,
+    by_annotations,
+    by_optimizers,
+    marked,
+)
 from esprof.run.run import RunWarning
 from esprof.run.schema import EST_STEP_PREFIX, EVENTS, KINDS, STEPS, Table, table
 
@@ -181,19 +189,32 @@ def _busiest(threads: np.ndarray) -> int:
 
 
 def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[TraceSteps | None, tuple[RunWarning, ...]]:
-    """Return the steps of the trace: marked by the profiler, or else ended by optimizers; None if unknown."""
+    """Return the steps of the trace: marked by the profiler, ended by optimizers, or begun by annotations; else None."""
     rows = np.flatnonzero(_are(kinds, "step"))
     if len(rows):
         return marked(Texts(names.codes[rows], names.values), launches.start_ns[rows], launches.end_ns[rows]), ()
     rows = np.flatnonzero(_are(kinds, "op", "annotation"))
     on_threads = Texts(names.codes[rows], names.values)
-    found = by_optimizers(on_threads, launches.tid[rows], launches.start_ns[rows], launches.end_ns[rows])
-    if found is None:
-        warning = RunWarning("no-steps", "the trace has no ProfilerStep; the whole window counts as one step")
-        return None, (warning,)
-    steps, together = found
-    ends = "each Optimizer.step ends" if together == 1 else f"{together} Optimizer.steps end"
-    return steps, (RunWarning("steps-by-optimizer", f"the trace has no ProfilerStep; {ends} a step"),)
+    if found := by_optimizers(on_threads, launches.tid[rows], launches.start_ns[rows], launches.end_ns[rows]):
+        steps, together = found
+        ends = "each Optimizer.step ends" if together == 1 else f"{together} Optimizer.steps end"
+        return steps, (RunWarning("steps-by-optimizer", f"the trace has no ProfilerStep; {ends} a step"),)
+    rows = rows[_are(kinds, "annotation")[rows] & (launches.tid[rows] != MISSING)]
+    marks = Texts(names.codes[rows], names.values)
+    annotated = by_annotations(
+        marks, launches.tid[rows], launches.start_ns[rows], launches.end_ns[rows], _work_by_launch(launches)
+    )
+    if annotated:
+        steps, described = annotated
+        text = f"the trace has no ProfilerStep; each annotation of the loop begins a step ({described})"
+        return steps, (RunWarning("steps-by-annotation", text),)
+    return None, (RunWarning("no-steps", "the trace has no ProfilerStep; the whole window counts as one step"),)
+
+
+def _work_by_launch(launches: Launches) -> Launched:
+    work = np.flatnonzero(launches.row >= 0)
+    work = work[np.argsort(launches.start_ns[launches.row[work]], kind="stable")]
+    return Launched(launches.start_ns[launches.row[work]], (launches.end_ns - launches.start_ns)[work])
 
 
 def _step_of(steps: TraceSteps | None, stream: np.ndarray, launches: Launches) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Steps of a trace: those that the profiler marked, or else those that optimizers end."""
+"""Steps of a trace: marked by the profiler, or else ended by optimizers, or begun by an annotation of the job's loop."""
 
 import re
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from esprof.core.text import printable
 from esprof.run.kineto.rows import Texts
 from esprof.run.kineto.scan import MISSING
 
@@ -18,6 +19,19 @@ STEP_NAMES = ("ProfilerStep", RECORDERS_STEP)
 
 OPTIMIZER = "Optimizer.step#"
 """Prefix of the names of optimizer steps, which torch always records."""
+
+MIN_ANNOTATED = 3
+"""Least number of annotations of one family that make a loop: the time between two of them is one step."""
+
+MIN_ANNOTATED_SHARE = 0.5
+"""Least share of GPU time that has to be launched within the annotations that begin steps."""
+
+_MAX_KINDS_NAMED = 3
+"""Number of annotations that a warning names, most frequent first."""
+
+_FAMILY = re.compile(r"[^\d\[(<{]*")
+_NO_LOOP = re.compile(r"^(## Call |Torch-Compiled|nccl:|Optimizer\.)")
+"""Annotations that PyTorch makes within steps: pieces of compiled models, collectives, optimizers."""
 
 _STEP = re.compile(r"(?:ProfilerStep|esprof\.step)#\s*(\d{1,9})$")
 
@@ -66,6 +80,61 @@ def by_optimizers(
             ends = end_ns[steps[together - 1 :: together]]
             return TraceSteps(np.arange(len(ends)), np.append(start_ns[0], ends[:-1]), ends), together
     return None
+
+
+@dataclass(frozen=True)
+class Launched:
+    """GPU work of a trace whose launch is known: when it was launched and how long it ran, ns, by launch."""
+
+    at_ns: np.ndarray
+    dur_ns: np.ndarray
+
+    def within(self, start_ns: np.ndarray, end_ns: np.ndarray) -> float:
+        """Share of the GPU time launched within disjoint intervals, from 0 to 1."""
+        total = np.append(0, np.cumsum(self.dur_ns))
+        before_end, before_start = (np.searchsorted(self.at_ns, moments) for moments in (end_ns, start_ns))
+        return float((total[before_end] - total[before_start]).sum() / max(int(total[-1]), 1))
+
+
+def by_annotations(
+    names: Texts, tid: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, launched: Launched
+) -> tuple[TraceSteps, str] | None:
+    """Return (steps that begin with an annotation of the loop, description of the annotations); None without such a loop.
+
+    The arguments describe the annotations on threads, in order of start. Inference servers annotate each forward pass:
+    SGLang as `step[DECODE bs=16]`, vLLM as `execute_context_1(512)_generation_15(15)`. Annotations whose names differ only
+    from the first digit or bracket on are a family. Of the families within which most of the GPU time is launched, the one
+    with the fewest members is the outermost loop. Each step lasts to the next annotation; what follows the last is cut off.
+    """
+    family = names.map(_family_of)
+    best: np.ndarray | None = None
+    for thread in np.unique(tid).tolist():
+        here = np.flatnonzero(tid == thread)
+        for name in set(family[here].tolist()) - {None}:
+            mine = here[family[here] == name]
+            reached = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end_ns[mine]))[:-1]
+            mine = mine[start_ns[mine] >= reached]
+            if len(mine) < MIN_ANNOTATED or launched.within(start_ns[mine], end_ns[mine]) < MIN_ANNOTATED_SHARE:
+                continue
+            if best is None or (len(mine), start_ns[mine[0]]) < (len(best), start_ns[best[0]]):
+                best = mine
+    if best is None:
+        return None
+    starts = start_ns[best]
+    return TraceSteps(np.arange(len(best) - 1), starts[:-1], starts[1:]), _described(names, best)
+
+
+def _family_of(name: str) -> str | None:
+    family = _FAMILY.match(name)
+    return family.group(0) if family and family.group(0) and not _NO_LOOP.match(name) else None
+
+
+def _described(names: Texts, rows: np.ndarray) -> str:
+    """The most frequent names of the rows, with their number: ``8 `step[DECODE bs=16]` ``."""
+    counts = np.bincount(names.codes[rows], minlength=len(names.values))
+    most = sorted(np.flatnonzero(counts).tolist(), key=lambda code: -counts[code])
+    named = [f"{counts[code]} `{printable(names.values[code], 60)}`" for code in most[:_MAX_KINDS_NAMED]]
+    return ", ".join(named) + (f" and {len(most) - len(named)} others" if len(most) > len(named) else "")
 
 
 def _period(sequence: Sequence[Any]) -> int:
