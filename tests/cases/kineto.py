@@ -99,6 +99,7 @@ def exactly(ns: int) -> Decimal:
 
 _SPELLING = {
     "external_id": "External id",
+    "function": "Record function id",
     "sequence": "Sequence number",
     "forward_thread": "Fwd thread id",
     "dims": "Input Dims",

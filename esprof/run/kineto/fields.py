@@ -47,6 +47,7 @@ FIELDS = (
     _row("dur", CellForm.TIME, _TIME),
     Field("External id", CellForm.NUMBER, _NUMBER),
     Field("external id", CellForm.NUMBER, _NUMBER),
+    Field("Record function id", CellForm.NUMBER, _NUMBER),
     Field("correlation", CellForm.NUMBER, _NUMBER),
     Field("device", CellForm.NUMBER, _NUMBER),
     Field("stream", CellForm.NUMBER, _NUMBER),

@@ -5,7 +5,7 @@ Accepts what recorders since 2021 wrote: old and new category names, timestamps 
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ import numpy as np
 
 from esprof.core.errors import InputError
 from esprof.core.types import Bytes, Ns, Rank
+from esprof.run.execution.join import joined
+from esprof.run.execution.trace import ExecutionTrace
 from esprof.run.groups import MAX_RANKS, Group, named_groups
 from esprof.run.kineto.categories import other_devices, unread
 from esprof.run.kineto.columns import event_table
@@ -55,6 +57,8 @@ class Trace:
     """The process groups by the names that this process has for them."""
     steps: Table | None = None
     """The steps, where no event tells of them."""
+    twin: str | None = None
+    """File of the execution trace that completed it."""
 
 
 class _Device(msgspec.Struct):
@@ -99,12 +103,13 @@ def read_trace(path: Path, steps: TraceSteps | None = None) -> Trace:
     return trace
 
 
-def read_traces(path: Path) -> list[Trace]:
-    """Read the traces at `path`: several if the file was merged from those of several ranks.
+def read_traces(path: Path, twins: Sequence[ExecutionTrace] = ()) -> list[Trace]:
+    """Read the traces at `path`: several if the file was merged from those of several ranks. Of `twins`, the execution trace
+    of the same process completes each.
 
     Raises InputError where it is truncated, no JSON, no trace, or larger than the memory limit.
     """
-    return _read(path, _traces_of)
+    return _read(path, lambda scanned: _traces_of(scanned, twins))
 
 
 def _read(path: Path, build: Callable[[Scan], list[Trace]]) -> list[Trace]:
@@ -152,6 +157,20 @@ class _TraceContent(NamedTuple):
     """Start and duration of each row, ns."""
     misfits: Misfits
     warnings: tuple[RunWarning, ...]
+    twin: str | None = None
+    """File of the execution trace that completed the rows."""
+
+    def completed(self, twins: Sequence[ExecutionTrace]) -> "_TraceContent":
+        info = self.document.distributed_info or _Distributed()
+        found = joined(self.rows, twins, info.rank)
+        if found.twin is not None and not info.pg_config:
+            groups = decode(msgspec.json.encode(found.twin.groups), list[_PgConfig], self.misfits) or []
+            info = msgspec.structs.replace(info, pg_config=groups)
+        return self._replace(
+            document=msgspec.structs.replace(self.document, distributed_info=info),
+            rows=found.rows,
+            twin=found.twin.name if found.twin is not None else None,
+        )
 
     def of_rank(self, rank: MergedRank) -> "_TraceContent":
         info = msgspec.structs.replace(self.document.distributed_info or _Distributed(), rank=rank.rank)
@@ -174,18 +193,20 @@ def _content_of(scanned: Scan) -> _TraceContent:
     return _TraceContent(document, rows, times, misfits, lost)
 
 
-def _traces_of(scanned: Scan) -> list[Trace]:
+def _traces_of(scanned: Scan, twins: Sequence[ExecutionTrace]) -> list[Trace]:
     """The traces of all ranks in a file."""
     content = _content_of(scanned)
     ranks = rows_by_rank(content.rows)
     if len(ranks) == 1:
-        return [_trace(content._replace(warnings=content.warnings + ranks[0].warnings))]
-    return [_trace(content.of_rank(rank)) for rank in ranks]
+        contents = [content._replace(warnings=content.warnings + ranks[0].warnings)]
+    else:
+        contents = [content.of_rank(rank) for rank in ranks]
+    return [_trace(one.completed(twins) if twins else one) for one in contents]
 
 
 def _trace(content: _TraceContent, given: TraceSteps | None = None) -> Trace:
     """The trace of one rank. `given`, if any, are its steps."""
-    document, rows, times, misfits, lost = content
+    document, rows, times, misfits, lost, twin = content
     categories = rows.texts("cat")
     noted = other_devices(categories) + unread(categories)
     info = document.distributed_info or _Distributed()
@@ -206,6 +227,7 @@ def _trace(content: _TraceContent, given: TraceSteps | None = None) -> Trace:
         warnings=warnings + _left_out(misfits) + lost + noted,
         local_groups=groups,
         steps=steps,
+        twin=twin,
     )
 
 

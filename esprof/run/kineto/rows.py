@@ -1,7 +1,7 @@
 """The rows of a scanned trace, column by column. What a value means is found out once for each distinct one."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
@@ -68,6 +68,24 @@ class TraceRows:
         picked._columns = self._columns
         picked._picked = rows if self._picked is None else self._picked[rows]
         return picked
+
+    def completed(self, texts: Mapping[str, Texts], numbers: Mapping[str, np.ndarray]) -> "TraceRows":
+        """The rows with these columns, by key, where they have no value of their own."""
+        completed = self.pick(np.arange(len(self)))
+        completed._columns = dict(self._columns)
+        picked, count = completed._picked, self._scan.cells.shape[1]
+        for key, column in texts.items():
+            own = self.texts(key)
+            distinct = {value: code for code, value in enumerate(own.values)}
+            given = np.array([*(distinct.setdefault(value, len(distinct)) for value in column.values), -1], np.int64)
+            codes = np.full(count, -1, np.int64)
+            codes[picked] = np.where(own.codes >= 0, own.codes, given[column.codes])
+            completed._columns[key] = Texts(codes, list(distinct))
+        for key, values in numbers.items():
+            cells = np.full(count, MISSING, np.int64)
+            cells[picked] = np.where(self.numbers(key) == MISSING, values, self.numbers(key))
+            completed._columns[key] = cells
+        return completed
 
     def numbers(self, key: str) -> np.ndarray:
         """An int64 column (times in ns), MISSING where there is no number. Text that ends in a number counts as that one."""

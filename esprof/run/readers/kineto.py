@@ -1,8 +1,9 @@
-"""Kineto traces (`torch.profiler`), one file per rank."""
+"""Kineto traces (`torch.profiler`), one file per rank, and the execution traces of the same steps."""
 
 import re
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Rank
+from esprof.run.execution.pytorch import is_execution_trace, read_execution_trace
+from esprof.run.execution.trace import ExecutionTrace
 from esprof.run.groups import MAX_RANKS, joined_groups
 from esprof.run.kineto.reader import Trace, read_traces
 from esprof.run.readers.reader import Reader
@@ -26,10 +29,35 @@ def _recognises(path: Path) -> bool:
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
+    traces = [path for path in paths if not is_execution_trace(path)]
+    if not traces:
+        raise InputError(
+            "is an execution trace: it has operations and tensors, but no times",
+            path=named,
+            remedy="Record both together and name both: torch.profiler.profile(execution_trace_observer=…), "
+            "then export_chrome_trace.",
+        )
+    twins, faults = _twins([path for path in paths if path not in traces])
     # A single file is read in this thread, so that Ctrl-C stops it.
-    alone = len(paths) == 1 and executor is None
-    results = [_attempt(paths[0])] if alone else run_all(executor, _attempt, paths)
-    return run_of_results([one for result in results for one in result], named)
+    alone = len(traces) == 1 and executor is None
+    results = [_attempt(traces[0], twins)] if alone else run_all(executor, _attempt, traces, [twins] * len(traces))
+    run = run_of_results([one for result in results for one in result], named)
+    used = {one[1].twin for result in results for one in result if not isinstance(one, InputError)}
+    unused = [twin.name for twin in twins if twin.name not in used]
+    texts = [*map(str, faults), *(f"{printable(name)} was left out: it is of none of the traces" for name in unused)]
+    run.warnings += tuple(RunWarning("execution-trace-left-out", text) for text in texts)
+    return run
+
+
+def _twins(paths: Sequence[Path]) -> tuple[list[ExecutionTrace], list[InputError]]:
+    """(the execution traces; errors of unreadable ones)."""
+    twins, faults = [], []
+    for path in paths:
+        try:
+            twins.append(replace(read_execution_trace(path), rank=_rank_in_name(path)))
+        except InputError as error:
+            faults.append(error)
+    return twins, faults
 
 
 def run_of_results(results: Sequence[tuple[Path, Trace] | InputError], named: Path, source: str = "kineto") -> Run:
@@ -41,9 +69,9 @@ def run_of_results(results: Sequence[tuple[Path, Trace] | InputError], named: Pa
     return _run_of(traces, named, [RunWarning("trace-unreadable", str(fault)) for fault in faults], source)
 
 
-def _attempt(file: Path) -> list[tuple[Path, Trace] | InputError]:
+def _attempt(file: Path, twins: Sequence[ExecutionTrace]) -> list[tuple[Path, Trace] | InputError]:
     try:
-        return [(file, trace) for trace in read_traces(file)]
+        return [(file, trace) for trace in read_traces(file, twins)]
     except InputError as error:
         return [error]
 
@@ -97,8 +125,10 @@ def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWar
 
 def _known_rank(file: Path, trace: Trace) -> Rank | None:
     """Return the rank according to the trace, or else to its file name; None if unknown."""
-    if trace.rank is not None:
-        return trace.rank
+    return trace.rank if trace.rank is not None else _rank_in_name(file)
+
+
+def _rank_in_name(file: Path) -> Rank | None:
     match = _RANK_IN_NAME.search(file.name)
     return int(match.group(1)) if match and int(match.group(1)) < MAX_RANKS else None
 
