@@ -132,7 +132,8 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     source: str = "esprof"
     """`esprof` for a recording by esprof, `kineto` for a trace of torch.profiler, `nsight-systems` and `rocprof` for their
-    databases, `table` for tables of operations, `flight-recorder` for dumps of PyTorch's Flight Recorder."""
+    databases, `chakra` for Chakra execution traces, `xplane` for profiles of JAX, `table` for tables of operations,
+    `flight-recorder` for dumps of PyTorch's Flight Recorder."""
     created_ns: Ns | None = None
     command: tuple[str, ...] = ()
     exit_code: int | None = None

@@ -11,6 +11,7 @@ from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Rank
+from esprof.run.execution.chakra import read_chakra
 from esprof.run.execution.pytorch import is_execution_trace, read_execution_trace
 from esprof.run.execution.trace import ExecutionTrace
 from esprof.run.groups import MAX_RANKS, joined_groups
@@ -21,15 +22,16 @@ from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import Table
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
+_CHAKRA = ".et"
 _SUFFIXES = (".json", *(f".json.{ending}" for ending in ("gz", "zst", "xz", "bz2", "lz4")))
 
 
 def _recognises(path: Path) -> bool:
-    return path.name.endswith(_SUFFIXES)
+    return path.name.endswith((*_SUFFIXES, _CHAKRA))
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
-    traces = [path for path in paths if not is_execution_trace(path)]
+    traces = [path for path in paths if path.suffix != _CHAKRA and not is_execution_trace(path)]
     if not traces:
         raise InputError(
             "is an execution trace: it has operations and tensors, but no times",
@@ -54,7 +56,10 @@ def _twins(paths: Sequence[Path]) -> tuple[list[ExecutionTrace], list[InputError
     twins, faults = [], []
     for path in paths:
         try:
-            twins.append(replace(read_execution_trace(path), rank=_rank_in_name(path)))
+            if path.suffix == _CHAKRA:
+                twins.append(read_chakra(path).execution_trace())
+            else:
+                twins.append(replace(read_execution_trace(path), rank=_rank_in_name(path)))
         except InputError as error:
             faults.append(error)
     return twins, faults
