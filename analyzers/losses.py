@@ -29,7 +29,7 @@ UPSTREAM_FIRST = (
     *("ESP503", "ESP501"),  # So does an allocation.
     *("ESP701", "ESP703", "ESP705", "ESP702"),  # Kernels that take longer than necessary delay waits for the device.
     *("ESP302", "ESP304", "ESP306", "ESP303", "ESP305", "ESP301"),  # So do collectives; ESP301 covers all of them.
-    *("ESP405", "ESP401"),  # A wait for the device contains everything above. Launches come after it.
+    *("ESP405", "ESP408", "ESP401"),  # A wait for the device contains everything above. Launches come after it.
 )
 """Ids with a saving, from cause to symptom. Ids that are not listed come last."""
 

@@ -13,6 +13,7 @@ from esprof.analyzers.ops.gpu_calls import GpuCalls, gpu_calls
 from esprof.analyzers.price import MIN_PCT_OF_STEP, MeasuredPrice
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.views.breakdown import breakdown
+from esprof.analyzers.views.launching import Launching, launching
 from esprof.core.types import Rank, ns, us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import Pricer
@@ -93,6 +94,11 @@ class Case:
         """Calls of each rank with the GPU work that they launched."""
         ranks = self.replayed.built.dfg.marks.ranks
         return {rank: gpu_calls(self.run.events(rank), rank, self.replayed.steps) for rank in ranks}
+
+    @cached_property
+    def launching(self) -> Launching:
+        """How the kernels of the first rank's steady-state steps are launched; all ranks run one program."""
+        return launching(self.run.events(self.replayed.built.dfg.marks.ranks[0]), self.replayed.steps.steady)
 
     @property
     def run(self) -> Run:

@@ -1,6 +1,5 @@
 """ESP401: a CPU that cannot keep its GPU busy."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.views.launching import Launching
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 
 MIN_SHARE_IN_TINY_KERNELS = 0.5
@@ -15,16 +15,6 @@ MIN_SHARE_IN_TINY_KERNELS = 0.5
 
 MIN_IDLE_SHARE_LIMITING = 0.2
 """Least share of the step for which a GPU waits for launches at which the CPU is said to limit the step."""
-
-MIN_GRAPHED_SHARE = 0.1
-"""Least share of the kernels that CUDA graphs launch for the step to count as graphed, at least in part."""
-
-_GRAPH_LAUNCH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
-_COMPILED = re.compile(r"^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph")
-"""Operations of torch.compile."""
-
-_FUSED = re.compile("^triton_")
-"""Kernels of torch.compile."""
 
 _SCENARIO = "host=2x"
 
@@ -37,7 +27,7 @@ def host_bound(case: Case) -> Iterator[Cause]:
         return
     idle = {one.rank: one.host / one.step_us for one in case.breakdown if one.step_us}
     most = max(idle.values(), default=0)
-    kernels, optimized = _kernels(dfg, case.replayed.steps.steady), _optimized(case)
+    kernels, optimized = _kernels(dfg, case.replayed.steps.steady), case.launching
     launches = dfg.of(Cls.LAUNCH) & np.isin(dfg.step, case.replayed.steps.steady)
     rank_steps = len(case.replayed.steps.steady) * len(dfg.marks.ranks)
     yield Cause(
@@ -89,45 +79,6 @@ def _kernels(dfg: Dfg, steps: tuple[int, ...]) -> _Kernels:
     )
 
 
-@dataclass(frozen=True)
-class _Optimized:
-    """What the job does already to spare its CPU."""
-
-    by_graphs: float
-    """Share of the kernels that CUDA graphs launch."""
-    fused: float
-    """Share of the kernels that torch.compile made."""
-    is_compiled: bool
-    """Whether the steps run what torch.compile made."""
-
-    @property
-    def is_graphed(self) -> bool:
-        return self.by_graphs >= MIN_GRAPHED_SHARE
-
-    def evidence(self) -> dict[str, Evidence]:
-        graphs = {"launched_by_graphs": Evidence(round(self.by_graphs, 3), "share")} if self.by_graphs else {}
-        return graphs | ({"made_by_compile": Evidence(round(self.fused, 3), "share")} if self.is_compiled else {})
-
-
-def _optimized(case: Case) -> _Optimized:
-    """From the events of the first rank: all ranks run one program."""
-    events = case.run.events(case.replayed.built.dfg.marks.ranks[0])
-    codes, texts = events.codes("name")
-    is_steady = np.isin(events.ints("step"), case.replayed.steps.steady)
-    is_launch = is_steady & events.is_kind("runtime") & _mask(_GRAPH_LAUNCH, texts)[codes]
-    is_operation = is_steady & events.is_kind("op") & _mask(_COMPILED, texts)[codes]
-    is_kernel = is_steady & events.is_kind("kernel")
-    graphed = np.isin(events.ints("correlation")[is_kernel], events.ints("correlation")[is_launch])
-    fused = _mask(_FUSED, texts)[codes[is_kernel]]
-    count = max(1, len(fused))
-    return _Optimized(float(graphed.sum() / count), float(fused.sum() / count), bool(is_operation.any() or fused.any()))
-
-
-def _mask(pattern: re.Pattern[str], texts: list[str]) -> np.ndarray:
-    """Mask of the texts that the pattern finds; the last entry is for code -1, no text."""
-    return np.array([pattern.search(text) is not None for text in texts] + [False])
-
-
 def _title(idle: float) -> str:
     """`idle` is the largest share of the step for which a GPU waits for launches."""
     if idle >= MIN_IDLE_SHARE_LIMITING:
@@ -135,7 +86,7 @@ def _title(idle: float) -> str:
     return f"A GPU waits for kernel launches for up to {100 * idle:.0f} % of the step"
 
 
-def _advice(kernels: _Kernels, optimized: _Optimized) -> str:
+def _advice(kernels: _Kernels, optimized: Launching) -> str:
     what = (
         "Most kernels take less time than their launch, so the CPU cannot get ahead of the GPU. "
         if kernels.are_tiny
@@ -145,7 +96,7 @@ def _advice(kernels: _Kernels, optimized: _Optimized) -> str:
     return f"{what}{_remedy(kernels, optimized)} The saving is a bound: it assumes a CPU twice as fast."
 
 
-def _remedy(kernels: _Kernels, optimized: _Optimized) -> str:
+def _remedy(kernels: _Kernels, optimized: Launching) -> str:
     """What is left to do: nothing that the job does already."""
     if optimized.is_graphed:
         return (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
 from esprof.replay.whatif.pricing import what_if
+from tests.cases.findings import ungrouped
 from tests.cases.graph import call, kernel, launched, op, run_of, step
 
 STEP = 10_000.0
@@ -44,7 +44,7 @@ def graphed(outside: int) -> list:
 
 
 def found(rows: list, id: str = "ESP401"):
-    return next((one for one in diagnose(run_of({0: rows})).findings if one.id == id), None)
+    return next((one for one in ungrouped(run_of({0: rows})) if one.id == id), None)
 
 
 def test_without_graphs_and_compilation_both_are_advised():

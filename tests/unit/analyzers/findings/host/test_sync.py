@@ -121,7 +121,7 @@ def test_the_finding_of_a_slow_cpu_mentions_kernels_shorter_than_their_launch():
         rows = [step(1, 0, 10_000)]
         for n in range(50):
             rows += [op("aten::add", n * 200, 150), *launched("k", n * 200 + 100, n * 200 + 110, kernel_us, n + 1)]
-        (finding,) = [one for one in diagnose(run_of({0: rows})).findings if one.id == "ESP401"]
+        (finding,) = [one for one in ungrouped(run_of({0: rows})) if one.id == "ESP401"]
         return finding.evidence["kernels_shorter_than_a_launch"].value, finding.advice
 
     share, text = advice(2.0)
