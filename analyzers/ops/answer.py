@@ -5,7 +5,8 @@ from typing import Literal
 import msgspec
 
 from esprof.analyzers.views.device_peaks import Precision
-from esprof.core.types import Rank
+from esprof.analyzers.views.links import LinkPeak
+from esprof.core.types import Bytes, Rank
 from esprof.run.run import RunWarning
 
 Sort = Literal["own-gpu", "total-gpu", "own-cpu", "total-cpu", "calls"]
@@ -110,6 +111,33 @@ class Utilisation(msgspec.Struct, frozen=True, kw_only=True):
         return self.counted_share < WHOLE_SHARE
 
 
+class CollectiveRate(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of one kind, group and range of sizes. Bandwidths as in nccl-tests (doc/PERFORMANCE.md)."""
+
+    collective: str
+    ranks: tuple[Rank, ...]
+    """Ranks of the group."""
+    smallest: Bytes
+    largest: Bytes
+    """Sizes: of the larger of input and output on a rank. Ranges are between powers of two."""
+    calls: float
+    """Calls per mean step and rank."""
+    us: float
+    """Mean duration of one, without the wait for the last rank if `is_matched`."""
+    algorithm_bytes_per_s: float
+    """Size / time."""
+    bus_bytes_per_s: float
+    """Size / time · bytes that each link carries for a byte of the size."""
+    peak: LinkPeak | None
+    """The highest bus bandwidth of the link; None where unknown."""
+    is_matched: bool
+    """Whether the calls were matched across ranks. If not, times include waiting, and bandwidths are lower bounds."""
+
+    @property
+    def peak_pct(self) -> float | None:
+        return None if self.peak is None else 100 * self.bus_bytes_per_s / self.peak.bytes_per_s
+
+
 class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Schema `esprof.ops/1`."""
 
@@ -136,6 +164,10 @@ class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The portion of `gpu_us` launched outside any operation, module or range."""
     utilisation: Utilisation | None
     """Model FLOP utilisation of the step; None if no kernel multiplies."""
+    collectives: tuple[CollectiveRate, ...]
+    """Collectives of known kind, group and size, most time first."""
+    collectives_unknown: float
+    """Share of the time of all collectives whose kind, group or size is unknown, from 0 to 1."""
     shapes_recorded: bool
     found: int
     """Number of rows; `ops` holds the first of them."""

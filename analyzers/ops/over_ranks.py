@@ -20,6 +20,7 @@ from esprof.analyzers.ops.calls import (
     launched_by,
     total_gpu_ns,
 )
+from esprof.analyzers.ops.collective_rates import collective_rates
 from esprof.analyzers.ops.gpu_calls import GpuCalls
 from esprof.analyzers.ops.utilisation import RankUtilisation, rank_utilisation, utilisation
 from esprof.analyzers.samples.job_samples import JobSamples
@@ -96,7 +97,7 @@ def ops(steps: RecordedSteps, samples: JobSamples, asked: Asked = Asked()) -> Op
     if not has_gpu and asked.sort in ("own-gpu", "total-gpu"):
         raise UsageError("these steps launched no work on a GPU", remedy="Sort by own-cpu or total-cpu.")
     table = _Table(ranks, found, len(steps.steady), asked.sort or ("own-gpu" if has_gpu else "own-cpu"))
-    chosen = table.chosen(asked.pattern)
+    chosen, rates = table.chosen(asked.pattern), collective_rates(steps, ranks)
     return OpsAnswer(
         world_size=run.world_size,
         ranks=tuple(ranks),
@@ -111,6 +112,8 @@ def ops(steps: RecordedSteps, samples: JobSamples, asked: Asked = Asked()) -> Op
         gpu_us=table.mean_us(sum(one.gpu_ns for one in found)),
         gpu_outside_us=table.mean_us(sum(one.outside_ns for one in found)),
         utilisation=utilisation([one.utilisation for one in found]),
+        collectives=rates.known,
+        collectives_unknown=rates.unknown_share,
         shapes_recorded=any(one.shapes for one in found),
         found=len(chosen),
         ops=tuple(table.op(key) for key in chosen[: asked.top]),

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.views.device_peaks import Precision, peak_of
+from esprof.analyzers.views.links import bus_factor
 from esprof.core.types import Bytes, Rank, us
 from esprof.run.probes import Condition, NotMeasured, Probes, Sweep
 
@@ -54,7 +55,7 @@ class CurveSummary(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     """At the largest size: bytes, operations, or calls per second; for threads, the speedup over one thread."""
     bus_bytes_per_s: float | None
-    """Bus bandwidth of a collective at its largest size (nccl-tests, PERFORMANCE.md)."""
+    """Bus bandwidth of a collective at its largest size (`links.bus_factor`)."""
     peak_pct: float | None
     """Rate of matrix products in per cent of the device's data sheet; None if unknown."""
 
@@ -162,17 +163,14 @@ def _curve(sweep: Sweep, device: str | None) -> CurveSummary:
             alpha_us=us(line.alpha_ns), us_per_mib=us(line.beta_ns * (1 << 20)), worst_pct=round(100 * line.residual, 1)
         ),
         rate=rate,
-        bus_bytes_per_s=rate * _bus_factor(sweep) if sweep.kind == "collective" else None,
+        bus_bytes_per_s=_bus_rate(sweep, rate) if sweep.kind == "collective" else None,
         peak_pct=_peak_pct(sweep, device, rate),
     )
 
 
-def _bus_factor(sweep: Sweep) -> float:
-    """Bytes that each link carries for a byte of the larger side (nccl-tests, doc/PERFORMANCE.md)."""
-    ranks = len(sweep.ranks)
-    if sweep.name == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if sweep.name in ("reduce_scatter", "all_gather", "all_to_all") else 1.0
+def _bus_rate(sweep: Sweep, rate: float) -> float | None:
+    factor = bus_factor(sweep.name, len(sweep.ranks))
+    return None if factor is None else rate * factor
 
 
 def _peak_pct(sweep: Sweep, device: str | None, rate: float) -> float | None:

@@ -12,7 +12,7 @@ from esprof.replay.building.collectives.matching import CollectiveCalls, calls_o
 from esprof.replay.building.collectives.rendezvous import Rendezvous, find_rendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.gpu.cut_work import with_cut_work
-from esprof.replay.building.rank_events import read_rank
+from esprof.replay.building.rank_events import RankEvents, read_rank
 from esprof.replay.building.rank_graph import rank_graph
 from esprof.replay.dfg import Dfg
 from esprof.replay.rules import ALL_RULES, Rules
@@ -44,19 +44,37 @@ def build(
     return build_counted(run, steps, executor, rules).dfg
 
 
-def build_counted(
-    run: Run, steps: RecordedSteps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
-) -> Built:
-    """`build`, with counts, clocks and communication times. Raises InputError as `build` does."""
-    steps = steps or steps_of(run)
+@dataclass(frozen=True)
+class MatchedRanks:
+    """The events of all ranks, and their collectives as matched across ranks."""
+
+    events: list[RankEvents]
+    calls: CollectiveCalls
+    number: np.ndarray
+    """Number of the collective of each of `calls`; -1 where it was not matched."""
+    rendezvous: Rendezvous
+
+
+def matched_ranks(steps: RecordedSteps, rules: Rules = ALL_RULES) -> MatchedRanks:
+    """Read the ranks and match their collectives. Raises InputError where no rank recorded a CPU operation."""
     run = steps.run
     events = [with_cut_work(read_rank(run, rank, steps.boundaries[rank], steps.all)) for rank in run.ranks]
     calls = calls_of(run, events, steps.lost_by)
     number = match(calls)
     if not rules.rendezvous:
         number, calls = np.full(len(number), -1), replace(calls, members=np.ones_like(calls.members))
-    rendezvous = find_rendezvous(run, calls, number)
-    graphs = list((executor.map if executor else map)(partial(rank_graph, rules=rules), events, rendezvous.by_rank))
+    return MatchedRanks(events, calls, number, find_rendezvous(run, calls, number))
+
+
+def build_counted(
+    run: Run, steps: RecordedSteps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
+) -> Built:
+    """`build`, with counts, clocks and communication times. Raises InputError as `build` does."""
+    steps = steps or steps_of(run)
+    run, matched = steps.run, matched_ranks(steps, rules)
+    calls, number, rendezvous = matched.calls, matched.number, matched.rendezvous
+    build_rank = partial(rank_graph, rules=rules)
+    graphs = list((executor.map if executor else map)(build_rank, matched.events, rendezvous.by_rank))
     dfg, counts = assemble(graphs, rendezvous, steps.all)
     alone = calls.rank[(number < 0) & (calls.members != 1)]
     unmatched = dict(zip(run.ranks, np.bincount(alone, minlength=len(run.ranks)).tolist(), strict=True))

@@ -1,12 +1,12 @@
 """The result of `ops` as a table for a terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
 from esprof.analyzers.ops import OpsAnswer
-from esprof.analyzers.ops.answer import Utilisation
+from esprof.analyzers.ops.answer import CollectiveRate, Utilisation
 from esprof.core.readable import decimal
 from esprof.core.text import printable
 from esprof.reports import units
@@ -15,6 +15,9 @@ from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, hea
 
 _MIN_NAME_COLUMNS = 24
 """Minimum width of names."""
+
+MAX_COLLECTIVES = 8
+"""Most rows of collectives."""
 
 
 def render_text(answer: OpsAnswer, screen: Screen = PLAIN) -> str:
@@ -27,7 +30,8 @@ def render_text(answer: OpsAnswer, screen: Screen = PLAIN) -> str:
         Text(),
         heading(f"Operations by {SORTED_BY[answer.sort]}, in ms per step"),
     ]
-    return drawn(screen, *lines, _table(answer, screen), *_cut(answer), Text(), *_footing(answer, screen))
+    rest = (*_collectives(answer), *_footing(answer, screen))
+    return drawn(screen, *lines, _table(answer, screen), *_cut(answer), Text(), *rest)
 
 
 def _is_one(answer: OpsAnswer) -> bool:
@@ -59,6 +63,45 @@ def _cut(answer: OpsAnswer) -> Iterable[str]:
         yield "no operation has a matching name" if answer.pattern is not None else "no operation was recorded"
     elif answer.found > len(answer.ops):
         yield f"{len(answer.ops)} of {units.count(answer.found)} shown; --top {answer.found} shows all"
+
+
+def _collectives(answer: OpsAnswer) -> Iterable[Table | Text | str]:
+    """The bandwidths of collectives by size, those with most time first."""
+    if not answer.collectives:
+        return
+    rows = grid(
+        "collective", ">ranks", ">size", ">calls", ">each", ">algorithm\nGB/s", ">bus\nGB/s", ">of the\nlink", padding=2
+    )
+    shown = answer.collectives[:MAX_COLLECTIVES]
+    for one in shown:
+        least = "≥ " * (not one.is_matched)
+        rows.add_row(
+            printable(one.collective, _MIN_NAME_COLUMNS),
+            str(len(one.ranks)),
+            units.size((one.smallest + one.largest) / 2),
+            decimal(one.calls),
+            units.duration(one.us),
+            *(least + decimal(rate / 1e9) for rate in (one.algorithm_bytes_per_s, one.bus_bytes_per_s)),
+            "–" if one.peak is None or one.peak_pct is None else f"{least}{units.pct(one.peak_pct)}",
+        )
+    yield heading("Bandwidth of collectives by size, most time first")
+    yield rows
+    if len(answer.collectives) > len(shown):
+        yield f"{len(shown)} of {len(answer.collectives)} shown; --json has all"
+    yield from _link(shown)
+    yield Text()
+
+
+def _link(shown: Sequence[CollectiveRate]) -> Iterable[str]:
+    """What the bandwidths are compared with."""
+    peaks = {(one.peak.source, one.peak.bytes_per_s) for one in shown if one.peak is not None}
+    for source, rate in sorted(peaks):
+        how = (
+            "measured by esprof probe" if source == "probe" else "all links of a device in one direction, by data sheet"
+        )
+        yield f"link: {decimal(rate / 1e9)} GB/s ({how})"
+    if not all(one.is_matched for one in shown):
+        yield "≥: calls without a counterpart on other ranks; their time may include waiting"
 
 
 def _footing(answer: OpsAnswer, screen: Screen) -> Iterable[Text]:

@@ -7,10 +7,11 @@ import msgspec
 from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Diagnosis, Finding, Ignored, RankBreakdown, Throughput
-from esprof.analyzers.ops.answer import CallSite, Kernel, Op, OpsAnswer, RankOp, Shapes
+from esprof.analyzers.ops.answer import CallSite, CollectiveRate, Kernel, Op, OpsAnswer, RankOp, Shapes
 from esprof.analyzers.samples.flame import Flame, FlameNode, FlameTree, LineShare
 from esprof.analyzers.steps.step_times import ROLES, FindingMark, Series, StepTimes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
+from esprof.analyzers.views.links import LinkPeak
 from esprof.analyzers.views.memory_use import MemoryCurve, MemoryUse, RankMemory
 from esprof.analyzers.views.probed import probed
 from esprof.replay.answer import (
@@ -432,10 +433,33 @@ def operations(ranks=4, has_gpu=True):
         gpu_us=61_750.0 if has_gpu else 0.0,
         gpu_outside_us=1_000.0 if has_gpu else 0.0,
         utilisation=None,
+        collectives=(
+            _rate(ranks, 24 << 20, 25 << 20, 9.0, 400, LinkPeak(bytes_per_s=300e9, source="data sheet")),
+            _rate(ranks, 1 << 20, 1 << 20, 3.0, 60, None),
+        )
+        if has_gpu and ranks > 1
+        else (),
+        collectives_unknown=0.0,
         shapes_recorded=True,
         found=311,
         ops=tuple(_operation(ranks, has_gpu, *row) for row in _OPERATIONS),
         warnings=(),
+    )
+
+
+def _rate(ranks, smallest, largest, calls, us, peak):
+    rate = (smallest + largest) / 2 / us * 1e6
+    return CollectiveRate(
+        collective="all_reduce",
+        ranks=tuple(range(ranks)),
+        smallest=smallest,
+        largest=largest,
+        calls=calls,
+        us=us,
+        algorithm_bytes_per_s=rate,
+        bus_bytes_per_s=rate * 2 * (ranks - 1) / ranks,
+        peak=peak,
+        is_matched=peak is not None,
     )
 
 

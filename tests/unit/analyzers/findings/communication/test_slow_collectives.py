@@ -1,8 +1,10 @@
 """ESP304: collectives with less bandwidth than others of their kind."""
 
+import msgspec
 import pytest
 
 from esprof.analyzers import diagnose
+from esprof.run.run import Run
 from tests.cases import nccl_buckets
 from tests.cases.graph import run_of
 
@@ -23,6 +25,21 @@ def test_collectives_that_take_three_times_as_long_as_others_are_reported_with_a
         3 * found.evidence["bandwidth_of_slow"].value, rel=0.02
     )
     assert not found.evidence["overlap_compute"].value
+    assert "share_of_link" not in found.evidence  # The device is unknown.
+
+
+def test_known_links_are_compared_with_their_peak():
+    rows = nccl_buckets.ddp_step((2,) * 12, [1] * 12, compute_ms=1.0, communication_ms=5.0, slower=range(0, 12, 2))
+    run = run_of({0: rows, 1: rows})
+    metas = tuple(msgspec.structs.replace(meta, device="NVIDIA A100-SXM4-80GB") for meta in run.meta.ranks)
+    (found,) = [
+        one
+        for one in diagnose(Run(msgspec.structs.replace(run.meta, ranks=metas), run._table)).findings
+        if one.id == "ESP304"
+    ]
+    shares = found.evidence["share_of_link"]
+    assert shares.of("fastest") == pytest.approx(found.evidence["bandwidth_of_fastest"].value / 300e9, abs=5e-5)
+    assert shares.of("slow") == pytest.approx(shares.of("fastest") / 3, abs=5e-5)
 
 
 def test_slow_collectives_that_overlap_compute_are_reported_as_such():

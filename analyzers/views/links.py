@@ -1,0 +1,73 @@
+"""Links between the devices of a group: the bus bandwidth of collectives, and what the link can carry at most."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from esprof.analyzers.views.device_peaks import peak_of
+from esprof.core.types import NS_PER_S, Rank
+from esprof.run.run import Run
+
+PeakSource = Literal["probe", "data sheet"]
+
+
+class LinkPeak(msgspec.Struct, frozen=True, kw_only=True):
+    """The highest bus bandwidth of a group of ranks."""
+
+    bytes_per_s: float
+    source: PeakSource
+    """`probe`: the highest that `esprof probe` measured. `data sheet`: all links of the device between GPUs of one host, in
+    one direction; an upper limit, because boards without a switch give a pair of devices only some of their links."""
+
+
+def bus_factor(word: str, ranks: int) -> float | None:
+    """Bytes that each link carries for a byte of a collective's size, that of its larger side; None for unknown kinds.
+
+    From nccl-tests, doc/PERFORMANCE.md: bus bandwidth = size / time · factor can be compared with the link's peak.
+    """
+    if word == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if word in ("reduce_scatter", "all_gather", "all_to_all"):
+        return (ranks - 1) / ranks
+    return 1.0 if word in ("broadcast", "reduce", "send", "recv", "send_recv") else None
+
+
+def link_peak(run: Run, ranks: Sequence[Rank]) -> LinkPeak | None:
+    """The peak of the link between these ranks: measured, else of devices with direct links that share a host.
+
+    None if unknown: without a probe, for several hosts, whose network no trace describes, for devices that may be linked
+    by PCIe only, and if a rank is missing from the run.
+    """
+    probed = _probed(run, ranks)
+    if probed is not None:
+        return LinkPeak(bytes_per_s=probed, source="probe")
+    if any(rank not in run.ranks for rank in ranks):
+        return None
+    peaks = {None if peak is None else peak.link for peak in (peak_of(run.rank(rank).device) for rank in ranks)}
+    slowest = None if None in peaks else min((peak for peak in peaks if peak is not None), default=None)
+    if slowest is None or not _share_host(run, ranks):
+        return None
+    return LinkPeak(bytes_per_s=slowest * 1e9, source="data sheet")
+
+
+def _share_host(run: Run, ranks: Sequence[Rank]) -> bool:
+    """Whether these ranks run on one host. Where hosts are unknown, whether each uses a device of another number."""
+    hosts = {run.rank(rank).host for rank in ranks}
+    if hosts != {None}:
+        return len(hosts) == 1
+    devices = {int(run.events(rank).ints("device").max(initial=-1)) for rank in ranks}
+    return len(devices) == len(ranks) and -1 not in devices
+
+
+def _probed(run: Run, ranks: Sequence[Rank]) -> float | None:
+    """Highest measured bus bandwidth of a collective of exactly these ranks, bytes/s; None if none was measured."""
+    rates = [
+        point.size / float(np.median(point.samples_ns)) * NS_PER_S * factor
+        for sweep in (run.probes.sweeps if run.probes is not None else ())
+        if (sweep.kind, sweep.beside, sweep.ranks) == ("collective", "", tuple(ranks))
+        for point in sweep.points
+        if (factor := bus_factor(sweep.name, len(ranks)))
+    ]
+    return max(rates, default=None)
