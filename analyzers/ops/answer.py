@@ -111,6 +111,15 @@ class Utilisation(msgspec.Struct, frozen=True, kw_only=True):
         return self.counted_share < WHOLE_SHARE
 
 
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU work of one implementation of attention, per mean steady-state step and rank."""
+
+    implementation: str
+    """`FlashAttention 2`, `cuDNN`, `math`, …: by the names of kernels, else by the operation that launched them."""
+    kernels: float
+    us: float
+
+
 class CollectiveRate(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives of one kind, group and range of sizes. Bandwidths as in nccl-tests (doc/PERFORMANCE.md)."""
 
@@ -164,6 +173,8 @@ class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The portion of `gpu_us` launched outside any operation, module or range."""
     utilisation: Utilisation | None
     """Model FLOP utilisation of the step; None if no kernel multiplies."""
+    attention: tuple[Attention, ...]
+    """Implementations of attention whose kernels or operations are known by name, most time first."""
     collectives: tuple[CollectiveRate, ...]
     """Collectives of known kind, group and size, most time first."""
     collectives_unknown: float

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.analyzers.ops.answer import CallSite, Kernel, Op, OpsAnswer, RankOp, Shapes, Sort
+from esprof.analyzers.ops.attention import attention
 from esprof.analyzers.ops.call_sites import call_sites_of
 from esprof.analyzers.ops.calls import (
     Key,
@@ -71,6 +72,7 @@ class _RankOps:
     gpu_ns: int
     outside_ns: int
     step_ns: float
+    gpu_calls: GpuCalls
     utilisation: RankUtilisation
 
 
@@ -112,6 +114,7 @@ def ops(steps: RecordedSteps, samples: JobSamples, asked: Asked = Asked()) -> Op
         gpu_us=table.mean_us(sum(one.gpu_ns for one in found)),
         gpu_outside_us=table.mean_us(sum(one.outside_ns for one in found)),
         utilisation=utilisation([one.utilisation for one in found]),
+        attention=attention([one.gpu_calls for one in found]),
         collectives=rates.known,
         collectives_unknown=rates.unknown_share,
         shapes_recorded=any(one.shapes for one in found),
@@ -133,6 +136,7 @@ def _of_rank(samples: JobSamples, rank: Rank, steps: RecordedSteps, by_shape: bo
     calls = calls_of(events, steady, by_shape)
     launched = launched_by(events, calls)
     own_gpu, total_gpu = total_gpu_ns(calls, launched)
+    gpu_calls = GpuCalls(events, calls, launched, len(steps.steady), steady.total_ns)
 
     def summed(values: np.ndarray) -> np.ndarray:
         # Sums of ns stay exact: a double holds integers up to 2^53, which are 104 days.
@@ -155,9 +159,8 @@ def _of_rank(samples: JobSamples, rank: Rank, steps: RecordedSteps, by_shape: bo
         gpu_ns=int(launched.dur_ns.sum()),
         outside_ns=int(launched.dur_ns[launched.by < 0].sum()),
         step_ns=steady.total_ns / len(steps.steady),
-        utilisation=rank_utilisation(
-            GpuCalls(events, calls, launched, len(steps.steady), steady.total_ns), samples.run.rank(rank).device
-        ),
+        gpu_calls=gpu_calls,
+        utilisation=rank_utilisation(gpu_calls, samples.run.rank(rank).device),
     )
 
 

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from esprof.analyzers.ops import OpsAnswer
-from esprof.analyzers.ops.answer import CollectiveRate, Utilisation
+from esprof.analyzers.ops.answer import Attention, CollectiveRate, Utilisation
 from esprof.core.readable import decimal
 from esprof.core.text import printable
 from esprof.reports import units
@@ -18,6 +18,9 @@ _MIN_NAME_COLUMNS = 24
 
 MAX_COLLECTIVES = 8
 """Most rows of collectives."""
+
+MIN_SHARE_UNKNOWN = 0.01
+"""Least share of the time of collectives from which on a line says that their bandwidth is unknown."""
 
 
 def render_text(answer: OpsAnswer, screen: Screen = PLAIN) -> str:
@@ -114,10 +117,21 @@ def _footing(answer: OpsAnswer, screen: Screen) -> Iterable[Text]:
         )
     if answer.utilisation:
         yield fact("MFU", model_flop_utilisation(answer.utilisation), screen)
+    if answer.attention:
+        yield fact("Attn", ", ".join(_attention(one, answer.step_us) for one in answer.attention), screen)
+    if answer.collectives_unknown >= MIN_SHARE_UNKNOWN:
+        share = units.pct(100 * answer.collectives_unknown)
+        yield fact("Links", f"unknown: kind, group or size of {share} of the time of collectives", screen)
     yield fact("CPU", f"{units.duration(answer.cpu_us)} in operations per step and rank, summed over threads", screen)
     if answer.by_shape and not answer.shapes_recorded:
         yield fact("Shapes", "none recorded; use `esprof record --shapes`", screen)
     yield from warned(answer.warnings)
+
+
+def _attention(one: Attention, step_us: float) -> str:
+    share = units.pct(100 * one.us / step_us) if step_us else "–"
+    kernels = f"{decimal(one.kernels)} kernels a step and rank"
+    return f"{printable(one.implementation)}: {units.duration(one.us)} of work ({share} of the step) in {kernels}"
 
 
 def model_flop_utilisation(used: Utilisation) -> str:

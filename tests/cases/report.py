@@ -7,7 +7,7 @@ import msgspec
 from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Diagnosis, Finding, Ignored, RankBreakdown, Throughput
-from esprof.analyzers.ops.answer import CallSite, CollectiveRate, Kernel, Op, OpsAnswer, RankOp, Shapes
+from esprof.analyzers.ops.answer import Attention, CallSite, CollectiveRate, Kernel, Op, OpsAnswer, RankOp, Shapes
 from esprof.analyzers.samples.flame import Flame, FlameNode, FlameTree, LineShare
 from esprof.analyzers.steps.step_times import ROLES, FindingMark, Series, StepTimes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
@@ -433,6 +433,7 @@ def operations(ranks=4, has_gpu=True):
         gpu_us=61_750.0 if has_gpu else 0.0,
         gpu_outside_us=1_000.0 if has_gpu else 0.0,
         utilisation=None,
+        attention=(Attention(implementation="FlashAttention 2", kernels=24.0, us=6_200.0),) if has_gpu else (),
         collectives=(
             _rate(ranks, 24 << 20, 25 << 20, 9.0, 400, LinkPeak(bytes_per_s=300e9, source="data sheet")),
             _rate(ranks, 1 << 20, 1 << 20, 3.0, 60, None),
