@@ -10,24 +10,40 @@ from tests.cases.graph import call, kernel, launched, op, run_of, step
 STEP = 10_000.0
 
 
-def steps(*, storm: int = 50, gpu_us: float = 8, wait_after: int | None = None) -> list:
-    """Steps of a large kernel, then `storm` operations of 100 µs that launch a kernel of `gpu_us` each.
-
-    With `wait_after`, the CPU waits for the device after every so many of them.
-    """
+def steps(*, storm: int = 50, gpu_us: float = 8) -> list:
+    """Steps of a large kernel, then `storm` operations of 100 µs that launch a kernel of `gpu_us` each."""
     rows = []
     for n in range(5):
         at, number = STEP * n, 1000 * n
-        rows += [step(n, at, at + STEP), op("aten::mm", at, 100), *launched("gemm", at + 50, at + 60, 2_000, number)]
+        rows += [
+            step(n, at, at + STEP),
+            op("aten::mm", at, 100),
+            *launched("gemm", at + 50, at + 60, 2_000, number + 800),
+        ]
         for m in range(storm):
             begin, one = at + 100 + 100 * m, number + m + 1
             rows += [
                 op("aten::add_", begin, 95),
                 *launched("add", begin + 50, max(begin + 60, at + 2_070), gpu_us, one),
             ]
-            if wait_after and m % wait_after == wait_after - 1:
-                rows.append(call("cudaStreamSynchronize", begin + 96, max(4, at + 2_100 - begin), 0))
-        rows += [op("aten::item", at + 9_000, 900), call("cudaStreamSynchronize", at + 9_010, 880, 0)]
+        rows += [op("aten::item", at + 9_000, 900), call("cudaStreamSynchronize", at + 9_010, 880, number + 900)]
+    return rows
+
+
+def waiting(every: int) -> list:
+    """Steps of 48 operations of 100 µs; after every so many of them the CPU waits 300 µs for the last kernel."""
+    rows, at = [], 0.0
+    for n in range(5):
+        begin = at
+        for m in range(48):
+            is_last = m % every == every - 1
+            number = 1000 * n + 2 * m + 1
+            rows += [op("aten::add_", at, 95), *launched("add", at + 50, at + 60, 335 if is_last else 8, number)]
+            at += 100
+            if is_last:
+                rows += [op("aten::item", at, 300), call("cudaStreamSynchronize", at + 5, 295, number + 1)]
+                at += 300
+        rows.append(step(n, begin, at))
     return rows
 
 
@@ -49,7 +65,7 @@ def test_kernels_that_take_longer_than_their_launch_are_no_storm():
 
 
 def test_short_runs_are_no_storm():
-    assert found(steps(storm=9)) is None
+    assert found(steps(storm=8)) is None
 
 
 def graph(name: str) -> list:
@@ -81,5 +97,6 @@ def saved_us(rows: list) -> float | None:
 def test_a_graph_ends_where_the_cpu_waits():
     # The CPU takes no time between the launches of a run; each wait begins another run.
     assert saved_us(graph("add")) == pytest.approx(49 * 100, rel=0.05)
-    assert saved_us(steps(wait_after=5)) is None
-    assert 0 < saved_us(steps(wait_after=25)) < saved_us(steps())
+    assert saved_us(waiting(every=4)) is None
+    # Each of four waits leaves one operation before it and one after it.
+    assert saved_us(waiting(every=12)) == pytest.approx(4 * 11 * 100, rel=0.1)
