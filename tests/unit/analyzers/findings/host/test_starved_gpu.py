@@ -44,7 +44,10 @@ def graphed(outside: int) -> list:
 
 
 def found(rows: list, id: str = "ESP401"):
-    return next((one for one in ungrouped(run_of({0: rows})) if one.id == id), None)
+    """What the rule finds alone, unless its saving may be nothing."""
+    return next(
+        (one for one in ungrouped(run_of({0: rows})) if one.id == id and (one.is_saving or not one.saving_us)), None
+    )
 
 
 def test_without_graphs_and_compilation_both_are_advised():
