@@ -23,7 +23,16 @@ from esprof.run.stacks import functions_of
 UPSTREAM_FIRST = (
     "ESP404",  # A thread without a CPU does everything later.
     *("ESP601", "ESP806", "ESP807"),  # Work of single steps, whichever line or rank does it.
-    *("ESP206", "ESP204", "ESP201", "ESP203", "ESP202", "ESP207", "ESP205"),  # A late rank makes all others wait.
+    *(
+        "ESP206",
+        "ESP204",
+        "ESP201",
+        "ESP203",
+        "ESP202",
+        "ESP207",
+        "ESP208",
+        "ESP205",
+    ),  # A late rank makes all others wait.
     "ESP101",  # Without a batch no rank computes.
     *("ESP403", "ESP402", "ESP406"),  # Python code delays the launches after it.
     *("ESP503", "ESP501"),  # So does an allocation.

@@ -15,6 +15,7 @@ from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.views.breakdown import breakdown
 from esprof.analyzers.views.launching import Launching, launching
 from esprof.core.types import Rank, ns, us
+from esprof.replay.ranks.pipeline import Pipeline, pipeline_of
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import Pricer
 from esprof.run.run import Run
@@ -99,6 +100,11 @@ class Case:
     def launching(self) -> Launching:
         """How the kernels of the first rank's steady-state steps are launched; all ranks run one program."""
         return launching(self.run.events(self.replayed.built.dfg.marks.ranks[0]), self.replayed.steps.steady)
+
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        """The pipelines that the ranks form; None if they form none, or if it is unknown."""
+        return pipeline_of(self.run, self.replayed.built.dfg, self.replayed.steps.steady)
 
     @property
     def run(self) -> Run:

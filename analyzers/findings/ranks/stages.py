@@ -6,6 +6,7 @@ import numpy as np
 
 from esprof.analyzers.evidence import by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.views.bubble import bubble_evidence
 from esprof.core import readable
 from esprof.replay.whatif.terms.balance import stage_ns
 
@@ -44,7 +45,8 @@ def uneven_stages(case: Case) -> Iterator[Cause]:
                     for rank, role in zip(blame.dfg.marks.ranks, blame.roles.tolist(), strict=True)
                 },
                 "ns",
-            )
+            ),
+            **bubble_evidence(case.pipeline, case.breakdown),
         },
         advice="Move layers from the stages that compute longest to the others. If those stages have no more layers "
         "than the others, check for slower devices: a trace cannot distinguish the two if only one rank runs each "
@@ -58,7 +60,9 @@ _PAGES = (
         "Uneven pipeline stages",
         "In a pipeline every micro-batch passes all stages, so the slowest stage limits the throughput and the "
         "others wait for it.",
-        "`compute per step` is, for each rank, the median compute time of the ranks of its stage in a mean step.",
+        "`compute per step` is, for each rank, the median compute time of the ranks of its stage in a mean step. "
+        "`bubble` is the share of waiting in waiting and compute, next to the share (p - 1) / (v m + p - 1) of p even "
+        "stages, m micro-batches and v chunks a stage, if messages tell them.",
         "`balance[stages]=fix`: replay scales the compute time of each stage to the mean of all stages and replays "
         "the whole job. An upper bound: layers cannot be divided.",
         "Distribute layers by their compute time, not by their number: the embedding and the last layer with its "

@@ -1,4 +1,5 @@
-"""`balance=fix`: the same work takes all ranks as long; `balance[stages]=fix`: all stages of a pipeline compute as long."""
+"""`balance=fix`: the same work takes all ranks as long; `balance[stages]=fix`: all stages of a pipeline compute as long;
+`balance[microbatches]=fix`: so do all micro-batches."""
 
 from dataclasses import replace
 
@@ -6,22 +7,26 @@ import numpy as np
 
 from esprof.core.errors import UsageError
 from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.ranks.pipeline import micro_batch_work, pipeline_of
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, word
 
-STAGES = "stages"
+STAGES, MICRO_BATCHES = "stages", "microbatches"
 
 
 def _argument(text: str) -> str:
-    if text != STAGES:
-        raise UsageError(f"{text!r} cannot be balanced", remedy=f"Write balance=fix or balance[{STAGES}]=fix.")
+    if text not in (STAGES, MICRO_BATCHES):
+        remedy = f"Write balance=fix, balance[{STAGES}]=fix or balance[{MICRO_BATCHES}]=fix."
+        raise UsageError(f"{text!r} cannot be balanced", remedy=remedy)
     return text
 
 
 def _balanced(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     # Stages first: what ranks of the same role then differ by is evened out after it.
-    for argument in sorted({term.argument for term in terms}, key=lambda argument: argument is None):
-        now = _alike(now) if argument is None else _even_stages(now)
+    arguments = {term.argument for term in terms}
+    for argument, balance in ((STAGES, _even_stages), (MICRO_BATCHES, _even_micro_batches), (None, _alike)):
+        if argument in arguments:
+            now = balance(now)
     return now
 
 
@@ -58,6 +63,27 @@ def _even_stages(now: Scenario) -> Scenario:
     return replace(now, dfg=replace(dfg, dur_ns=dur)).noted("an upper bound: layers cannot be divided so evenly")
 
 
+def _even_micro_batches(now: Scenario) -> Scenario:
+    """`now` with the mean over all micro-batches of a step, and over all ranks of a stage, for each compute node.
+
+    The mean is the ideal duration of Lin et al., Understanding Stragglers in Large Model Training Using What-if Analysis
+    (OSDI 2025, section 3), here by step and stage. Raises Declined where no micro-batches are known.
+    """
+    dfg = now.dfg
+    pipeline = pipeline_of(now.run, dfg, now.steps)
+    if pipeline is None or pipeline.micro_batches < 2:
+        raise Declined("the ranks are not stages of a pipeline, or their messages do not tell the micro-batches")
+    work = micro_batch_work(dfg, pipeline)
+    if not len(work.node):
+        raise Declined("no work is known to run once for each micro-batch")
+    mean = np.bincount(work.same, now.blame_now.work_ns[work.node]) / np.bincount(work.same)
+    dur = dfg.dur_ns.copy()
+    dur[work.node] = np.rint(mean[work.same]).astype(np.int64)
+    return replace(now, dfg=replace(dfg, dur_ns=dur)).noted(
+        "an upper bound: micro-batches are seldom all of one length"
+    )
+
+
 def stage_ns(dfg: Dfg, roles: np.ndarray, steps: tuple[int, ...]) -> np.ndarray:
     """How long the ranks of each stage compute in a mean step, by their median, ns, float64[stages].
 
@@ -82,11 +108,12 @@ def _computing(dfg: Dfg) -> np.ndarray:
 
 TERM = Kind(
     name="balance",
-    examples=("balance=fix", "balance[stages]=fix"),
+    examples=("balance=fix", "balance[stages]=fix", "balance[microbatches]=fix"),
     meaning="In each step, the same work takes the same time on all ranks: the mean over the ranks. No rank waits for "
-    "another that has more work. `[stages]` gives all stages of a pipeline the same compute time.",
+    "another that has more work. `[stages]` gives all stages of a pipeline the same compute time, `[microbatches]` all "
+    "micro-batches of a step.",
     needs="Two or more ranks that do the same work. `[stages]` needs ranks that exchange messages and compute "
-    "different layers.",
+    "different layers; `[microbatches]` needs ranks whose messages tell stages and micro-batches.",
     assumes="Work can be divided perfectly, so the saving is an upper bound.",
     effect=Edit(TermPhase.MEND, _balanced),
     value=word("fix"),
