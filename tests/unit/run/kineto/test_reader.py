@@ -834,8 +834,25 @@ def test_files_about_memory_are_refused_with_what_to_export_instead(tmp_path, te
         ("trace.zip", b"PK\x03\x04rest", "is a zip archive", "Unpack"),
         ("trace.json", b"\x00" * 257 + b"ustar" + b"\x00" * 250, "is a tar archive", "Unpack"),
         ("run.sqlite", b"SQLite format 3\x00rest", "is a SQLite database, but no export", "export_chrome_trace"),
-        ("host.xplane.pb", b"\x0a\x0brest", "is a profile of JAX or TensorFlow", "export_chrome_trace"),
+        ("host.xplane.pb", b"\x0a\x0brest", "is a profile of JAX or TensorFlow", "alone"),
         ("run.nsys-rep", b"abc", "is a report of Nsight Systems", "nsys export"),
+        ("run.qdrep", b"abc", "is a report of Nsight Systems", "nsys export"),
+        ("run.ncu-rep", b"NVR\x00", "is a report of Nsight Compute", "export_chrome_trace"),
+        ("trace.pftrace", b"\x0a\x20", "is a Perfetto trace", "export_chrome_trace"),
+        ("profile.pb", b"\x0a\x20", "is a file of Protocol Buffers", "export_chrome_trace"),
+        ("memory.pickle", b"(dp0", "is a pickle", "memory_viz"),
+        ("run.dat", b"abc", "is a binary result of rocprof", "rocpd"),
+        ("run.csv", b"Time (%),Total Time (ns),Instances\n", "is a table of nsys stats", "nsys export"),
+        ("run.csv", b"Start (ns),Duration (ns),CorrId\n", "is a table of nsys stats", "nsys export"),
+        ("results.csv", b'"Index","KernelName","gpu-id"\n', "is a table of rocprof", "rocpd"),
+        ("kernels.csv", b'"Kind","Agent_Id","Queue_Id"\n', "is a table of rocprof", "rocpd"),
+        ("details.csv", b'"ID","Process ID","Kernel Name"\n', "is a table of Nsight Compute", "export_chrome_trace"),
+        ("steps.csv", b"step,seconds\n1,2\n", "is a table of text", "Parquet"),
+        ("report.html", b"<!DOCTYPE html><html>", "is a web page", "trace"),
+        ("flame.svg", b'<?xml version="1.0"?>', "is a picture", "export_chrome_trace"),
+        ("events.out.tfevents.17.host", b"\x18\x01", "is an event file of TensorBoard", "export_chrome_trace"),
+        ("job.hatchet", b"abc", "is a profile of Hatchet", "export_chrome_trace"),
+        ("perf.data", b"PERFILE2h", "is a recording of Linux perf", "export_chrome_trace"),
         ("trace.json", b"\x01\x02\x00\x03", "is a binary file", "export_chrome_trace"),
     ],
 )
@@ -844,6 +861,12 @@ def test_files_of_other_tools_are_named_with_a_remedy(tmp_path, name, content, r
     with pytest.raises(InputError, match=reason) as raised:
         read_trace(tmp_path / name)
     assert remedy in raised.value.remedy
+
+
+@pytest.mark.parametrize("name", ["trace.dat", "trace.pb", "trace.csv", "trace.pkl"])
+def test_a_trace_may_have_any_name(name, tmp_path):
+    (tmp_path / name).write_text(json.dumps({"traceEvents": [row("aten::mm", 0)]}))
+    assert only(read_trace(tmp_path / name))["name"] == "aten::mm"
 
 
 def test_shapes_of_indented_json_are_those_of_compact_json(tmp_path):
