@@ -14,6 +14,7 @@ _WORDS = (
     ("scatter", "scatter"),
     ("send", "send"),
     ("recv", "recv"),
+    ("receive", "recv"),
 )
 """(substring of a lower-case name without underscores and hyphens, normalised name). The first match counts, so `allreduce`
 precedes `reduce`."""

@@ -32,6 +32,7 @@ _OTHER_DEVICES = {
     "glow": "Glow",
     "mlu": "Cambricon MLU",
     "gcu": "Enflame GCU",
+    "ascend": "Huawei Ascend",
     "privateuse1": "an out-of-tree device (PrivateUse1)",
 }
 _REDUNDANT = frozenset(

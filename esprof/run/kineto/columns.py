@@ -28,13 +28,13 @@ from esprof.run.schema import EST_STEP_PREFIX, EVENTS, KINDS, STEPS, Table, tabl
 _EST = re.compile(rf"{EST_STEP_PREFIX}(\d{{1,9}})$")
 _BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")
 _COLLECTIVE_KERNEL = re.compile(
-    r"nccl(Dev)?Kernel|^nccl|^rccl"
+    r"nccl(Dev)?Kernel|^nccl|^rccl|^hcom_|^hccl"
     r"|(multimem|one_?shot|two_?shot|symm_mem)\w*(all_?reduce|all_?gather|reduce_?scatter)"
     r"|(all_?reduce|all_?gather|reduce_?scatter)\w*(one_?shot|two_?shot|lamport)"
     r"|cross_device_reduce",
     re.IGNORECASE,
 )
-"""Kernels of NCCL, RCCL and symmetric memory (PyTorch, FlashInfer, TensorRT-LLM), and all-reduces of vLLM and SGLang."""
+"""Kernels of NCCL, RCCL, HCCL and symmetric memory (PyTorch, FlashInfer, TensorRT-LLM); all-reduces of vLLM and SGLang."""
 
 _NONE = -1
 _CODE = {kind: code for code, kind in enumerate(KINDS)}

@@ -18,6 +18,7 @@ from esprof.core.types import Bytes, Ns, Rank
 from esprof.run.execution.join import joined
 from esprof.run.execution.trace import ExecutionTrace
 from esprof.run.groups import MAX_RANKS, Group, named_groups
+from esprof.run.ascend.trace_view import ASCEND_GROWTH, as_kineto, is_ascend
 from esprof.run.kineto.categories import other_devices, unread
 from esprof.run.kineto.columns import event_table
 from esprof.run.kineto.content import content, too_large
@@ -116,7 +117,10 @@ def _read(path: Path, build: Callable[[Scan], list[Trace]]) -> list[Trace]:
     limit = memory_limit()
     text = content(path, limit)
     refuse_foreign(path, text)
+    if is_ascend(text) and len(text) > limit // ASCEND_GROWTH:
+        raise too_large(path, limit // ASCEND_GROWTH)
     try:
+        text = as_kineto(text) if is_ascend(text) else text
         traces = [trace for trace in build(_scanned(text, limit)) if len(trace.events)]
     except NotJson as error:
         raise InputError(f"is not valid JSON: {error}", path=path, remedy="Copy or record it again.") from error
@@ -128,12 +132,6 @@ def _read(path: Path, build: Callable[[Scan], list[Trace]]) -> list[Trace]:
         ) from error
     except TooLarge as error:
         raise too_large(path, limit) from error
-    if not traces and b'"Ascend Hardware"' in text:
-        raise InputError(
-            "was recorded by torch_npu on Ascend, whose events have no categories",
-            path=path,
-            remedy="esprof reads traces that torch.profiler exported (export_chrome_trace) through Kineto.",
-        )
     if not traces:
         raise InputError(
             "holds no profiler event", path=path, remedy="Export it with torch.profiler (export_chrome_trace)."

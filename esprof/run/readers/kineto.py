@@ -23,6 +23,8 @@ from esprof.run.schema import Table
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
 _CHAKRA = ".et"
+_ASCEND = "_ascend_pt"
+"""Ends the name of the folder that torch_npu writes for a rank."""
 _SUFFIXES = (".json", *(f".json.{ending}" for ending in ("gz", "zst", "xz", "bz2", "lz4")))
 
 
@@ -134,7 +136,9 @@ def _known_rank(file: Path, trace: Trace) -> Rank | None:
 
 
 def _rank_in_name(file: Path) -> Rank | None:
-    match = _RANK_IN_NAME.search(file.name)
+    """The rank in the name of a file, or in that of the folder of a rank in which torch_npu writes it."""
+    names = [file.name, *(folder.name for folder in file.parents if folder.name.endswith(_ASCEND))]
+    match = next(filter(None, map(_RANK_IN_NAME.search, names)), None)
     return int(match.group(1)) if match and int(match.group(1)) < MAX_RANKS else None
 
 

@@ -1,0 +1,1 @@
+"""Traces of torch_npu on Ascend devices."""
