@@ -1,6 +1,6 @@
 """Diagnosis: run every rule on a run, order the findings by price, and state the verdict in one sentence."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpri
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core import readable
 from esprof.core.errors import InputError
+from esprof.core.step_words import Unit, in_words_of
 from esprof.core.types import NS_PER_S, ns, us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
@@ -52,14 +53,15 @@ def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) ->
     losses = by_loss(found_in(case), case.pricer)
     causes, ignored = ignores.split(losses.findings)
     stopped = stopped_by(job)
-    findings = [*stopped, *causes]
+    findings, unit = [*stopped, *causes], replayed.run.unit
+    verdict = _stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, losses.uncertain, case)
     return Diagnosis(
-        verdict=(_stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, losses.uncertain, case))
-        + ignored_note(ignored),
-        findings=tuple(findings),
+        verdict=in_words_of(unit, verdict) + ignored_note(ignored),
+        findings=_worded(findings, unit),
         joint_saving_us=joint_us(causes),
-        uncertain=losses.uncertain,
+        uncertain=_worded(losses.uncertain, unit),
         ignored=ignored,
+        unit=unit,
         step_us=us(replayed.pricer.step_ns),
         scatter_pct=None if replayed.pricer.error.scatter is None else round(100 * replayed.pricer.error.scatter, 3),
         unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
@@ -68,10 +70,23 @@ def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) ->
         world_size=replayed.run.world_size,
         missing_ranks=replayed.run.missing_ranks,
         breakdown=case.breakdown,
-        throughput=_throughput(replayed, job.steps),
+        throughput=_throughput(replayed, job.steps) if unit == "step" else None,
         explained_pct=round(replayed.explained_pct, 3),
         replay_error_pct=round(float(abs(replayed.error_pct).max()), 4),
         warnings=(*replayed.warnings, *ignores.warnings),
+    )
+
+
+def _worded(findings: Iterable[Finding], unit: Unit) -> tuple[Finding, ...]:
+    """The findings, in the words for what the steps of the run are."""
+    return tuple(
+        msgspec.structs.replace(
+            one,
+            title=in_words_of(unit, one.title),
+            advice=in_words_of(unit, one.advice),
+            symptoms=_worded(one.symptoms, unit),
+        )
+        for one in findings
     )
 
 

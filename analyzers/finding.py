@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from esprof.analyzers.evidence import Evidence
+from esprof.core.step_words import Unit
 from esprof.core.types import Rank
 from esprof.run.overhead import Overhead
 from esprof.run.run import RunWarning
@@ -118,6 +119,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Findings whose saving may be nothing: its interval contains zero."""
     ignored: tuple[Ignored, ...] = ()
     """Findings excluded by the user's configuration; `findings` and the verdict do not contain them."""
+    unit: Unit = "step"
+    """What is meant by a step: one of the job; or a block of repeated work, or the window, if no step is marked."""
     step_us: float | None
     """Mean of `steps` or, if none was recorded, of all steps that ended; None if none did."""
     scatter_pct: float | None

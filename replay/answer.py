@@ -2,6 +2,7 @@
 
 import msgspec
 
+from esprof.core.step_words import Unit
 from esprof.core.types import Rank
 from esprof.run.overhead import Overhead
 from esprof.run.run import RunWarning
@@ -148,6 +149,8 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = "esprof.replay/2"
     world_size: int
+    unit: Unit = "step"
+    """What is meant by a step: one of the job; or a block of repeated work, or the window, if no step is marked."""
     steps: tuple[StepTime, ...]
     left_out: tuple[StepLeftOut, ...]
     step_us: float

@@ -136,6 +136,7 @@ def answer(of: Run | Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
     replayed_ns = replayed.timeline.step_ns()[pricer.steady_at]
     return ReplayAnswer(
         world_size=replayed.run.world_size,
+        unit=replayed.run.unit,
         steps=tuple(
             StepTime(
                 step=step,

@@ -6,6 +6,7 @@ import msgspec
 
 from esprof.analyzers.views.device_peaks import Precision
 from esprof.analyzers.views.links import LinkPeak
+from esprof.core.step_words import Unit
 from esprof.core.types import Bytes, Rank
 from esprof.run.run import RunWarning
 
@@ -155,6 +156,8 @@ class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[Rank, ...]
     """Ranks over which means are taken."""
     missing_ranks: tuple[Rank, ...]
+    unit: Unit = "step"
+    """What is meant by a step: one of the job; or a block of repeated work, or the window, if no step is marked."""
     steps: tuple[int, ...]
     """Steady-state steps over which means are taken."""
     step_us: float

@@ -104,6 +104,7 @@ def ops(steps: RecordedSteps, samples: JobSamples, asked: Asked = Asked()) -> Op
         world_size=run.world_size,
         ranks=tuple(ranks),
         missing_ranks=run.missing_ranks,
+        unit=run.unit,
         steps=steps.steady,
         step_us=us(float(np.mean([one.step_ns for one in found]))),
         has_gpu=has_gpu,

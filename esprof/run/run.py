@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from esprof.core import readable
+from esprof.core.step_words import Unit
 from esprof.core.text import printable
 from esprof.core.types import Bytes, Ns, Rank
 from esprof.run.flight.log import FlightLog
@@ -37,6 +38,10 @@ class WarningCode(StrEnum):
     """The job has not ended: the Run is incomplete."""
     TORCH_LACKS = "torch-lacks"
     """The job's torch version lacks data that other versions provide."""
+    NO_STEPS = "no-steps"
+    """The source marks no steps and its work does not repeat: its window counts as one step."""
+    STEPS_BY_BLOCK = "steps-by-block"
+    """The source marks no steps: a block of repeated work counts as one."""
     TABLE_UNREADABLE = "table-unreadable"
     """A side table is broken; this is reported whenever the Run is opened."""
 
@@ -195,6 +200,14 @@ class Run:
     @property
     def world_size(self) -> int:
         return self.meta.world_size
+
+    @property
+    def unit(self) -> Unit:
+        """What its steps are."""
+        codes = {warning.code for warning in self.warnings}
+        if WarningCode.NO_STEPS in codes:
+            return "window"
+        return "block" if WarningCode.STEPS_BY_BLOCK in codes else "step"
 
     @property
     def dumped(self) -> bool:

@@ -10,6 +10,7 @@ from rich.text import Text
 from esprof.analyzers.finding import ACTIVITIES, Diagnosis, Finding, Ignored
 from esprof.analyzers.rule import Page
 from esprof.core.readable import decimal
+from esprof.core.step_words import in_words_of
 from esprof.core.text import printable
 from esprof.replay.answer import ReplayAnswer
 from esprof.reports import units
@@ -32,6 +33,7 @@ _MAX_FINDINGS_IN_VERDICT = 3
 """Findings in a verdict."""
 _MAX_LINES_OF_VERDICT = 20
 """Most lines of a verdict: a screen has 24, and the prompt and the job's last output need some."""
+_EACH = {"step": "a step", "block": "a block", "window": "of the window"}
 _SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": "blue"}
 
 
@@ -61,9 +63,7 @@ def draw_verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
     room -= _height(head)
     head.append(Text())
     for number, finding in enumerate(diagnosis.findings[:_MAX_FINDINGS_IN_VERDICT], 1):
-        lines = _finding_lines(
-            number, finding, diagnosis.world_size, screen, room - 1 if number == 1 else _MAX_LINES_OF_VERDICT
-        )
+        lines = _finding_lines(number, finding, diagnosis, screen, room - 1 if number == 1 else _MAX_LINES_OF_VERDICT)
         if _height(lines) > room:
             break
         head += lines
@@ -75,7 +75,7 @@ def draw_diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
     """Every finding with its evidence, then the breakdown of each rank's step."""
     blocks: list[RenderableType] = [headline(answer.verdict, screen), ""]
     for number, finding in enumerate(answer.findings, 1):
-        blocks += _finding_lines(number, finding, answer.world_size, screen)
+        blocks += _finding_lines(number, finding, answer, screen)
         blocks += [*_finding_details(finding), ""]
     if answer.uncertain:
         lines = [Text(printable(units.uncertain(one), 2_000)) for one in answer.uncertain]
@@ -84,7 +84,7 @@ def draw_diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
         blocks += [heading("Ignored"), *map(_ignored, answer.ignored), ""]
     if answer.breakdown:
         blocks += [
-            heading("Breakdown of a replayed step, in ms"),
+            heading(in_words_of(answer.unit, "Breakdown of a replayed step, in ms")),
             _breakdown(answer),
             *cut_note(len(answer.breakdown), "esprof diagnose --json"),
             "",
@@ -116,15 +116,18 @@ def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
         yield fact("Step", f"{units.duration(answer.step_us)} on {ranks} (mean of all); {rates}", screen)
         yield fact("Replay", "none: no window could be replayed", screen)
         return
-    yield fact("Step", f"{step_time(answer)}, on {ranks}", screen)
-    yield fact(
-        "Rate", f"{rates} (from the mean step{' without profiler' * (answer.unprofiled_step_us is not None)})", screen
-    )
+    yield fact(answer.unit.capitalize(), f"{step_time(answer)}, on {ranks}", screen)
+    if answer.throughput:
+        without = " without profiler" * (answer.unprofiled_step_us is not None)
+        yield fact("Rate", f"{rates} (from the mean step{without})", screen)
     if together := units.joint_saving(answer):
-        yield fact("Total", f"all causes together save {together}", screen)
+        yield fact("Total", in_words_of(answer.unit, f"all causes together save {together}"), screen)
     error, explained = units.bound_pct(answer.replay_error_pct), units.pct(answer.explained_pct)
     yield fact(
-        "Replay", f"differs from these steps by at most {error}; {explained} of the critical path is explained", screen
+        "Replay",
+        in_words_of(answer.unit, f"differs from these steps by at most {error}; ")
+        + f"{explained} of the critical path is explained",
+        screen,
     )
 
 
@@ -133,7 +136,8 @@ def step_time(answer: Diagnosis | ReplayAnswer) -> str:
     scatter = "" if answer.scatter_pct is None else f" ± {units.pct(answer.scatter_pct)}"
     profiled = "profiled " * (answer.unprofiled_step_us is not None)
     steps = units.plural(len(answer.steps), f"{profiled}steady-state step")
-    step = f"{units.duration(answer.step_us)}{scatter} (mean of {steps})"
+    mean = "" if answer.unit == "window" else f" (mean of {in_words_of(answer.unit, steps)})"
+    step = f"{units.duration(answer.step_us)}{scatter}{mean}"
     if answer.unprofiled_step_us is None:
         return step
     return f"{step}, {units.duration(answer.unprofiled_step_us)} without profiler (median)"
@@ -144,14 +148,15 @@ def _height(lines: Iterable[Text]) -> int:
 
 
 def _finding_lines(
-    number: int, finding: Finding, world_size: int, screen: Screen, at_most: int | None = None
+    number: int, finding: Finding, of: Diagnosis, screen: Screen, at_most: int | None = None
 ) -> list[Text]:
     """The title in at most `at_most` lines, then saving, ranks and confidence in one line."""
     title = f"\n{11 * ' '}".join(wrapped(finding.title, screen.width - 11, at_most))
-    worth = [units.ranks(finding.ranks, world_size), f"{finding.confidence} confidence"]
+    worth = [units.ranks(finding.ranks, of.world_size), f"{finding.confidence} confidence"]
     if finding.is_saving:
-        worth.insert(0, f"saves {units.saving(finding)} a step, {units.pct(finding.saving_pct)}")
-        if not at_most:
+        saving = f"saves {units.saving(finding)} {_EACH[of.unit]}, {units.pct(finding.saving_pct)}"
+        worth.insert(0, saving)
+        if not at_most and of.unit == "step":
             worth.append(f"frees {units.rate(finding.saving_device_hours_per_day)} device-hours a day")
     seen = [units.symptom(one) for one in finding.symptoms]
     if at_most and seen:
@@ -184,7 +189,7 @@ def _breakdown(answer: Diagnosis) -> Table:
     narrow = [
         time_class(part).label.replace(" ", "\n").replace("communication", "commu-\nnication") for part in ACTIVITIES
     ]
-    table = grid(">rank", ">step", *(f">{label}" for label in narrow), ">over-\nlap", "device")
+    table = grid(">rank", f">{answer.unit}", *(f">{label}" for label in narrow), ">over-\nlap", "device")
     for rank in answer.breakdown[:MAX_ROWS]:
         parts = (_bare_ms(getattr(rank, part)) for part in ACTIVITIES)
         overlap = units.UNKNOWN if rank.overlap_pct is None else units.pct(rank.overlap_pct)

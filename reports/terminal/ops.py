@@ -8,6 +8,7 @@ from rich.text import Text
 from esprof.analyzers.ops import OpsAnswer
 from esprof.analyzers.ops.answer import Attention, CollectiveRate, Utilisation
 from esprof.core.readable import decimal
+from esprof.core.step_words import in_words_of
 from esprof.core.text import printable
 from esprof.reports import units
 from esprof.reports.operations import SORTED_BY, detail, label, spread
@@ -28,10 +29,12 @@ def render_text(answer: OpsAnswer, screen: Screen = PLAIN) -> str:
     ranks = units.recorded_ranks(answer.world_size, answer.missing_ranks)
     of = f"rank {answer.ranks[0]} of {ranks}" if len(answer.ranks) < answer.world_size and _is_one(answer) else ranks
     steps = units.plural(len(answer.steps), "steady-state step")
+    mean = "" if answer.unit == "window" else f" (mean of {steps})"
+    takes = in_words_of(answer.unit, f"A step takes {units.duration(answer.step_us)} on {of}{mean}.")
     lines = [
-        headline(f"A step takes {units.duration(answer.step_us)} on {of} (mean of {steps}).", screen),
+        headline(takes, screen),
         Text(),
-        heading(f"Operations by {SORTED_BY[answer.sort]}, in ms per step"),
+        heading(f"Operations by {SORTED_BY[answer.sort]}, in ms per {answer.unit}"),
     ]
     rest = (*_collectives(answer), *_footing(answer, screen))
     return drawn(screen, *lines, _table(answer, screen), *_cut(answer), Text(), *rest)
@@ -113,16 +116,19 @@ def _footing(answer: OpsAnswer, screen: Screen) -> Iterable[Text]:
         if answer.gpu_outside_us > 0:
             outside = f", {units.duration(answer.gpu_outside_us)} of it launched outside any operation"
         yield fact(
-            "GPU", f"{units.duration(answer.gpu_us)} of work per step and rank, summed over streams{outside}", screen
+            "GPU",
+            f"{units.duration(answer.gpu_us)} of work per {answer.unit} and rank, summed over streams{outside}",
+            screen,
         )
     if answer.utilisation:
-        yield fact("MFU", model_flop_utilisation(answer.utilisation), screen)
+        yield fact("MFU", in_words_of(answer.unit, model_flop_utilisation(answer.utilisation)), screen)
     if answer.attention:
         yield fact("Attn", ", ".join(_attention(one, answer.step_us) for one in answer.attention), screen)
     if answer.collectives_unknown >= MIN_SHARE_UNKNOWN:
         share = units.pct(100 * answer.collectives_unknown)
         yield fact("Links", f"unknown: kind, group or size of {share} of the time of collectives", screen)
-    yield fact("CPU", f"{units.duration(answer.cpu_us)} in operations per step and rank, summed over threads", screen)
+    operations = f"{units.duration(answer.cpu_us)} in operations per {answer.unit} and rank"
+    yield fact("CPU", f"{operations}, summed over threads", screen)
     if answer.by_shape and not answer.shapes_recorded:
         yield fact("Shapes", "none recorded; use `esprof record --shapes`", screen)
     yield from warned(answer.warnings)

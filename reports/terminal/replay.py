@@ -6,6 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from esprof.core.step_words import in_words_of
 from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.replay.answer import Coverage, ReplayAnswer
@@ -30,14 +31,16 @@ def draw_replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
     """The predictions of the scenarios, the accuracy of replay on this run, and its critical path."""
     ranks = units.recorded_ranks(answer.world_size, answer.coverage.missing_ranks)
     blocks: list[RenderableType] = [
-        headline(f"A step takes {step_time(answer)}, on {ranks}.", screen),
+        headline(in_words_of(answer.unit, f"A step takes {step_time(answer)}, on {ranks}."), screen),
         "",
     ]
     if answer.what_if:
-        of = "a step under the profiler" if answer.unprofiled_step_us is not None else "a step"
+        of = in_words_of(
+            answer.unit, "a step under the profiler" if answer.unprofiled_step_us is not None else "a step"
+        )
         blocks += [heading(f"Predictions for {of}"), _what_ifs(answer), *_unanswered(answer), ""]
     blocks += [
-        heading("Steps replayed"),
+        heading(f"{answer.unit.capitalize()}s replayed"),
         _steps(answer),
         *cut_note(len(answer.steps), "esprof replay --json"),
         *_left_out(answer),
@@ -70,7 +73,7 @@ def _unanswered(answer: ReplayAnswer) -> Iterable[Text]:
 
 
 def _steps(answer: ReplayAnswer) -> Table:
-    table = grid(">step", ">measured", ">replayed", ">error")
+    table = grid(f">{answer.unit}", ">measured", ">replayed", ">error")
     for step in answer.steps[:MAX_ROWS]:
         replayed, error = units.duration(step.replayed_us), units.error_pct(step.error_pct)
         table.add_row(str(step.step), units.duration(step.measured_us), replayed, error)
@@ -79,7 +82,7 @@ def _steps(answer: ReplayAnswer) -> Table:
 
 def _left_out(answer: ReplayAnswer) -> Iterable[str]:
     for step in answer.left_out:
-        yield f"step {step.step} ({units.duration(step.measured_us)}) skipped: {printable(step.reason, 300)}"
+        yield f"{answer.unit} {step.step} ({units.duration(step.measured_us)}) skipped: {printable(step.reason, 300)}"
 
 
 def _critical_path(answer: ReplayAnswer) -> Table:
@@ -105,7 +108,7 @@ def _quality(answer: ReplayAnswer) -> Iterable[tuple[str, str]]:
         f"{units.pct(answer.explained_pct)} explained; error without residuals (unexplained time): "
         f"{units.error_pct(answer.strict_error_pct)}",
     )
-    yield "Test", _held_out(answer)
+    yield "Test", in_words_of(answer.unit, _held_out(answer))
     yield "Matched", f"{_matched(coverage)}; {_waits(coverage)}"
     read, build, replay = (units.duration(1e6 * seconds) for seconds in (timing.read, timing.build, timing.replay))
     graph = f"{units.plural(answer.graph.nodes, 'node')}, {units.plural(answer.graph.edges, 'edge')}"

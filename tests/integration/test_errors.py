@@ -353,11 +353,12 @@ def test_a_run_with_a_damaged_rank_is_analysed_with_a_warning(tmp_path, good):
     assert "ESP903" in diagnosed.stdout
 
 
-def test_a_trace_without_steps_is_one_step_with_a_warning(tmp_path):
-    rows = [one for one in case.job(0, world=1)["traceEvents"] if "ProfilerStep" not in one["name"]]
+def test_a_trace_without_steps_is_one_window_with_a_warning(tmp_path):
+    rows = [one for one in case.job(0, world=1, steps=2)["traceEvents"] if "ProfilerStep" not in one["name"]]
     result = esprof("replay", case.write(tmp_path / "rank0.json", rows), "--json")
     assert result.returncode == 0, result.stderr
     answer = json.loads(result.stdout)
+    assert answer["unit"] == "window"
     assert [step["step"] for step in answer["steps"]] == [0]
     assert "no-steps" in [warning["code"] for warning in answer["warnings"]]
 

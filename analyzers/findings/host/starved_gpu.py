@@ -16,6 +16,9 @@ MIN_SHARE_IN_TINY_KERNELS = 0.5
 MIN_IDLE_SHARE_LIMITING = 0.2
 """Least share of the step for which a GPU waits for launches at which the CPU is said to limit the step."""
 
+MIN_LAUNCHES_IN_WINDOW = 10
+"""Least number of launches, on each rank, of a window without steps: a GPU idles before the first launch in any case."""
+
 _SCENARIO = "host=2x"
 
 
@@ -30,6 +33,8 @@ def host_bound(case: Case) -> Iterator[Cause]:
     kernels, optimized = _kernels(dfg, case.replayed.steps.steady), case.launching
     launches = dfg.of(Cls.LAUNCH) & np.isin(dfg.step, case.replayed.steps.steady)
     rank_steps = len(case.replayed.steps.steady) * len(dfg.marks.ranks)
+    if case.run.unit == "window" and launches.sum() < MIN_LAUNCHES_IN_WINDOW * rank_steps:
+        return
     yield Cause(
         id="ESP401",
         title=_title(most),

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from esprof.run.collective_names import names_a_collective
 from esprof.run.groups import Group
+from esprof.run.kineto.blocks import Work, find_blocks
 from esprof.run.kineto.categories import kind_of
 from esprof.run.kineto.collectives import Launches, moved_by
 from esprof.run.kineto.launches import lanes, links, with_unrecorded_calls
@@ -22,7 +23,7 @@ from esprof.run.kineto.steps import (
     by_optimizers,
     marked,
 )
-from esprof.run.run import RunWarning
+from esprof.run.run import RunWarning, WarningCode
 from esprof.run.schema import EST_STEP_PREFIX, EVENTS, KINDS, STEPS, Table, table
 
 _EST = re.compile(rf"{EST_STEP_PREFIX}(\d{{1,9}})$")
@@ -189,7 +190,7 @@ def _busiest(threads: np.ndarray) -> int:
 
 
 def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[TraceSteps | None, tuple[RunWarning, ...]]:
-    """Return the steps of the trace: marked by the profiler, ended by optimizers, or begun by annotations; else None."""
+    """Return the steps of the trace: marked by the profiler, ended by optimizers, begun by annotations, or repeated."""
     rows = np.flatnonzero(_are(kinds, "step"))
     if len(rows):
         return marked(Texts(names.codes[rows], names.values), launches.start_ns[rows], launches.end_ns[rows]), ()
@@ -201,20 +202,22 @@ def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[TraceSt
         return steps, (RunWarning("steps-by-optimizer", f"the trace has no ProfilerStep; {ends} a step"),)
     rows = rows[_are(kinds, "annotation")[rows] & (launches.tid[rows] != MISSING)]
     marks = Texts(names.codes[rows], names.values)
-    annotated = by_annotations(
-        marks, launches.tid[rows], launches.start_ns[rows], launches.end_ns[rows], _work_by_launch(launches)
-    )
-    if annotated:
-        steps, described = annotated
-        text = f"the trace has no ProfilerStep; each annotation of the loop begins a step ({described})"
-        return steps, (RunWarning("steps-by-annotation", text),)
-    return None, (RunWarning("no-steps", "the trace has no ProfilerStep; the whole window counts as one step"),)
-
-
-def _work_by_launch(launches: Launches) -> Launched:
-    work = np.flatnonzero(launches.row >= 0)
+    work = np.flatnonzero((launches.row >= 0) & ~_are(kinds, "sync"))
     work = work[np.argsort(launches.start_ns[launches.row[work]], kind="stable")]
-    return Launched(launches.start_ns[launches.row[work]], (launches.end_ns - launches.start_ns)[work])
+    launched = Launched(launches.start_ns[launches.row[work]], (launches.end_ns - launches.start_ns)[work])
+    starts, ends = launches.start_ns[rows], launches.end_ns[rows]
+    if annotated := by_annotations(marks, launches.tid[rows], starts, ends, launched):
+        text = f"the trace has no ProfilerStep; each annotation of the loop begins a step ({annotated[1]})"
+        return annotated[0], (RunWarning("steps-by-annotation", text),)
+    blocks = find_blocks(Work(Texts(names.codes[work], names.values), launched.at_ns, launches.start_ns[work]))
+    in_blocks = blocks.as_steps(from_end=bool(_are(kinds, "collective").any())) if blocks else None
+    if in_blocks:
+        text = f"the trace has no step marks; each block of repeated GPU work counts as one ({blocks})"
+        return in_blocks, (RunWarning(WarningCode.STEPS_BY_BLOCK, text),)
+    repeats = f" (GPU work repeats in it: {blocks})" if blocks else ""
+    return None, (
+        RunWarning(WarningCode.NO_STEPS, f"the trace has no step marks; all times are of its window{repeats}"),
+    )
 
 
 def _step_of(steps: TraceSteps | None, stream: np.ndarray, launches: Launches) -> np.ndarray:

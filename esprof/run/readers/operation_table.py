@@ -53,7 +53,7 @@ def _prepared(rows: pa.Table, columns: Mapping[str, str]) -> tuple[pa.Table, lis
     warnings = []
     if not pc.count(rows["step"]).as_py():
         rows = rows.set_column(rows.column_names.index("step"), "step", pa.array(np.zeros(len(rows), np.int64)))
-        warnings.append(RunWarning("no-steps", "the table has no steps; all of it counts as one step"))
+        warnings.append(RunWarning(WarningCode.NO_STEPS, "the table has no steps; all times are of the whole table"))
     if {"data", "stage"} & set(columns) and "group" not in columns:
         rows, left_out = with_groups_of_stages(rows)
         if left_out:

@@ -58,10 +58,10 @@ def test_a_job_is_replayed_and_its_slow_rank_named(tmp_path):
 
 def test_without_nvtx_ranges_the_runtime_calls_are_replayed(tmp_path):
     run = load(write_nsight(tmp_path / "job.sqlite", marked=False))
-    assert codes(run) == ["no-steps", "rank-guessed"] * 2
+    assert codes(run) == ["steps-by-block", "rank-guessed"] * 2
     found = answer(run)
-    assert [step.step for step in found.steps] == [0]
-    assert (found.coverage.collectives, found.coverage.collectives_matched) == (2 * STEPS, 2 * STEPS)
+    assert found.unit == "block"
+    assert found.coverage.collectives == found.coverage.collectives_matched > 0
 
 
 def test_an_export_without_gpu_work_or_broken_is_refused(tmp_path):
