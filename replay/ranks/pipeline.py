@@ -124,10 +124,9 @@ def _chain(ranks: list[Rank], edges: Mapping[tuple[Rank, Rank], int]) -> tuple[t
         least = min([*counts, closing])
         at = [*counts, closing].index(least) + 1
         ranks, counts = [*ranks[at:], *ranks[:at]], [one for one in [*counts, closing] if one != least]
-        passed, micro_batches = max(counts), max(counts) - least
-        if len(counts) != len(ranks) - 1 or len({*counts}) != 1 or passed % micro_batches:
-            return None
-        return tuple(ranks), micro_batches, passed // micro_batches
+        if len(counts) != len(ranks) - 1 or len({*counts}) != 1 or counts[0] % (counts[0] - least):
+            return None  # A ring that passes as many messages everywhere is no pipeline.
+        return tuple(ranks), counts[0] - least, counts[0] // (counts[0] - least)
     return (tuple(ranks), counts[0], 1) if len({*counts}) == 1 else None
 
 

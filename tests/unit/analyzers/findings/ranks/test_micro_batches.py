@@ -12,7 +12,7 @@ from esprof.analyzers.views.bubble import measured_bubble
 from esprof.replay.building.build import build
 from esprof.replay.ranks.pipeline import Pipeline, pipeline_of
 from esprof.replay.replayed import Replayed
-from tests.cases.operation_tables import write_table
+from tests.cases.operation_tables import MS, SINCE, write_table
 from tests.cases.pipelines import Pipelines
 
 STEPS = 6
@@ -75,3 +75,21 @@ def test_pipelines_are_read_from_messages(tmp_path):
     pipeline = pipeline_of(run, build(run), range(1, STEPS + 1))
     assert pipeline == Pipeline(chains=((0, 2, 4), (1, 3, 5)), micro_batches=6, chunks=1)
     assert pipeline.bubble == pytest.approx(2 / 8)
+
+
+@pytest.mark.parametrize(("closing", "expected"), [(2, Pipeline(((0, 1, 2),), 2, 2)), (4, None)])
+def test_interleaved_schedules_are_read_from_the_messages_of_the_last_stage(tmp_path, closing, expected):
+    """Three ranks that pass 4 activations on; the last one passes `closing` to the first. As many gradients come back."""
+    rows, at = [], SINCE
+    for step in range(1, 4):
+        for rank in range(3):
+            rows.append({"rank": rank, "op": "forward", "start": at, "end": at + MS, "step": step, "group": None})
+        passed = [(0, 1, 4), (1, 2, 4), (2, 0, closing)]
+        for sender, receiver, count in [*passed, *((b, a, n) for a, b, n in reversed(passed))]:
+            for _ in range(count):
+                at += MS
+                common = {"start": at, "end": at + MS // 2, "step": step, "group": str(sorted([sender, receiver]))}
+                rows += [{"rank": sender, "op": "send"} | common, {"rank": receiver, "op": "recv"} | common]
+        at += 2 * MS
+    run = load(write_table(tmp_path / "job.parquet", rows))
+    assert pipeline_of(run, build(run), (1, 2, 3)) == expected
