@@ -22,6 +22,7 @@ from esprof.run.stacks import functions_of
 
 UPSTREAM_FIRST = (
     "ESP404",  # A thread without a CPU does everything later.
+    "ESP409",  # So does one that compiles.
     *("ESP601", "ESP806", "ESP807"),  # Work of single steps, whichever line or rank does it.
     *(
         "ESP206",

@@ -16,6 +16,9 @@ _GRAPH_LAUNCH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
 _COMPILED = re.compile(r"^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph")
 """Operations of torch.compile."""
 
+_REGION = re.compile(r"^Torch-Compiled Region: (\d+)/\d")
+"""Calls of compiled code by frame and compilation."""
+
 _FUSED = re.compile("^triton_")
 """Kernels of torch.compile."""
 
@@ -26,10 +29,14 @@ class Launching:
 
     by_graphs: float
     """Share of the kernels that CUDA graphs launch."""
-    fused: float
-    """Share of the kernels that torch.compile made."""
+    fused: float | None
+    """Share of the kernels that torch.compile made; None without a GPU."""
     is_compiled: bool
     """Whether the steps run what torch.compile made."""
+    regions: float = 0.0
+    """Calls of compiled regions in a mean step."""
+    breaks: float = 0.0
+    """Those inside another region: what follows a graph break is a region of its own, which the one before calls."""
 
     @property
     def is_graphed(self) -> bool:
@@ -37,7 +44,13 @@ class Launching:
 
     def evidence(self) -> dict[str, Evidence]:
         graphs = {"launched_by_graphs": Evidence(round(self.by_graphs, 3), "share")} if self.by_graphs else {}
-        return graphs | ({"made_by_compile": Evidence(round(self.fused, 3), "share")} if self.is_compiled else {})
+        compiled = {}
+        if self.is_compiled and self.fused is not None:
+            compiled["made_by_compile"] = Evidence(round(self.fused, 3), "share")
+        if self.regions:
+            compiled["compiled_regions_per_step"] = Evidence(round(self.regions, 1))
+            compiled["graph_breaks_per_step"] = Evidence(round(self.breaks, 1))
+        return graphs | compiled
 
 
 def launching(events: Table, steps: Sequence[int]) -> Launching:
@@ -50,7 +63,34 @@ def launching(events: Table, steps: Sequence[int]) -> Launching:
     graphed = np.isin(events.ints("correlation")[is_kernel], events.ints("correlation")[is_launch])
     fused = _mask(_FUSED, texts)[codes[is_kernel]]
     count = max(1, len(fused))
-    return Launching(float(graphed.sum() / count), float(fused.sum() / count), bool(is_operation.any() or fused.any()))
+    regions = np.flatnonzero(is_steady & events.is_kind("op") & _mask(_REGION, texts)[codes])
+    return Launching(
+        float(graphed.sum() / count),
+        float(fused.sum() / count) if len(fused) else None,
+        bool(is_operation.any() or fused.any()),
+        len(regions) / max(1, len(steps)),
+        _nested(events, regions) / max(1, len(steps)),
+    )
+
+
+def frame_of(name: str) -> int | None:
+    """Number of the frame that a compiled region runs; None for other operations."""
+    found = _REGION.search(name)
+    return int(found[1]) if found else None
+
+
+def _nested(events: Table, rows: np.ndarray) -> int:
+    """Number of these rows that lie within another of them on the same thread."""
+    start, tid = events.ints("start_ns")[rows], events.ints("tid")[rows]
+    end = start + events.ints("dur_ns")[rows]
+    order = np.lexsort((-end, start, tid))
+    count, latest, thread = 0, -1, -1
+    for at in order.tolist():
+        if tid[at] == thread and end[at] <= latest:
+            count += 1
+        else:
+            thread, latest = int(tid[at]), int(end[at])
+    return count
 
 
 def _mask(pattern: re.Pattern[str], texts: list[str]) -> np.ndarray:

@@ -111,9 +111,9 @@ def _remedy(kernels: _Kernels, optimized: Launching) -> str:
         )
     if optimized.is_compiled:
         return (
-            f"torch.compile is used already and made {100 * optimized.fused:.0f} % of the kernels: look for graph breaks "
-            'and for what it leaves out (the optimizer), launch its kernels together (`mode="reduce-overhead"`, which uses '
-            "CUDA graphs), or give each kernel more work (larger batches)."
+            f"torch.compile is used already and made {100 * (optimized.fused or 0):.0f} % of the kernels: look for graph "
+            "breaks and for what it leaves out (the optimizer), launch its kernels together "
+            '(`mode="reduce-overhead"`, which uses CUDA graphs), or give each kernel more work (larger batches).'
         )
     if kernels.are_tiny:
         return (

@@ -109,11 +109,9 @@ def _computing(dfg: Dfg) -> np.ndarray:
 TERM = Kind(
     name="balance",
     examples=("balance=fix", "balance[stages]=fix", "balance[microbatches]=fix"),
-    meaning="In each step, the same work takes the same time on all ranks: the mean over the ranks. No rank waits for "
-    "another that has more work. `[stages]` gives all stages of a pipeline the same compute time, `[microbatches]` all "
-    "micro-batches of a step.",
-    needs="Two or more ranks that do the same work. `[stages]` needs ranks that exchange messages and compute "
-    "different layers; `[microbatches]` needs ranks whose messages tell stages and micro-batches.",
+    meaning="In each step, the same work takes the same time on all ranks: the mean over the ranks. `[stages]` gives all "
+    "stages of a pipeline the same compute time, `[microbatches]` all micro-batches of a step.",
+    needs="Two or more ranks that do the same work; for stages and micro-batches, ranks whose messages tell them.",
     assumes="Work can be divided perfectly, so the saving is an upper bound.",
     effect=Edit(TermPhase.MEND, _balanced),
     value=word("fix"),

@@ -22,10 +22,9 @@ def _together(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
 TERM = Kind(
     name="launches",
     examples=("launches=graph", "rank3.launches=graph"),
-    meaning="Long runs of kernels that are shorter than their launches (ESP408) are launched at once, as CUDA graphs do: "
-    "between the first and the last launch of a run, CPU threads take no time. Kernels keep their time.",
+    meaning="CPU threads take no time between the first and the last launch of long runs of small kernels (ESP408), as if "
+    "CUDA graphs launched them. Kernels keep their time.",
     needs="Runs of at least ten launches, most of whose kernels are shorter than their launches.",
-    assumes="A CUDA graph can contain everything between two waits for the device.",
     effect=Edit(TermPhase.REMOVE, _together),
     value=word("graph"),
     scoped=True,

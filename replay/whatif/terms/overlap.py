@@ -29,8 +29,8 @@ def _overlapped(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
 TERM = Kind(
     name="overlap",
     examples=("overlap=perfect",),
-    meaning="All communication overlaps with compute. Ranks wait only for ranks that arrive late. No step gets "
-    "shorter than the time in which its busiest rank communicates.",
+    meaning="Communication overlaps with compute. Ranks wait only for late ranks. No step gets shorter than its "
+    "communication.",
     needs="Collectives in the trace.",
     assumes="Overlap is perfect and slows no compute, so the saving is an upper bound.",
     effect=Edit(TermPhase.BOUND, _overlapped),

@@ -37,9 +37,8 @@ TERM = Kind(
     examples=("python[REGEX]=0", "rank3.python[REGEX]=0"),
     meaning="Python code whose line matches the regular expression (`train.py(57): log_hook`) takes no time between "
     "operations. So does code that the line called, including hooks of the backward pass. `python[unrecorded code]=0` "
-    "removes the gaps of 1 ms or more on ranks whose stacks were not recorded.",
-    needs="A window with stacks (`--stack-steps`) that shows such code on the training thread, or a trace of torch.profiler "
-    "with `with_stack=True`.",
+    "removes gaps of 1 ms or more where stacks are missing.",
+    needs="A window with stacks (`--stack-steps`) that shows such code, or a trace with `with_stack=True`.",
     assumes="Sampled stacks are representative of all steps.",
     effect=Edit(TermPhase.REMOVE, _without),
     value=zero,

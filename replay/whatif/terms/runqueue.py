@@ -51,8 +51,8 @@ TERM = Kind(
     name="runqueue",
     examples=("runqueue=0", "rank3.runqueue=0"),
     meaning="Training threads never wait for a CPU. The wait that the kernel counted in a step is subtracted evenly "
-    "from the thread's work in that step. Without that count, stalls on all ranks are cut to the time that the same "
-    "work takes on the other ranks.",
+    "from the thread's work in that step. Without that count, stalls on all ranks are cut to what the same work "
+    "takes on others.",
     needs="The CPU wait of training threads in these steps, or repeated stalls on all of three or more ranks.",
     assumes="The wait is spread evenly over the work of a step.",
     effect=Edit(TermPhase.REMOVE, _never_waiting),

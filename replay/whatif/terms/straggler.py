@@ -161,8 +161,7 @@ TERM = Kind(
     "data. Brackets limit this to one kind of work: `host_gap` (time without a recorded operation), `compute`, `cpu` "
     "(CPU work and launches), `allocator`, `work` (all of these), or `data` (input data).",
     needs="Two or more ranks, matched collectives, and counterparts on other ranks for 90 % of the slow ranks' time.",
-    assumes="Stages of a pipeline that compute different layers are not peers: a longer stage is no straggler (see "
-    "`balance[stages]`).",
+    assumes="Stages of a pipeline that compute different layers are not peers (see `balance[stages]`).",
     effect=Edit(TermPhase.MEND, _mended),
     value=word("fix"),
     argument=_classes,

@@ -468,6 +468,7 @@ def test_every_finding_has_a_page():
         "ESP406",
         "ESP407",
         "ESP408",
+        "ESP409",
         "ESP501",
         "ESP502",
         "ESP503",
