@@ -15,10 +15,10 @@ import numpy as np
 
 from esprof.core.errors import InputError
 from esprof.core.types import Bytes, Ns, Rank
+from esprof.run.ascend.trace_view import ASCEND_GROWTH, as_kineto, is_ascend
 from esprof.run.execution.join import joined
 from esprof.run.execution.trace import ExecutionTrace
 from esprof.run.groups import MAX_RANKS, Group, named_groups
-from esprof.run.ascend.trace_view import ASCEND_GROWTH, as_kineto, is_ascend
 from esprof.run.kineto.categories import other_devices, unread
 from esprof.run.kineto.columns import event_table
 from esprof.run.kineto.content import content, too_large
