@@ -11,6 +11,8 @@ from esprof.core.types import Bytes
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIDTHS: dict[int, Bytes] = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT: Bytes = 10
+_MORE = 0x80
+"""The bit of a byte that says that its number goes on."""
 _MASK = (1 << 64) - 1
 _SIGN = 1 << 63
 
@@ -28,13 +30,22 @@ def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
     """
     at, end = 0, len(data)
     while at < end:
-        tag, at = _varint(data, at)
+        # Most numbers are of one byte, and most of the time goes here.
+        tag = data[at]
+        if tag < _MORE:
+            at += 1
+        else:
+            tag, at = _varint(data, at)
         number, kind = tag >> 3, tag & 7
         if not number:
             raise MalformedMessage("a field has number 0")
         if kind == _VARINT:
-            value, at = _varint(data, at)
-            yield number, value
+            if at < end and data[at] < _MORE:
+                yield number, data[at]
+                at += 1
+            else:
+                value, at = _varint(data, at)
+                yield number, value
             continue
         if kind == _BYTES:
             size, at = _varint(data, at)
@@ -97,10 +108,10 @@ def double(value: Value) -> float:
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """(an unsigned number of at most 64 bits, the position behind it)."""
     value = shift = 0
-    for position in range(at, min(at + _MAX_VARINT, len(data))):
-        byte = data[position]
+    for byte in data[at : at + _MAX_VARINT]:
+        at += 1
+        if byte < _MORE:
+            return (value | byte << shift) & _MASK, at
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & _MASK, position + 1
         shift += 7
     raise MalformedMessage("a number does not end")

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from esprof.core.errors import InputError
+from esprof.core.types import Ns
 from esprof.run.kineto.reader import Trace, trace_of_rows
 from esprof.run.xplane.space import COPY, CORRELATION, STEP, Event, Line, Plane, Space
 
@@ -39,13 +41,14 @@ def traces_of(space: Space, path: Path) -> list[Trace]:
         "baseTimeNanoseconds": next((one for one in started if isinstance(one, int)), None),
         "host_name": next(iter(space.hosts), None),
     }
+    on_host = list(_host_rows(hosts))
     if not devices:
-        return [trace_of_rows(_host_rows(hosts), document)]
-    return [_trace(hosts, device, document) for device in devices]
+        return [trace_of_rows(on_host, document)]
+    return [_trace(on_host, device, document) for device in devices]
 
 
-def _trace(hosts: list[Plane], device: Plane, document: dict[str, Any]) -> Trace:
-    rows = list(_host_rows(hosts))
+def _trace(on_host: list[dict[str, Any]], device: Plane, document: dict[str, Any]) -> Trace:
+    rows = list(on_host)
     if not any(row["name"].startswith("ProfilerStep#") for row in rows):
         rows += _steps_of_device(device)
     name = device.stats.get("device_type_string")
@@ -119,5 +122,11 @@ def _steps_of_device(device: Plane) -> Iterator[dict[str, Any]]:
 
 
 def _row(category: str, name: str, event: Event, pid: Any, tid: int) -> dict[str, Any]:
-    start, duration = (Decimal(ns).scaleb(-3) for ns in (event.start_ns, event.dur_ns))
-    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": duration}
+    times = {"ts": _us(event.start_ns), "dur": _us(event.dur_ns)}
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid} | times
+
+
+def _us(ns: Ns) -> msgspec.Raw:
+    """Microseconds with all digits: a float cannot hold ns since 1970."""
+    whole, rest = divmod(abs(ns), 1000)
+    return msgspec.Raw(f"{'-' if ns < 0 else ''}{whole}.{rest:03}".encode())
