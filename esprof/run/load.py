@@ -72,8 +72,8 @@ def _folder_reader(path: Path) -> Reader | None:
 
 
 def _reader_of(files: list[Path]) -> Reader:
-    """Return the first reader that recognises all files."""
-    of_files = [reader for reader in READERS if not reader.is_folder]
+    """Return the first reader that recognises all files; that of Kineto traces comes last, since it takes any JSON."""
+    of_files = [reader for reader in READERS if not reader.is_folder and reader is not DEFAULT]
     return next((reader for reader in of_files if all(map(reader.recognises, files))), DEFAULT)
 
 

@@ -1,5 +1,6 @@
 """Databases of other profilers, made by hand after their published schemas."""
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -104,3 +105,48 @@ def write_rpd(path: Path) -> Path:
             ),
         },
     )
+
+
+def write_rocprof_json(path: Path, pids=(4711,), *, streams=True) -> Path:
+    """The same as JSON of rocprofv3, for each of `pids` on a GPU of its own; without `streams`, queues alone are known."""
+    kinds = [
+        {"kind": "NONE", "operations": []},
+        {"kind": "HIP_RUNTIME_API", "operations": ["", "hipLaunchKernel"]},
+        {"kind": "KERNEL_DISPATCH", "operations": []},
+        {"kind": "MEMORY_COPY", "operations": ["", "MEMORY_COPY_HOST_TO_DEVICE"]},
+        {"kind": "MARKER_CORE_RANGE_API", "operations": []},
+        {"kind": "MARKER_CORE_API", "operations": []},
+    ]
+
+    def record(kind, start, end, correlation, **more):
+        known = {
+            "kind": kind,
+            "operation": 1,
+            "thread_id": 4712,
+            "correlation_id": {"internal": correlation, "external": 0},
+        }
+        return known | {"start_timestamp": start, "end_timestamp": end} | more
+
+    def tool(number, pid):
+        agent, on_stream = {"handle": 900 + number}, {"stream_id": {"handle": 1}} if streams else {}
+        dispatch = {"agent_id": agent, "queue_id": {"handle": 1 << 60}, "kernel_id": 5}
+        return {
+            "metadata": {"pid": pid, "node": {"hostname": "mi300"}},
+            "agents": [{"id": {"handle": 7}, "type": 1, "name": "EPYC"}]
+            + [{"id": {"handle": 900 + gpu}, "type": 2, "product_name": "AMD Instinct MI300X"} for gpu in range(4)],
+            "strings": {
+                "buffer_records": kinds,
+                "marker_api": [{"key": 69, "value": "forward"}, {"key": 68, "value": "a mark"}],
+            },
+            "kernel_symbols": [{"kernel_id": 5, "formatted_kernel_name": "Cijk_Ailk(float*)"}],
+            "buffer_records": {
+                "hip_api": [record(1, 1_000, 2_000, 70)],
+                "kernel_dispatch": [record(2, 3_000, 8_000, 70, dispatch_info=dispatch, **on_stream)],
+                "memory_copy": [record(3, 8_000, 8_500, 71, dst_agent_id=agent, bytes=4096, **on_stream)],
+                "marker_api": [record(4, 500, 9_000, 69), record(5, 600, 600, 68)],
+            },
+        }
+
+    tools = [tool(number, pid) for number, pid in enumerate(pids)]
+    path.write_text(json.dumps({"rocprofiler-sdk-tool": tools}))
+    return path

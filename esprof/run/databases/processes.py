@@ -54,16 +54,19 @@ def _attempt(path: Path, processes: Callable[[Database], list[Process]]) -> list
     try:
         with opened(path) as database:
             found = processes(database)
-        if not found:
-            remedy = "Profile it with CUDA or HIP tracing, which records kernels."
-            raise InputError("has no process that used a GPU", path=path, remedy=remedy)
-        return [(path, trace) for trace in _traces(found)]
+        return [(path, trace) for trace in traces_of(path, found)]
     except InputError as error:
         return [error]
 
 
-def _traces(found: list[Process]) -> list[Trace]:
-    """A trace for each process. Several are ranks by their device, or else by the order of their ids."""
+def traces_of(path: Path, found: list[Process]) -> list[Trace]:
+    """A trace for each process in a file. Several are ranks by their device, or else by the order of their ids.
+
+    Raises InputError if there is none.
+    """
+    if not found:
+        remedy = "Profile it with CUDA or HIP tracing, which records kernels."
+        raise InputError("has no process that used a GPU", path=path, remedy=remedy)
     if len(found) == 1:
         return [_trace(found[0])]
     devices = [{row.args["device"] for row in process.rows if "stream" in row.args} for process in found]
