@@ -1,0 +1,122 @@
+"""Figures that an expert asks of a GPU trace, against short counts of their own from the JSON of real traces."""
+
+import gzip
+import json
+import re
+from functools import cache
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from esprof import load
+from esprof.analyzers.findings.host.small_kernels import small_kernels
+from esprof.analyzers.findings.kernels.fp32_matmul import fp32_matmul
+from esprof.analyzers.ops import ops_run
+from esprof.analyzers.recorded_job import RecordedJob
+from esprof.analyzers.rule import Case
+from esprof.replay.replayed import Replayed
+
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+MEGATRON, TORCHREC = "megatron-tp8", "torchrec-4xv100/long_a2a_3"
+RESNET, NCCL, LOADER = "hta/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", "hta/nccl_data.json.gz", "dataloader-w0"
+
+WITHIN = 0.02
+"""Largest relative difference."""
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not TRACES.is_dir(), reason=f"{TRACES} is absent: these are no part of the project"),
+]
+
+
+@cache
+def rows(name: str) -> list[dict]:
+    """The complete events of a trace."""
+    document = json.loads(gzip.decompress((TRACES / name).read_bytes()))
+    events = document if isinstance(document, list) else document["traceEvents"]
+    return [row for row in events if row.get("ph") == "X"]
+
+
+def spans(name: str, steps) -> list[tuple[float, float]]:
+    """Begin and end of these steps, µs."""
+    names = {f"ProfilerStep#{step}" for step in steps}
+    found = [row for row in rows(name) if row["name"] in names and "gpu" not in row.get("cat", "")]
+    return [(row["ts"], row["ts"] + row["dur"]) for row in found]
+
+
+def launches(name: str, steps) -> list[tuple[dict, dict]]:
+    """(runtime call, its GPU work) of all work launched in these steps, by thread and time."""
+    work = {row["args"]["correlation"]: row for row in rows(name) if "stream" in row.get("args", {})}
+    calls = [row for row in rows(name) if row.get("cat", "").lower() in ("cuda_runtime", "runtime")]
+    within = spans(name, steps)
+    pairs = [(call, work.get(call.get("args", {}).get("correlation"))) for call in calls]
+    inside = [(call, made) for call, made in pairs if made and any(a <= call["ts"] < b for a, b in within)]
+    return sorted(inside, key=lambda pair: (str(pair[0]["tid"]), pair[0]["ts"]))
+
+
+def computes(work: dict) -> bool:
+    return not re.search("nccl|HtoD|DtoH", work["name"])
+
+
+def cause(name: str, rule):
+    """(steady-state steps, what the rule finds) of a trace."""
+    replayed = Replayed.of(load(TRACES / name))
+    return replayed.steps.steady, next(iter(rule(Case(replayed, RecordedJob(replayed.run)))))
+
+
+def ranks(name: str) -> list[str]:
+    return [f"{name}/{file.name}" for file in sorted((TRACES / name).glob("*.gz"))]
+
+
+def test_model_flop_utilisation():
+    answer = ops_run(load(TRACES / MEGATRON))
+    at_peak = took = 0.0
+    for rank in ranks(MEGATRON):
+        ((begin, end),) = spans(rank, answer.steps)
+        took += end - begin
+        for row in rows(rank):
+            if row["name"] in ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm") and begin <= row["ts"] < end:
+                first, second = [size for size in row["args"]["Input Dims"] if len(size) > 1][-2:]
+                at_peak += 2 * prod(first) * second[-1] / 312e12 * 1e6
+    assert answer.utilisation.mfu_pct == pytest.approx(100 * at_peak / took, rel=WITHIN)
+
+
+def test_bus_bandwidth_by_size():
+    answer = ops_run(load(TRACES / MEGATRON))
+    kernels = [[row for row in rows(rank) if "AllReduce_Sum_f16" in row["name"]] for rank in ranks(MEGATRON)]
+    in_order = [sorted((row["ts"], row["ts"] + row["dur"]) for row in of_rank) for of_rank in kernels]
+    after_last_us = [
+        mean(end for _, end in one) - max(begin for begin, _ in one) for one in zip(*in_order, strict=True)
+    ]
+    size = 4 * 2048 * 4096 * 2
+    (large,) = [one for one in answer.collectives if one.largest == size]
+    assert large.us == pytest.approx(mean(after_last_us), rel=WITHIN)
+    assert large.bus_bytes_per_s == pytest.approx(size / mean(after_last_us) * 1e6 * 2 * 7 / 8, rel=WITHIN)
+
+
+@pytest.mark.parametrize(("job", "trace", "rank"), [(TORCHREC, f"{TORCHREC}/rank0", 0), (RESNET, RESNET, 0)])
+def test_share_of_float32_multiplications(job, trace, rank):
+    steps, finding = cause(job, fp32_matmul)
+    file = next((one for one in ranks(job) if one.startswith(trace)), trace)
+    work = [made for _, made in launches(file, steps) if computes(made)]
+    plain = re.compile("(?<![a-z])sgemm(?!_fp16)|_simt_sgemm|scudnn|f32f32_f32f32_f32_|_ffma_")
+    share = sum(row["dur"] for row in work if plain.search(row["name"])) / sum(row["dur"] for row in work)
+    assert finding.evidence["share_of_gpu_work"].of(rank) == pytest.approx(share, rel=WITHIN)
+
+
+@pytest.mark.parametrize("job", [NCCL, LOADER])
+def test_small_kernels(job):
+    steps, finding = cause(job, small_kernels)
+    file = next(iter(ranks(job)), job)
+    of_step = [pair for pair in launches(file, steps) if computes(pair[1])]
+    count = took = 0.0
+    for (before, _), (call, kernel) in pairwise(of_step):
+        if before["tid"] == call["tid"] and kernel["dur"] < call["ts"] - before["ts"]:
+            count, took = count + 1, took + kernel["dur"]
+    small, total = (float(number.replace(",", "")) for number in re.findall(r"[\d,]+", finding.title)[:2])
+    assert total == pytest.approx(len(of_step) / len(steps), rel=WITHIN)
+    assert small == pytest.approx(count / len(steps), rel=WITHIN)
+    assert finding.evidence["gpu_time_of_small_kernels"].of(0) == pytest.approx(1e3 * took / len(steps), rel=WITHIN)
