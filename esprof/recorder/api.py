@@ -99,8 +99,9 @@ def step() -> AbstractContextManager[None]:
 def stage(name: str) -> Iterator[None]:
     """Name a stage of the work, in a rank or in a DataLoader worker: `with esprof.stage("decode"):`, or as a decorator.
 
-    The run stores its start and end, and shows it among the profiler's events of a timed window. In code compiled by
-    `torch.compile`, and in a process that is not recorded, this does nothing; it does not need torch then.
+    The run stores its start and end or, while a batch is made, its total for each batch, and shows it among the profiler's
+    events of a timed window. In code compiled by `torch.compile`, and in a process that is not recorded, this does nothing;
+    it does not need torch then.
     """
     session = _session()
     if session is None or sys.modules["torch"].compiler.is_compiling():
@@ -109,10 +110,12 @@ def stage(name: str) -> Iterator[None]:
     is_timed = session.recorder is not None and session.recorder.in_timed_window
     with sys.modules["torch"].profiler.record_function(name) if is_timed else nullcontext():
         start_ns = time.time_ns()
-        try:
-            yield
-        finally:
-            session.probe.note_stage((name, start_ns, time.time_ns()))
+        with session.probe.making.part(name) as is_part:
+            try:
+                yield
+            finally:
+                if not is_part:
+                    session.probe.note_stage((name, start_ns, time.time_ns()))
 
 
 def _session() -> Any:

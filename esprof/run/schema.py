@@ -119,10 +119,13 @@ STEPS = pa.schema(
 - `throttled_ns`: time that the process's control groups were stopped at their CPU quota, summed over CPUs, since the last
   step with a value."""
 
-ADDED = {"steps": ("padding", "cpu_ns", "ready_ns", "throttled_ns"), "stages": ("cpu_ns",)}
+ADDED = {
+    "steps": ("padding", "cpu_ns", "ready_ns", "throttled_ns"),
+    "stages": ("cpu_ns", "took_ns", "ready_ns", "read_bytes", "read_chars"),
+}
 """Columns, by table, that Runs of earlier versions lack; they are null there."""
 
-StageKind = Literal["next", "fetch", "stage"]
+StageKind = Literal["next", "fetch", "part", "stage"]
 
 STAGES = pa.schema(
     [
@@ -138,25 +141,35 @@ STAGES = pa.schema(
         ("workers", pa.int32()),
         ("prefetch", pa.int32()),
         ("cpu_ns", pa.int64()),
+        ("took_ns", pa.int64()),
+        ("ready_ns", pa.int64()),
+        ("read_bytes", pa.int64()),
+        ("read_chars", pa.int64()),
     ]
 )
 """`stages/`: data loading and marked stages, by `kind`:
 
 - `next`: a call of a DataLoader iterator in the rank
 - `fetch`: the preparation of a batch in a loader worker
-- `stage`: a block that the job marked with `esprof.stage`
+- `part`: a named part of the preparation of a batch, in a worker or in the rank: `collate`, `decode`, `transform`, or a
+  block that the dataset marked with `esprof.stage`
+- `stage`: another block that the job marked with `esprof.stage`
 
 - `kind`: `next`, `fetch` or `stage`;
-- `name`: name of a `stage`;
+- `name`: name of a `part` or `stage`;
 - `loader`: number of the iterator, from 0 in each rank; null for a `stage`;
 - `batch`: number of the batch in the iterator; null for a `stage`;
 - `worker`: number of the loader worker;
 - `pid`: process that did it;
-- `start_ns`, `end_ns`: since the Unix epoch;
+- `start_ns`, `end_ns`: since the Unix epoch; of a `part`, those of its batch;
 - `samples`: number of samples in the batch;
 - `workers`: number of the loader's workers;
 - `prefetch`: batches that each worker prepares ahead;
-- `cpu_ns`: CPU time of the thread that called `next`, or of the worker process."""
+- `cpu_ns`: CPU time of the thread that called `next` or ran the `part`, or of the worker process;
+- `took_ns`: time of a `part`, without parts inside it;
+- `ready_ns`: time that the thread which made a batch waited for a CPU;
+- `read_bytes`: bytes that the process read from storage while it made a batch;
+- `read_chars`: bytes that it asked for by `read`, from storage or from the page cache."""
 
 MEMORY = pa.schema(
     [

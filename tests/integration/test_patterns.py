@@ -227,8 +227,8 @@ def names_its_stages(pattern: Pattern) -> None:
     """In the rank, in its worker, and among the profiler's events."""
     pid = pattern.run.rank(0).pid
     assert set(stages(pattern, "stage", "classify").pid) == {pid}
-    decoded = stages(pattern, "stage", "decode")
-    assert len(decoded) == STEPS * 64
+    decoded = stages(pattern, "part", "decode")
+    assert len(decoded) == len(stages(pattern, "fetch"))
     assert set(decoded.pid) == set(stages(pattern, "fetch").pid) != {pid}
     assert occurrences(pattern, "classify") == [6]
 

@@ -155,6 +155,9 @@ def test_every_batch_taken_was_made_before_by_the_worker_named(recorded):
     assert set(taken.worker) == set(made.worker) == {0}
     assert set(made.samples) == {8}
     assert (made.cpu_ns > 0).all()
+    parts = stages[stages.kind == "part"]
+    assert set(parts.name) == {"collate"}
+    assert len(parts) == len(made)
     # A worker has one thread of its own and one that sends what it made: they cannot run for more than twice as long.
     assert (made.cpu_ns <= 2 * (made.end_ns - made.start_ns)).all()
 
@@ -180,7 +183,7 @@ def test_a_loader_without_workers_has_no_worker_in_its_stages(tmp_path):
     command = job("train.py", "--steps", 8, "--save-every", 2)
     ended = record(tmp_path / "run", command, skip=1, warmup=1, steps=3, stack_steps=0)
     stages = ended.run.stages(0).to_pandas()
-    assert set(stages.kind) == {"next", "stage"}
+    assert set(stages.kind) == {"next", "part", "stage"}
     assert stages.worker.isna().all()
     assert _stages_of_the_job(stages) == ["torch.save"] * 4
     taken = stages[stages.kind == "next"]

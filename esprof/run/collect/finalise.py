@@ -19,7 +19,7 @@ from esprof.core.errors import OutputError
 from esprof.core.types import Rank
 from esprof.run import files
 from esprof.run.clocks.by_exchange import HostOffset, clocks_of_ranks
-from esprof.run.collect.notes import NotedStep, RankNotes, RankRows
+from esprof.run.collect.notes import RankNotes
 from esprof.run.collect.probes import probes_of
 from esprof.run.collect.raw import (
     any_rank_alive,
@@ -30,6 +30,7 @@ from esprof.run.collect.raw import (
     snapshot_paths,
     write_job,
 )
+from esprof.run.collect.rolled_rows import NotedStep, RankRows
 from esprof.run.collect.shortfall import is_empty, job_warnings, lost_windows, nothing_recorded, rank_warnings
 from esprof.run.collect.stacks import samples_of
 from esprof.run.collect.stages import loads_of_steps, stages_of

@@ -6,18 +6,14 @@ from typing import Annotated, Literal
 import msgspec
 
 from esprof.core.types import Ns, Rank
+from esprof.run.collect.rolled_rows import Large, Number, Time
 from esprof.run.groups import MAX_RANKS
 from esprof.run.raw.names import RankFiles, files_of
 from esprof.run.raw.paced import PacedBy
 from esprof.run.raw.reasons import LossReason
 
-# A corrupt line may look like a row: reject values that no table could hold.
-_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
-_Large = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-_Time = Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)]
+# As in `rolled_rows`, values are rejected that no table could hold.
 _Span = Annotated[Ns, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
-
-Phase = Literal["plain", "warmup", "timed", "export", "stack"]
 
 
 class _NotedRow(msgspec.Struct, frozen=True, tag_field="kind"):
@@ -28,13 +24,13 @@ class RankIdentity(_NotedRow, frozen=True, tag="rank"):
     rank: Annotated[Rank, msgspec.Meta(ge=0, lt=MAX_RANKS)]
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
     host: str
-    pid: _Large
+    pid: Large
     device: str
-    accelerators: _Number
+    accelerators: Number
     versions: dict[str, str]
-    cpus: list[_Number] = []
+    cpus: list[Number] = []
     cpu_quota: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    threads: _Number | None = None
+    threads: Number | None = None
     lacks: list[str] = []
     """Limitations of its torch version, one sentence each."""
 
@@ -44,23 +40,23 @@ class Workers(_NotedRow, frozen=True, tag="workers"):
 
     process: str
     iterator: int
-    start_ns: _Time
-    pids: list[_Large]
+    start_ns: Time
+    pids: list[Large]
 
 
 class RecordedWindow(_NotedRow, frozen=True, tag="window"):
     phase: Literal["timed", "stack"]
-    first: _Number
-    last: _Number
+    first: Number
+    last: Number
 
 
 class Caller(_NotedRow, frozen=True, tag="frame"):
     """A line on a sampled stack. Its `number` counts from 1; `caller` is the number of the calling line, 0 for none."""
 
-    number: _Number
-    caller: _Number
+    number: Number
+    caller: Number
     file: str
-    line: _Number
+    line: Number
     function: str
 
 
@@ -68,21 +64,21 @@ class Paced(_NotedRow, frozen=True, tag="paced"):
     """The event that ends steps from `since_ns` on. Earlier notes of steps are void."""
 
     by: PacedBy
-    since_ns: _Time
+    since_ns: Time
 
 
 class Memory(_NotedRow, frozen=True, tag="memory"):
-    peak: _Large
+    peak: Large
     of: str
 
 
 class MemoryLimit(_NotedRow, frozen=True, tag="memory-limit"):
-    limit: _Large
+    limit: Large
     of: str
 
 
 class ProfilerTaken(_NotedRow, frozen=True, tag="profiler-taken"):
-    step: _Number
+    step: Number
 
 
 class JobsTrace(_NotedRow, frozen=True, tag="jobs-trace"):
@@ -90,28 +86,28 @@ class JobsTrace(_NotedRow, frozen=True, tag="jobs-trace"):
     PyTorch's flight recorder, as the first step of a window does."""
 
     path: str
-    start_ns: _Time
-    end_ns: _Time
-    calls: _Number | None = None
+    start_ns: Time
+    end_ns: Time
+    calls: Number | None = None
 
 
 class ClockReading(_NotedRow, frozen=True, tag="clock"):
     """This process's clock against that of rank 0, read by an exchange that took `rtt_ns`."""
 
-    at_ns: _Time
+    at_ns: Time
     offset_ns: _Span
-    rtt_ns: _Time
+    rtt_ns: Time
 
 
 class Missed(_NotedRow, frozen=True, tag="missed"):
     """A window requested for step `at`; the rank received the request in `step`, too late."""
 
-    at: _Number
-    step: _Number
+    at: Number
+    step: Number
 
 
 class Lost(_NotedRow, frozen=True, tag="lost"):
-    first: _Number
+    first: Number
     phase: str
     reason: LossReason
 
@@ -137,7 +133,7 @@ class Stopped(_NotedRow, frozen=True, tag="stopped"):
 
 
 class End(_NotedRow, frozen=True, tag="end"):
-    step: _Number
+    step: Number
 
 
 RankRow = (
@@ -158,103 +154,6 @@ RankRow = (
     | Stopped
     | End
 )
-
-
-class NotedStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    step: _Number
-    start_ns: _Time
-    dur_ns: _Time
-    phase: Phase
-    cpu_ns: _Time | None = None
-    ready_ns: _Time | None = None
-    throttled_ns: _Time | None = None
-
-
-class Next(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    iterator: _Number
-    epoch: _Number
-    batch: _Large | None
-    worker: _Number | None
-    workers: _Number
-    prefetch: _Number | None
-    start_ns: _Time
-    end_ns: _Time
-    samples: _Large | None
-    tokens: _Large | None
-    training: bool
-    cpu_ns: _Time | None = None
-    padding: _Large | None = None
-
-
-class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    pid: _Large
-    worker: _Number
-    epoch: _Number
-    batch: _Large | None
-    start_ns: _Time
-    end_ns: _Time
-    samples: _Large | None
-    cpu_ns: _Time | None = None
-
-
-class MemorySample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    step: _Number
-    phase: str | None
-    at_ns: _Time
-    allocated: _Large | None
-    reserved: _Large | None
-    peak_allocated: _Large | None
-    rss: _Large | None
-
-
-class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A stack sample of the training thread, which represents the preceding `dur_ns`. `stack` is the number of the innermost
-    line."""
-
-    at_ns: _Time
-    dur_ns: _Time
-    cpu_ns: _Time
-    step: _Number
-    stack: _Number
-
-
-class MarkedStage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A stage that the job marked with `esprof.stage`."""
-
-    name: str
-    start_ns: _Time
-    end_ns: _Time
-
-
-class _Rolled(msgspec.Struct, frozen=True, tag_field="kind"):
-    """A line with several rows of one kind. Old lines are dropped."""
-
-
-class NotedSteps(_Rolled, frozen=True, tag="steps"):
-    rows: list[NotedStep]
-
-
-class Nexts(_Rolled, frozen=True, tag="nexts"):
-    rows: list[Next]
-
-
-class Fetches(_Rolled, frozen=True, tag="fetches"):
-    rows: list[Fetch]
-
-
-class Memories(_Rolled, frozen=True, tag="memories"):
-    rows: list[MemorySample]
-
-
-class Samples(_Rolled, frozen=True, tag="samples"):
-    rows: list[Sample]
-
-
-class Stages(_Rolled, frozen=True, tag="stages"):
-    rows: list[MarkedStage]
-
-
-RolledRows = NotedSteps | Nexts | Fetches | Memories | Samples | Stages
 
 
 @dataclass
@@ -346,50 +245,3 @@ class RankNotes:
                 of_steps.clear()
             self.jobs_traces.clear()
         self.paced = row
-
-
-@dataclass
-class RankRows:
-    """Rows of each step of one rank and its loader workers, by time. Of a long job only the latest rows remain."""
-
-    steps: list[NotedStep] = field(default_factory=list)
-    nexts: list[Next] = field(default_factory=list)
-    fetches: list[Fetch] = field(default_factory=list)
-    memories: list[MemorySample] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    stages: list[MarkedStage] = field(default_factory=list)
-    worker_stages: dict[int, list[MarkedStage]] = field(default_factory=dict)
-    """Stages of loader workers, by the worker's process id."""
-    unreadable: list[str] = field(default_factory=list)
-
-    @property
-    def dropped_steps(self) -> int:
-        """Number of steps, from 1 to the last one, whose rows were dropped."""
-        return self.steps[-1].step - len(self.steps) if self.steps else 0
-
-    def drop_before(self, at_ns: Ns) -> None:
-        """Drop the rows that began before `at_ns`."""
-        self.steps = [row for row in self.steps if row.start_ns >= at_ns]
-        self.nexts = [row for row in self.nexts if row.start_ns >= at_ns]
-        self.fetches = [row for row in self.fetches if row.start_ns >= at_ns]
-        self.memories = [row for row in self.memories if row.at_ns >= at_ns]
-        self.samples = [row for row in self.samples if row.at_ns >= at_ns]
-        self.stages = [row for row in self.stages if row.start_ns >= at_ns]
-        for pid, stages in self.worker_stages.items():
-            self.worker_stages[pid] = [row for row in stages if row.start_ns >= at_ns]
-
-    def add(self, line: RolledRows, stages: list[MarkedStage]) -> None:
-        """Add the rows of a line. Stages are added to the list `stages` of the process that wrote the line."""
-        match line:
-            case NotedSteps():
-                self.steps += line.rows
-            case Nexts():
-                self.nexts += line.rows
-            case Fetches():
-                self.fetches += line.rows
-            case Memories():
-                self.memories += line.rows
-            case Samples():
-                self.samples += line.rows
-            case Stages():
-                stages += line.rows

@@ -11,15 +11,8 @@ import msgspec
 
 from esprof.core.output import write_bytes
 from esprof.core.types import Ns, Rank
-from esprof.run.collect.notes import (
-    MarkedStage,
-    RankIdentity,
-    RankNotes,
-    RankRow,
-    RankRows,
-    RecordedWindow,
-    RolledRows,
-)
+from esprof.run.collect.notes import RankIdentity, RankNotes, RankRow, RecordedWindow
+from esprof.run.collect.rolled_rows import MarkedStage, RankRows, RolledRows
 from esprof.run.flight.log import is_locked, read_flight
 from esprof.run.raw import names
 

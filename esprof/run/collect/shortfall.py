@@ -6,8 +6,9 @@ from pathlib import Path
 from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.text import printable
-from esprof.run.collect.notes import Lost, RankNotes, RankRows
+from esprof.run.collect.notes import Lost, RankNotes
 from esprof.run.collect.raw import claimed_again, processes, read_rows
+from esprof.run.collect.rolled_rows import RankRows
 from esprof.run.raw import names
 from esprof.run.raw.paced import PacedBy
 from esprof.run.raw.reasons import LossReason

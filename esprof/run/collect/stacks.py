@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from esprof.core.types import Ns
-from esprof.run.collect.notes import Caller, MarkedStage, RankNotes, RankRows, Sample
+from esprof.run.collect.notes import Caller, RankNotes
+from esprof.run.collect.rolled_rows import MarkedStage, RankRows, Sample
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.schema import SAMPLES, STACKS, Table, table
 from esprof.run.stacks import MIN_SILENCE_NS, MIN_SILENCE_SAMPLED_NS, SourceLocation, location_of

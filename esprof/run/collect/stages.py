@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from esprof.core.types import Ns
-from esprof.run.collect.notes import Fetch, MarkedStage, Next, NotedStep, RankNotes, RankRows, Workers
+from esprof.run.collect.notes import RankNotes, Workers
+from esprof.run.collect.rolled_rows import Fetch, MarkedStage, Next, NotedStep, RankRows
 from esprof.run.raw.paced import PacedBy
 from esprof.run.schema import STAGES, StageKind, Table, table
 
@@ -24,6 +25,7 @@ def stages_of(notes: RankNotes, rows: RankRows) -> Table:
     found += [
         _row(row, kind="fetch", loader=loaders[key]) for key, row in _fetches_by_pass(notes, rows) if key in loaders
     ]
+    found += [part for row in found for part in _parts(row)]
     found += [_row(row, kind="stage", pid=pid) for row in rows.stages]
     worker = {pid: number for start in notes.workers for number, pid in enumerate(start.pids)}
     for pid, stages in rows.worker_stages.items():
@@ -36,6 +38,18 @@ def stages_of(notes: RankNotes, rows: RankRows) -> Table:
 
 def _row(noted: Next | Fetch | MarkedStage, *, kind: StageKind, **more: object) -> dict[str, Any]:
     return msgspec.structs.asdict(noted) | {"kind": kind} | more
+
+
+def _parts(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parts of a batch as rows of their own, at the time of the batch."""
+    return [
+        made | {"kind": "part", "name": name, "took_ns": took_ns, "cpu_ns": cpu_ns} | dict.fromkeys(_OF_BATCHES)
+        for name, (took_ns, cpu_ns) in made["parts"].items()
+    ]
+
+
+_OF_BATCHES = ("samples", "workers", "prefetch", "ready_ns", "read_bytes", "read_chars")
+"""Columns that only whole batches have."""
 
 
 def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | None]]:

@@ -11,8 +11,9 @@ from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.types import Bytes
 from esprof.run.collect.calls import read_calls, with_calls
-from esprof.run.collect.notes import JobsTrace, NotedStep, RankNotes, RankRows, RecordedWindow
+from esprof.run.collect.notes import JobsTrace, RankNotes, RecordedWindow
 from esprof.run.collect.raw import calls_path, trace_path
+from esprof.run.collect.rolled_rows import NotedStep, RankRows
 from esprof.run.collect.stacks import stacks_of
 from esprof.run.groups import Group
 from esprof.run.kineto.reader import Trace, read_trace

@@ -9,7 +9,7 @@ CODE = """
 import sys, threading
 from pathlib import Path
 from esprof.run.collect import calls, raw
-from esprof.run.collect.notes import RankRows
+from esprof.run.collect.rolled_rows import RankRows
 
 sys.setswitchinterval(1e-6)
 folder = Path(sys.argv[1])

@@ -22,6 +22,7 @@ from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log, encode
 from ..log.rolling import RollingFile
 from .batch import padding, size
+from .batch_making import COLLATE, BatchMaking, Made
 
 
 class LoaderProbe:
@@ -42,6 +43,7 @@ class LoaderProbe:
         self._owner = ""
         self._owner_pid = 0
         self._worker: _WorkerLog | None = None
+        self.making = BatchMaking()
         self._before_batch: Callable[[Any], None] = lambda iterator: None
 
     def install(self, before_batch: Callable[[Any], None]) -> None:
@@ -76,7 +78,7 @@ class LoaderProbe:
 
         # The loader looks it up there, and spawned workers find it by this name.
         torch.utils.data._utils.worker._worker_loop = worker_loop
-        _wrap(_BaseDatasetFetcher, "__init__", self._on_fetcher)
+        _wrap(_BaseDatasetFetcher, "__init__", self._on_fetcher)  # of a worker, or of an iterator without workers
         _wrap(_MapDatasetFetcher, "fetch", self._on_fetch)
         _wrap(_IterableDatasetFetcher, "fetch", self._on_fetch)
 
@@ -114,16 +116,21 @@ class LoaderProbe:
         self._breaker.run(self._before_batch, iterator)
         tasks = self._breaker.run(_tasks, iterator)
         start_ns, ran_ns = time.time_ns(), time.thread_time_ns()
+        if iterator._num_workers == 0:
+            self._breaker.run(self.making.begin)
         enclosing = loader_waits.begin(iterator)
         try:
             batch = original(iterator)
         finally:
             loader_waits.end(enclosing)
+            made = self._breaker.run(self.making.end) if iterator._num_workers == 0 else None
         span = start_ns, time.time_ns(), time.thread_time_ns() - ran_ns
-        self._breaker.run(self._note_next, iterator, batch, tasks, *span)
+        self._breaker.run(self._note_next, iterator, batch, tasks, made, *span)
         return batch
 
-    def _note_next(self, iterator: Any, batch: Any, tasks: "_Tasks", start_ns: int, end_ns: int, cpu_ns: int) -> None:
+    def _note_next(
+        self, iterator: Any, batch: Any, tasks: "_Tasks", made: Made | None, start_ns: int, end_ns: int, cpu_ns: int
+    ) -> None:
         number = _batch_number(iterator, tasks)
         samples, tokens = size(batch)
         task = tasks.get(number) if number is not None else None
@@ -141,11 +148,13 @@ class LoaderProbe:
             torch.is_grad_enabled(),
             cpu_ns,
             padding(batch),
+            *_noted(made),
         )
         self._log.roll("nexts", row)
 
     def _on_fetcher(self, original: Callable[..., None], fetcher: Any, *arguments: Any) -> None:
         original(fetcher, *arguments)
+        fetcher.collate_fn = self.making.timed(COLLATE, fetcher.collate_fn)
         if get_worker_info() is not None:
             fetcher._esprof_epoch = self._breaker.run(lambda: self._worker_log().next_epoch())
 
@@ -153,21 +162,32 @@ class LoaderProbe:
         if get_worker_info() is None:
             return original(fetcher, index)
         # A worker makes one batch at a time, with whatever threads: all that its process runs is for that batch.
+        self._breaker.run(self.making.begin)
         start_ns, ran_ns = time.time_ns(), time.process_time_ns()
-        batch = original(fetcher, index)
-        span = start_ns, time.time_ns(), time.process_time_ns() - ran_ns
+        try:
+            batch = original(fetcher, index)
+            span = start_ns, time.time_ns(), time.process_time_ns() - ran_ns
+        finally:
+            made = self._breaker.run(self.making.end)
         samples = self._breaker.run(lambda: _asked_for(fetcher, index) or size(batch)[0])
         # The batch's number is known to the caller of `fetch` alone: the worker's loop, two frames up from here.
         number = sys._getframe(2).f_locals.get("idx")
-        self._breaker.run(self._note_fetch, fetcher, samples, number, *span)
+        self._breaker.run(self._note_fetch, fetcher, samples, number, made, *span)
         return batch
 
     def _note_fetch(
-        self, fetcher: Any, samples: int | None, number: int | None, start_ns: int, end_ns: int, cpu_ns: int
+        self,
+        fetcher: Any,
+        samples: int | None,
+        number: int | None,
+        made: Made | None,
+        start_ns: int,
+        end_ns: int,
+        cpu_ns: int,
     ) -> None:
         info = get_worker_info()
         assert info is not None
-        row = (os.getpid(), info.id, fetcher._esprof_epoch, number, start_ns, end_ns, samples, cpu_ns)
+        row = (os.getpid(), info.id, fetcher._esprof_epoch, number, start_ns, end_ns, samples, cpu_ns, *_noted(made))
         self._worker_log().write("fetches", row)
 
     def _note_stage(self, row: tuple[str, int, int]) -> None:
@@ -203,6 +223,11 @@ class _WorkerLog:
 
     def write(self, kind: str, row: tuple[object, ...]) -> None:
         self._file.write(encode({"kind": kind, "rows": [row]}))
+
+
+def _noted(made: Made | None) -> tuple[object, ...]:
+    """Further columns of a batch's row."""
+    return () if made is None else (*made.counters, made.parts)
 
 
 _Tasks = dict[int, tuple[Any, ...]]

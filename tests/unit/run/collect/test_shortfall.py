@@ -3,17 +3,8 @@
 import msgspec
 import pytest
 
-from esprof.run.collect.notes import (
-    JobsTrace,
-    Lost,
-    Missed,
-    NotedStep,
-    ProfilerTaken,
-    RankIdentity,
-    RankNotes,
-    RankRows,
-    RecordedWindow,
-)
+from esprof.run.collect.notes import JobsTrace, Lost, Missed, ProfilerTaken, RankIdentity, RankNotes, RecordedWindow
+from esprof.run.collect.rolled_rows import NotedStep, RankRows
 from esprof.run.collect.shortfall import is_empty, job_warnings, lost_windows, nothing_recorded, rank_warnings
 from esprof.run.raw.reasons import LossReason
 from esprof.run.raw.settings import Settings

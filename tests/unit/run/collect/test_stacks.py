@@ -1,6 +1,7 @@
 """From samples of the training thread's stack, and the events of a window, to what Python did while nothing was recorded."""
 
-from esprof.run.collect.notes import Caller, MarkedStage, RankIdentity, RankNotes, RankRows, Sample
+from esprof.run.collect.notes import Caller, RankIdentity, RankNotes
+from esprof.run.collect.rolled_rows import MarkedStage, RankRows, Sample
 from esprof.run.collect.stacks import samples_of, stacks_of
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.schema import EVENTS, SAMPLES, Table, table

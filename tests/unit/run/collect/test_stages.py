@@ -2,7 +2,8 @@
 
 from itertools import pairwise
 
-from esprof.run.collect.notes import Fetch, MarkedStage, Next, NotedStep, RankIdentity, RankNotes, RankRows, Workers
+from esprof.run.collect.notes import RankIdentity, RankNotes, Workers
+from esprof.run.collect.rolled_rows import Fetch, MarkedStage, Next, NotedStep, RankRows
 from esprof.run.collect.stages import loads_of_steps, stages_of
 
 
@@ -101,3 +102,27 @@ def test_stages_of_the_job_say_where_they_ran():
     found = zip(table.texts("name"), table.ints("pid"), table.ints("worker"), table.ints("end_ns"), strict=True)
     assert list(found) == [("decode", 51, 1, 4), ("load", 7, -1, 9), ("decode", 99, 2, 8), ("next", 7, -1, 9)]
     assert set(table.texts("kind")) == {"stage"}
+
+
+def test_parts_of_a_batch_are_rows_at_its_time():
+    fetch = Fetch(
+        pid=50,
+        worker=0,
+        epoch=0,
+        batch=0,
+        start_ns=1,
+        end_ns=9,
+        samples=4,
+        cpu_ns=5,
+        ready_ns=2,
+        parts={"decode": (6, 4)},
+    )
+    rank = noted(Workers(process="p", iterator=0, start_ns=0, pids=[50]), nexts=[taken(0, 8, 10)], fetches=[fetch])
+    table = stages_of(*rank)
+    part = table.where(table.is_kind("part"))
+    assert (part.texts("name"), part.ints("took_ns").tolist(), part.ints("cpu_ns").tolist()) == (["decode"], [6], [4])
+    assert (part.ints("batch").tolist(), part.ints("end_ns").tolist(), part.ints("ready_ns").tolist()) == (
+        [0],
+        [9],
+        [-1],
+    )

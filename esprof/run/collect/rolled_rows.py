@@ -1,0 +1,171 @@
+"""Rows that a rank and its loader workers write for each step, batch or sample; of a long job only the latest remain."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import msgspec
+
+from esprof.core.types import Ns
+
+# A corrupt line may look like a row: reject values that no table could hold.
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Large = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Time = Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)]
+
+Phase = Literal["plain", "warmup", "timed", "export", "stack"]
+
+
+class NotedStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    step: Number
+    start_ns: Time
+    dur_ns: Time
+    phase: Phase
+    cpu_ns: Time | None = None
+    ready_ns: Time | None = None
+    throttled_ns: Time | None = None
+
+
+_Parts = dict[str, tuple[Time, Time]]
+"""Name of a part of a batch -> (time, CPU time), ns."""
+
+
+class Next(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    iterator: Number
+    epoch: Number
+    batch: Large | None
+    worker: Number | None
+    workers: Number
+    prefetch: Number | None
+    start_ns: Time
+    end_ns: Time
+    samples: Large | None
+    tokens: Large | None
+    training: bool
+    cpu_ns: Time | None = None
+    padding: Large | None = None
+    ready_ns: Time | None = None
+    read_bytes: Large | None = None
+    read_chars: Large | None = None
+    parts: _Parts = {}
+
+
+class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    pid: Large
+    worker: Number
+    epoch: Number
+    batch: Large | None
+    start_ns: Time
+    end_ns: Time
+    samples: Large | None
+    cpu_ns: Time | None = None
+    ready_ns: Time | None = None
+    read_bytes: Large | None = None
+    read_chars: Large | None = None
+    parts: _Parts = {}
+
+
+class MemorySample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    step: Number
+    phase: str | None
+    at_ns: Time
+    allocated: Large | None
+    reserved: Large | None
+    peak_allocated: Large | None
+    rss: Large | None
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A stack sample of the training thread, which represents the preceding `dur_ns`. `stack` is the number of the innermost
+    line."""
+
+    at_ns: Time
+    dur_ns: Time
+    cpu_ns: Time
+    step: Number
+    stack: Number
+
+
+class MarkedStage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A stage that the job marked with `esprof.stage`."""
+
+    name: str
+    start_ns: Time
+    end_ns: Time
+
+
+class _Rolled(msgspec.Struct, frozen=True, tag_field="kind"):
+    """A line with several rows of one kind. Old lines are dropped."""
+
+
+class NotedSteps(_Rolled, frozen=True, tag="steps"):
+    rows: list[NotedStep]
+
+
+class Nexts(_Rolled, frozen=True, tag="nexts"):
+    rows: list[Next]
+
+
+class Fetches(_Rolled, frozen=True, tag="fetches"):
+    rows: list[Fetch]
+
+
+class Memories(_Rolled, frozen=True, tag="memories"):
+    rows: list[MemorySample]
+
+
+class Samples(_Rolled, frozen=True, tag="samples"):
+    rows: list[Sample]
+
+
+class Stages(_Rolled, frozen=True, tag="stages"):
+    rows: list[MarkedStage]
+
+
+RolledRows = NotedSteps | Nexts | Fetches | Memories | Samples | Stages
+
+
+@dataclass
+class RankRows:
+    """Rows of each step of one rank and its loader workers, by time. Of a long job only the latest rows remain."""
+
+    steps: list[NotedStep] = field(default_factory=list)
+    nexts: list[Next] = field(default_factory=list)
+    fetches: list[Fetch] = field(default_factory=list)
+    memories: list[MemorySample] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    stages: list[MarkedStage] = field(default_factory=list)
+    worker_stages: dict[int, list[MarkedStage]] = field(default_factory=dict)
+    """Stages of loader workers, by the worker's process id."""
+    unreadable: list[str] = field(default_factory=list)
+
+    @property
+    def dropped_steps(self) -> int:
+        """Number of steps, from 1 to the last one, whose rows were dropped."""
+        return self.steps[-1].step - len(self.steps) if self.steps else 0
+
+    def drop_before(self, at_ns: Ns) -> None:
+        """Drop the rows that began before `at_ns`."""
+        self.steps = [row for row in self.steps if row.start_ns >= at_ns]
+        self.nexts = [row for row in self.nexts if row.start_ns >= at_ns]
+        self.fetches = [row for row in self.fetches if row.start_ns >= at_ns]
+        self.memories = [row for row in self.memories if row.at_ns >= at_ns]
+        self.samples = [row for row in self.samples if row.at_ns >= at_ns]
+        self.stages = [row for row in self.stages if row.start_ns >= at_ns]
+        for pid, stages in self.worker_stages.items():
+            self.worker_stages[pid] = [row for row in stages if row.start_ns >= at_ns]
+
+    def add(self, line: RolledRows, stages: list[MarkedStage]) -> None:
+        """Add the rows of a line. Stages are added to the list `stages` of the process that wrote the line."""
+        match line:
+            case NotedSteps():
+                self.steps += line.rows
+            case Nexts():
+                self.nexts += line.rows
+            case Fetches():
+                self.fetches += line.rows
+            case Memories():
+                self.memories += line.rows
+            case Samples():
+                self.samples += line.rows
+            case Stages():
+                stages += line.rows
