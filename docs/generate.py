@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 import tomllib
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from esprof.analyzers.rule import FAMILIES, Page
 from esprof.cli import root
 from esprof.core.plan import Plan
 from esprof.recorder.knobs import KNOBS
-from esprof.replay.whatif.term import Edit, Kind, TermPhase
+from esprof.replay.whatif.term import Kind, Loading
 from esprof.replay.whatif.terms import TERMS
 from esprof.verbs import VERBS
 
@@ -139,27 +140,40 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 
 def what_ifs() -> str:
-    """Every kind of what-if term, in the order in which the terms of a scenario are applied."""
+    """All kinds of what-if terms but those on loaders, in the order in which the terms of a scenario are applied."""
     intro = (
         "A scenario is one or more terms, separated by commas; all of them apply at once. A comma inside brackets belongs "
         "to the term. Some terms take a scope before their name, which limits them to some ranks: `rank3.`, "
         "`rank0-3+6.`, or `device[NAME].`, where NAME is part of the device's name. "
-        "A term is declined, with the reason, if the run lacks the evidence for it."
+        "A term is declined, with the reason, if the run lacks the evidence for it. "
+        "[What-ifs on DataLoaders](what-ifs-loaders.md) have a page of their own."
     )
-    parts = [NOTE, "# What-ifs\n", _wrapped(intro)]
-    for kind in filter(_is_available, TERMS.values()):
+    return _terms("What-ifs", intro, [kind for kind in TERMS.values() if not isinstance(kind.effect, Loading)])
+
+
+def what_ifs_on_loaders() -> str:
+    """The kinds of what-if terms that change how DataLoaders make their batches."""
+    intro = (
+        "These [terms](what-ifs.md) change how DataLoaders make their batches. All batches of the run are delivered "
+        "again, by the rules of PyTorch's DataLoader: workers get batches in turn, at most `num_workers` x "
+        "`prefetch_factor` are requested before they are delivered, and they are delivered in order. A step waits for "
+        "the last rank's batch, and takes no less than the host's CPUs need. The interval includes how much batches "
+        "scatter. The terms are declined if the unchanged loaders, replayed in this way, do not lead to the recorded "
+        "steps, or if making batches waited for a CPU for more than a tenth of its time."
+    )
+    return _terms(
+        "What-ifs on DataLoaders", intro, [kind for kind in TERMS.values() if isinstance(kind.effect, Loading)]
+    )
+
+
+def _terms(title: str, intro: str, kinds: Sequence[Kind]) -> str:
+    parts = [NOTE, f"# {title}\n", _wrapped(intro)]
+    for kind in kinds:
         written = ", ".join(f"`{example}`" for example in kind.examples)
         points = [_point(f"**Syntax.** {written}"), _point(f"**Needs.** {kind.needs}")]
         points += [_point(f"**Assumes.** {kind.assumes}")] if kind.assumes else []
         parts += [f"\n## {kind.name}\n\n{_wrapped(kind.meaning)}\n", *points]
-    parts += ["\n## Not available yet\n", "| term | meaning | needs |", "|---|---|---|"]
-    parts += [f"| `{k.examples[0]}` | {k.meaning} | {k.needs} |" for k in TERMS.values() if not _is_available(k)]
     return "\n".join([*parts, ""])
-
-
-def _is_available(kind: Kind) -> bool:
-    """Whether any run has the evidence that the term needs."""
-    return not (isinstance(kind.effect, Edit) and kind.effect.phase == TermPhase.REFUSE)
 
 
 def verify() -> str:
@@ -189,6 +203,7 @@ def _pages() -> dict[str, str]:
         "reference/run-directory/tables.md": f"{NOTE}\n{run_directory.tables()}",
         "reference/run-directory/logs.md": f"{NOTE}\n{run_directory.log_fields()}",
         "reference/what-ifs.md": what_ifs(),
+        "reference/what-ifs-loaders.md": what_ifs_on_loaders(),
         "how-to/verify.md": verify(),
         "reference/plan.schema.json": plan_schema(),
     }

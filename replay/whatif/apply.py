@@ -10,6 +10,7 @@ from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.communication.links import link_share
 from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.graph import edits
+from esprof.replay.whatif.loading.replayed_loaders import replayed_loaders
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Resource, Speed, Term, TermPhase
 
@@ -23,8 +24,11 @@ def apply(scenario: Scenario, terms: Sequence[Term]) -> Scenario:
         if phase is TermPhase.SPEED:
             scenario = _sped_up(scenario, tuple(of_phase))
             continue
+        if phase is TermPhase.LOAD:
+            scenario = replayed_loaders(scenario, tuple(of_phase))
+            continue
         for kind, of_kind in groupby(of_phase, key=lambda term: term.kind):
-            assert isinstance(kind.effect, Edit), "all but speed-ups are edits"
+            assert isinstance(kind.effect, Edit), "the terms of all other phases are edits"
             scenario = kind.effect.apply(scenario, tuple(of_kind))
     return scenario
 

@@ -49,6 +49,8 @@ class Price:
     """How far the GPUs get on in each of these steps, ns, float64[steps]; 0 without a GPU (`StepEnds.gpu_progress_ns`)."""
     notes: tuple[str, ...] = ()
     """What should be said of the scenario."""
+    margin_ns: float = 0.0
+    """As `Scenario.margin_ns`."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,9 @@ class Pricer:
         if scenario.only_mends and steps.mean() > self.step_ns:
             steps = self.measured_ns.astype(np.float64)
             scenario = scenario.noted("steps would not get shorter")
-        return Price(steps, self.step_ns - float(steps.mean()), self._progress_ns(ends), scenario.notes)
+        return Price(
+            steps, self.step_ns - float(steps.mean()), self._progress_ns(ends), scenario.notes, scenario.margin_ns
+        )
 
     def _progress_ns(self, ends: StepEnds) -> np.ndarray:
         """How far the GPUs get on in each steady-state step, ns, float64[steps]."""
@@ -209,7 +213,7 @@ class Pricer:
 
     def interval(self, price: Price, terms: Iterable[str]) -> Interval:
         """Where the mean step should lie that a price of a scenario of these terms predicts."""
-        return self.error.interval(price.step_ns, price.progress_ns, terms)
+        return self.error.interval(price.step_ns, price.progress_ns, terms, price.margin_ns)
 
     def _answer(self, spec: str, price: Price | Declined) -> WhatIf:
         if isinstance(price, Declined):
@@ -217,7 +221,7 @@ class Pricer:
         predicted = float(price.step_ns.mean())
         terms = [term.kind.name for term in parse(spec)]
         step = self.interval(price, terms)
-        saving = self.error.saving_interval(price.step_ns, price.progress_ns, terms)
+        saving = self.error.saving_interval(price.step_ns, price.progress_ns, terms, price.margin_ns)
         return WhatIf(
             spec=spec,
             answered=True,

@@ -30,6 +30,8 @@ class Scenario:
     """Least duration of each step of `dfg.marks`, ns, shape (steps,); None where only the graph bounds the steps."""
     taken_ns: np.ndarray | None = None
     """What each collective takes from concurrent work, ns, float64[N]; NaN where derived from its bytes, None if all are."""
+    margin_ns: float = 0.0
+    """Half the width of the 95 % interval of what the terms add to a step from samples, such as batches, ns."""
     only_mends: bool = False
     """Whether ranks are only made to work like their peers, which nobody would do at a loss."""
 
@@ -49,8 +51,8 @@ class Scenario:
         return self.blame.steps
 
     def noted(self, *notes: str) -> "Scenario":
-        """The scenario with these notes added, none of them twice."""
-        return replace(self, notes=tuple(dict.fromkeys([*self.notes, *notes])))
+        """The scenario with these notes added, none of them twice or empty."""
+        return replace(self, notes=tuple(dict.fromkeys([*self.notes, *filter(None, notes)])))
 
     @property
     def only_changes_times(self) -> bool:

@@ -10,7 +10,8 @@ import numpy as np
 
 from esprof.core.errors import UsageError
 from esprof.core.types import Rank
-from esprof.replay.whatif.scenario import Declined, Scenario, known_ranks, ranks_with
+from esprof.replay.whatif.loading.batches import RecordedBatches
+from esprof.replay.whatif.scenario import Scenario, known_ranks, ranks_with
 from esprof.run.groups import group_name
 
 _MIN_NUMBER, _MAX_NUMBER = 1e-3, 1e6
@@ -19,19 +20,19 @@ _MIN_NUMBER, _MAX_NUMBER = 1e-3, 1e6
 class TermPhase(IntEnum):
     """When a term is applied among those of its scenario, in whatever order they are written."""
 
-    REFUSE = 0
-    """Declines the scenario, before any work is done for it."""
-    REBUILD = 1
+    REBUILD = 0
     """Replaces nodes and edges. They are found by recorded times, so before other terms change those."""
-    MEND = 2
+    MEND = 1
     """Makes slow ranks as fast as their peers. Slow ranks are found by recorded times, so before other terms change
     those."""
-    SPEED = 3
+    SPEED = 2
     """Applies all speed-ups at once, since their factors multiply."""
-    REMOVE = 4
+    REMOVE = 3
     """Lets some work take no time."""
-    BOUND = 5
-    """Hides the communication that all other terms leave, and so is applied last."""
+    BOUND = 4
+    """Hides the communication that all other terms leave, and so is applied after them."""
+    LOAD = 5
+    """Replays the DataLoaders for the steps that all other terms leave."""
 
 
 class Resource(Enum):
@@ -63,13 +64,12 @@ class Edit:
     """The scenario changed by all its terms of this kind. Raises Declined where the run lacks the evidence."""
 
 
-def refused(reason: str) -> Edit:
-    """The effect of a term for which no run holds the evidence yet."""
+@dataclass(frozen=True)
+class Loading:
+    """The effect of a term that changes how DataLoaders make their batches."""
 
-    def decline(scenario: Scenario, terms: "tuple[Term, ...]") -> Scenario:
-        raise Declined(reason)
-
-    return Edit(TermPhase.REFUSE, decline)
+    change: Callable[[RecordedBatches, "Term"], RecordedBatches]
+    """The batches of a rank as the term changes them. Raises Declined where the run lacks the evidence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Kind:
     """The evidence without which the term is declined, for the documentation."""
     assumes: str = ""
     """What the prediction takes for granted, for the documentation."""
-    effect: Speed | Edit
+    effect: Speed | Edit | Loading
     value: Callable[[str], Any]
     """Reads what stands behind the equal sign. Raises UsageError with the reason."""
     argument: Callable[[str], object] | None = None
@@ -96,7 +96,13 @@ class Kind:
 
     @property
     def phase(self) -> TermPhase:
-        return self.effect.phase if isinstance(self.effect, Edit) else TermPhase.SPEED
+        match self.effect:
+            case Edit(phase):
+                return phase
+            case Speed():
+                return TermPhase.SPEED
+            case Loading():
+                return TermPhase.LOAD
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,17 @@ def number(value: str) -> float:
     return _number(value, value)
 
 
+def share(value: str) -> float:
+    """Read a share from 0 to 1. Raises UsageError for all else."""
+    try:
+        read = float(value)
+    except ValueError:
+        read = -1.0
+    if not 0 <= read <= 1:
+        raise UsageError(f"{value!r} is not a share from 0 to 1")
+    return read
+
+
 def _number(value: str, written: str) -> float:
     try:
         read = float(value)
@@ -160,6 +177,17 @@ def _number(value: str, written: str) -> float:
             f"{written!r} is not a number from {_MIN_NUMBER:g} to {_MAX_NUMBER:g}",
             remedy="A speed-up is written 2x, or 0.5x for half as fast.",
         )
+    return read
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """A reader of whole numbers from `least` to `most`; it raises UsageError for all else."""
+
+    def read(value: str) -> int:
+        if not (value.isascii() and value.isdigit() and least <= int(value) <= most):
+            raise UsageError(f"{value!r} is not a whole number from {least} to {most}")
+        return int(value)
+
     return read
 
 

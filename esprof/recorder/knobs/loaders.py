@@ -89,7 +89,7 @@ WORKERS = Knob(
 
 PREFETCH = Knob(
     name="loader.prefetch",
-    is_term=False,
+    is_term=True,
     example="4",
     sets="`prefetch_factor` of each DataLoader with workers that the job creates",
     reads="the number of batches that a worker of each iterator prefetches",

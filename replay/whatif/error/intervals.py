@@ -83,21 +83,26 @@ class KnownError:
         """How far the prediction of a scenario of terms of these names may be off, beside the scatter of steps."""
         return float(np.hypot(self.of_run, model_error(self.job_class, terms)))
 
-    def interval(self, step_ns: np.ndarray, progress_ns: np.ndarray, terms: Iterable[str]) -> Interval:
+    def interval(
+        self, step_ns: np.ndarray, progress_ns: np.ndarray, terms: Iterable[str], sampled_ns: float = 0.0
+    ) -> Interval:
         """Where the mean step of a scenario of these terms should lie, which predicts `step_ns` for the steady steps and
-        `progress_ns` for their GPUs."""
+        `progress_ns` for their GPUs; `sampled_ns` is the margin of what the terms took from samples."""
         predicted = float(step_ns.mean())
-        margin = float(np.hypot(_margin(step_ns, progress_ns), self._terms_ns(terms, predicted)))
+        margins = (_margin(step_ns, progress_ns), self._terms_ns(terms, predicted), sampled_ns)
+        margin = float(np.linalg.norm(margins))
         return Interval(max(0.0, predicted - margin), predicted + margin)
 
-    def saving_interval(self, step_ns: np.ndarray, progress_ns: np.ndarray, terms: Iterable[str]) -> Interval:
+    def saving_interval(
+        self, step_ns: np.ndarray, progress_ns: np.ndarray, terms: Iterable[str], sampled_ns: float = 0.0
+    ) -> Interval:
         """Where the saving of such a scenario should lie.
 
         Steps before and after the change are the same ones: of a saving, only how it differs between them is scatter.
         """
         saving_ns = self.measured_ns - step_ns
         scatter_ns = _margin(saving_ns, self.progress_ns - progress_ns)
-        margin = float(np.hypot(scatter_ns, self._terms_ns(terms, float(step_ns.mean()))))
+        margin = float(np.linalg.norm((scatter_ns, self._terms_ns(terms, float(step_ns.mean())), sampled_ns)))
         saving = float(self.measured_ns.mean()) - float(step_ns.mean())
         return Interval(saving - margin, saving + margin)
 

@@ -1,0 +1,181 @@
+"""The batches that DataLoaders made in a run: how long each took, and what for."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from esprof.core.types import Rank
+from esprof.replay.whatif.loading.hit_rates import POLICIES
+from esprof.replay.whatif.scenario import Declined
+from esprof.run.run import Run
+from esprof.run.schema import Table
+
+DECODE = "decode"
+"""Name of the part in which samples are decoded."""
+
+MIN_BATCHES = 8
+"""Least number of recorded batches from which a loader is replayed."""
+
+_MIN_BLOCKED_SHARE = 0.02
+"""Least share of the time to make a batch, blocked without reading from a local disk, that counts as other storage."""
+
+
+@dataclass(frozen=True)
+class RecordedBatches:
+    """K batches of the DataLoader of one rank, in the order in which the loader returned them. Times are ns, float64[K]."""
+
+    workers: int
+    """Number of worker processes; 0 if the rank makes its batches itself."""
+    prefetch: int
+    """Number of batches that each worker makes ahead."""
+    per_step: float
+    """Mean number of batches in a step."""
+    cpu_ns: np.ndarray
+    """CPU time to make each batch, at most the time that it took."""
+    ready_ns: np.ndarray
+    """Time that the thread waited for a CPU meanwhile; 0 where unknown."""
+    blocked_ns: np.ndarray
+    """Rest of the time to make each batch: reads, locks, sleeps."""
+    decode_ns: np.ndarray
+    """CPU time of the part `decode`; 0 where none was recorded."""
+    missed: float | None
+    """Share of the bytes read that came from storage; None if unknown."""
+
+    def __len__(self) -> int:
+        return len(self.cpu_ns)
+
+    @property
+    def took_ns(self) -> np.ndarray:
+        """Time to make each batch."""
+        took: np.ndarray = self.cpu_ns + self.ready_ns + self.blocked_ns
+        return took
+
+    @cached_property
+    def starved(self) -> float:
+        """Share of the time to make batches in which the thread waited for a CPU."""
+        return float(self.ready_ns.sum() / max(1.0, self.took_ns.sum()))
+
+    def faster(self, factor: float) -> "RecordedBatches":
+        """The same batches, each made in `1 / factor` of its time."""
+        times = {name: getattr(self, name) / factor for name in ("cpu_ns", "ready_ns", "blocked_ns", "decode_ns")}
+        return replace(self, **times)
+
+    def with_workers(self, workers: int) -> "RecordedBatches":
+        """The same batches, made by this number of worker processes."""
+        return replace(self, workers=workers)
+
+    def with_prefetch(self, batches: int) -> "RecordedBatches":
+        """The same batches, with so many made ahead by each worker. Raises Declined without workers."""
+        if not self.workers:
+            raise Declined("the ranks make their batches themselves, so none is made ahead: add loader.workers=1")
+        return replace(self, prefetch=batches)
+
+    def with_storage(self, speed_up: float) -> "RecordedBatches":
+        """The same batches from faster storage: what blocks a worker takes less time. Raises Declined if nothing does."""
+        return replace(self, blocked_ns=self._blocked_on_reads() / speed_up)
+
+    def with_decoder(self, speed_up: float) -> "RecordedBatches":
+        """The same batches, decoded faster. Raises Declined if no decoding was recorded."""
+        if not self.decode_ns.any():
+            raise Declined('no decoding was recognised: mark it in the dataset with esprof.stage("decode")')
+        saved = self.decode_ns * (1 - 1 / speed_up)
+        return replace(self, cpu_ns=self.cpu_ns - saved, decode_ns=self.decode_ns - saved)
+
+    def with_cache(self, share: float, policy: str) -> "RecordedBatches":
+        """The same batches with a cache of this share of the data set. Raises Declined if nothing is read."""
+        blocked, hits = self._blocked_on_reads(), POLICIES[policy](share)
+        # Storage that is no local disk shows no bytes: none of its reads were hits.
+        missed = self.missed if self.missed else 1.0
+        return replace(self, blocked_ns=blocked * min(1.0, (1 - hits) / missed))
+
+    def _blocked_on_reads(self) -> np.ndarray:
+        if self.blocked_ns.sum() < _MIN_BLOCKED_SHARE * self.took_ns.sum():
+            raise Declined("making a batch never waits for reads: its time is CPU time")
+        return self.blocked_ns
+
+
+def batches_of(run: Run, rank: Rank, steps: tuple[int, ...]) -> RecordedBatches | None:
+    """The batches of `rank` in its training passes; None without a DataLoader in `steps`.
+
+    Raises Declined if several loaders feed these steps, or too few batches were recorded.
+    """
+    stages, table = run.stages(rank), run.steps(rank)
+    nexts = stages.where(stages.is_kind("next"))
+    step = _step_at(table, nexts.ints("end_ns"))
+    training = _training_passes(nexts, step)
+    inside = np.isin(step, steps)
+    if not (training & inside).any():
+        return None
+    passes = nexts.ints("loader")[training & inside]
+    # One pass follows the other, unless two loaders take turns.
+    if np.count_nonzero(np.diff(passes)) >= len(np.unique(passes)):
+        raise Declined(f"several DataLoaders feed the steps of rank {rank}")
+    workers = int(nexts.ints("workers")[training & inside].max())
+    made = stages.where(stages.is_kind("fetch")) if workers > 0 else nexts.where(training)
+    made = made.where(np.isin(made.ints("loader"), np.unique(nexts.ints("loader")[training])))
+    made = made.where(np.lexsort((made.ints("batch"), made.ints("loader"))))
+    if len(made) < MIN_BATCHES:
+        raise Declined(f"only {len(made)} batches of rank {rank} were recorded, fewer than {MIN_BATCHES}")
+    return RecordedBatches(
+        workers=max(workers, 0),
+        prefetch=max(1, int(nexts.ints("prefetch")[training & inside].max())),
+        per_step=float(np.count_nonzero(training & inside)) / len(steps),
+        decode_ns=_decoding(stages, made),
+        missed=_missed(made),
+        **_times(made),
+    )
+
+
+def _step_at(steps: Table, at_ns: np.ndarray) -> np.ndarray:
+    """Number of the step in which each time lies; -1 outside of all."""
+    start, number = steps.ints("start_ns"), steps.ints("step")
+    if not len(steps):
+        return np.full(len(at_ns), -1)
+    order = np.argsort(start)
+    row = order[np.maximum(np.searchsorted(start[order], at_ns, side="right") - 1, 0)]
+    inside = (start[row] <= at_ns) & (at_ns < start[row] + steps.ints("dur_ns")[row])
+    found: np.ndarray = np.where(inside, number[row], -1)
+    return found
+
+
+def _training_passes(nexts: Table, step: np.ndarray) -> np.ndarray:
+    """Mask of the calls in passes of more than one step: a pass within one step is a validation."""
+    loader, at = np.unique(nexts.ints("loader"), return_inverse=True)
+    first, last = np.full(len(loader), np.iinfo(np.int64).max), np.full(len(loader), -1)
+    known = step >= 0
+    np.minimum.at(first, at[known], step[known])
+    np.maximum.at(last, at[known], step[known])
+    several: np.ndarray = (last > first)[at]
+    return several
+
+
+def _times(made: Table) -> dict[str, np.ndarray]:
+    took = (made.ints("end_ns") - made.ints("start_ns")).astype(np.float64)
+    # Several threads of a worker may run at once, and an unknown time is -1.
+    cpu = np.where(made.ints("cpu_ns") < 0, took, np.minimum(made.ints("cpu_ns"), took))
+    ready = np.clip(made.ints("ready_ns"), 0, took - cpu)
+    return {"cpu_ns": cpu, "ready_ns": ready, "blocked_ns": took - cpu - ready}
+
+
+def _decoding(stages: Table, made: Table) -> np.ndarray:
+    """CPU time of the part `decode` of each batch of `made`, ns; 0 where it has none."""
+    parts = stages.where(stages.is_kind("part"))
+    parts = parts.where(np.array([name == DECODE for name in parts.texts("name")], bool))
+    key = {
+        batch: row
+        for row, batch in enumerate(zip(made.ints("loader").tolist(), made.ints("batch").tolist(), strict=True))
+    }
+    cpu = np.zeros(len(made))
+    columns = (parts.ints(name).tolist() for name in ("loader", "batch", "cpu_ns"))
+    for loader, batch, ran in zip(*columns, strict=True):
+        if (loader, batch) in key:
+            cpu[key[loader, batch]] = ran
+    return cpu
+
+
+def _missed(made: Table) -> float | None:
+    """Share of the bytes read that came from storage; None if that is unknown."""
+    asked, read = made.ints("read_chars"), made.ints("read_bytes")
+    known = (asked > 0) & (read >= 0)
+    return float(min(1.0, read[known].sum() / asked[known].sum())) if known.any() else None
