@@ -25,7 +25,7 @@ class CollectiveRates:
 
 
 @dataclass(frozen=True)
-class _Key:
+class _RateKey:
     """What one row of the table holds."""
 
     word: str
@@ -36,7 +36,7 @@ class _Key:
 
 
 @dataclass
-class _Sum:
+class _RateSum:
     """Sums over calls."""
 
     sizes: list[Bytes] = field(default_factory=list)
@@ -45,7 +45,7 @@ class _Sum:
 
 def collective_rates(steps: RecordedSteps, ranks: Sequence[Rank]) -> CollectiveRates:
     """The bandwidths of the collectives of these ranks in the steady-state steps."""
-    found, unknown_ns = dict[_Key, _Sum](), 0.0
+    found, unknown_ns = dict[_RateKey, _RateSum](), 0.0
     matched = matched_ranks(steps)
     groups = _ranks_of(steps.run, matched)
     for column, rank in enumerate(steps.run.ranks):
@@ -55,7 +55,7 @@ def collective_rates(steps: RecordedSteps, ranks: Sequence[Rank]) -> CollectiveR
             if key is None:
                 unknown_ns += took_ns
             else:
-                one = found.setdefault(key, _Sum())
+                one = found.setdefault(key, _RateSum())
                 one.sizes.append(size)
                 one.took_ns += took_ns
     known_ns = sum(one.took_ns for one in found.values())
@@ -66,7 +66,7 @@ def collective_rates(steps: RecordedSteps, ranks: Sequence[Rank]) -> CollectiveR
     )
 
 
-def _rate(run: Run, key: _Key, one: _Sum, per: int) -> CollectiveRate:
+def _rate(run: Run, key: _RateKey, one: _RateSum, per: int) -> CollectiveRate:
     rate = sum(one.sizes) / max(one.took_ns, 1) * NS_PER_S
     return CollectiveRate(
         collective=key.word,
@@ -93,7 +93,7 @@ def _ranks_of(run: Run, matched: MatchedRanks) -> dict[int, tuple[Rank, ...]]:
 
 def _calls(
     matched: MatchedRanks, column: int, groups: dict[int, tuple[Rank, ...]], steps: RecordedSteps
-) -> Iterator[tuple[_Key | None, Bytes, float]]:
+) -> Iterator[tuple[_RateKey | None, Bytes, float]]:
     """(key, bytes, duration in ns) of each call of a rank in the steady-state steps; None without kind, group or size."""
     events, rendezvous = matched.events[column], matched.rendezvous.by_rank[column]
     calls = events.collectives
@@ -116,4 +116,4 @@ def _calls(
         if word is None or not is_known or (word == "all_gather" and received[call] <= 0):
             yield None, 0, took_ns
         else:
-            yield _Key(word, ranks, int(size[call]).bit_length(), number >= 0), int(size[call]), took_ns
+            yield _RateKey(word, ranks, int(size[call]).bit_length(), number >= 0), int(size[call]), took_ns

@@ -15,7 +15,9 @@ BATCH_NS = 60e6
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Ended:
-    ended = record(tmp_path_factory.mktemp("loaders") / "run", job("reads.py", 1), skip=4, warmup=1, steps=16, stack_steps=0)
+    ended = record(
+        tmp_path_factory.mktemp("loaders") / "run", job("reads.py", 1), skip=4, warmup=1, steps=16, stack_steps=0
+    )
     assert ended.code == 0, ended.stderr
     return ended
 
@@ -41,7 +43,19 @@ def test_more_workers_and_faster_storage_shorten_the_wait(recorded):
 
 def test_a_promise_on_workers_is_made_and_carried_out(recorded):
     path = Path(recorded.run.path)
-    options = ("--what-if", "loader.workers=2", "--repeats", 1, "--skip", 4, "--steps", 16, "--tolerance", 1000, "--json")
+    options = (
+        "--what-if",
+        "loader.workers=2",
+        "--repeats",
+        1,
+        "--skip",
+        4,
+        "--steps",
+        16,
+        "--tolerance",
+        1000,
+        "--json",
+    )
     ended = run([*ESPROF, "verify", str(path), *map(str, options), "--", *job("reads.py", 1)])
     assert ended.code == 0, ended.stderr
     answer = json.loads(ended.stdout)

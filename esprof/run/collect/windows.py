@@ -17,7 +17,7 @@ from esprof.run.collect.rolled_rows import NotedStep, RankRows
 from esprof.run.collect.stacks import stacks_of
 from esprof.run.groups import Group
 from esprof.run.kineto.reader import Trace, read_trace
-from esprof.run.kineto.steps import TraceSteps
+from esprof.run.kineto.steps.trace_steps import TraceSteps
 from esprof.run.run import RunWarning, Window
 from esprof.run.schema import EVENTS, STACKS, Table, table
 

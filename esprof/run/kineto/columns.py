@@ -8,17 +8,17 @@ import pyarrow as pa
 
 from esprof.run.collective_names import names_a_collective
 from esprof.run.groups import Group
-from esprof.run.kineto.blocks import Work, find_blocks
 from esprof.run.kineto.categories import kind_of
 from esprof.run.kineto.collectives import Launches, moved_by
 from esprof.run.kineto.launches import lanes, links, with_unrecorded_calls
 from esprof.run.kineto.rows import Texts, TraceRows
 from esprof.run.kineto.scan import MISSING
-from esprof.run.kineto.steps import (
+from esprof.run.kineto.steps.blocks import WorkInOrder, find_blocks
+from esprof.run.kineto.steps.trace_steps import (
     RECORDERS_STEP,
     STEP_NAMES,
-    Launched,
     TraceSteps,
+    WorkOfSteps,
     by_annotations,
     by_optimizers,
     marked,
@@ -204,12 +204,12 @@ def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[TraceSt
     marks = Texts(names.codes[rows], names.values)
     work = np.flatnonzero((launches.row >= 0) & ~_are(kinds, "sync"))
     work = work[np.argsort(launches.start_ns[launches.row[work]], kind="stable")]
-    launched = Launched(launches.start_ns[launches.row[work]], (launches.end_ns - launches.start_ns)[work])
+    launched = WorkOfSteps(launches.start_ns[launches.row[work]], (launches.end_ns - launches.start_ns)[work])
     starts, ends = launches.start_ns[rows], launches.end_ns[rows]
     if annotated := by_annotations(marks, launches.tid[rows], starts, ends, launched):
         text = f"the trace has no ProfilerStep; each annotation of the loop begins a step ({annotated[1]})"
         return annotated[0], (RunWarning("steps-by-annotation", text),)
-    blocks = find_blocks(Work(Texts(names.codes[work], names.values), launched.at_ns, launches.start_ns[work]))
+    blocks = find_blocks(WorkInOrder(Texts(names.codes[work], names.values), launched.at_ns, launches.start_ns[work]))
     in_blocks = blocks.as_steps(from_end=bool(_are(kinds, "collective").any())) if blocks else None
     if in_blocks:
         text = f"the trace has no step marks; each block of repeated GPU work counts as one ({blocks})"

@@ -27,7 +27,7 @@ from esprof.run.kineto.lenient import Misfits, decode, prepare
 from esprof.run.kineto.merged import MergedRank, rows_by_rank
 from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
-from esprof.run.kineto.steps import TraceSteps
+from esprof.run.kineto.steps.trace_steps import TraceSteps
 from esprof.run.reading import memory_limit
 from esprof.run.run import RunWarning
 from esprof.run.schema import Table

@@ -7,7 +7,7 @@ import numpy as np
 from esprof.core import readable
 from esprof.core.text import printable
 from esprof.run.kineto.rows import Texts
-from esprof.run.kineto.steps import TraceSteps
+from esprof.run.kineto.steps.trace_steps import TraceSteps
 
 MIN_BLOCKS, MAX_BLOCKS = 3, 2_000
 """Least and most number of blocks in a window."""
@@ -23,7 +23,7 @@ MIN_REGULAR, MAX_DEVIATION = 0.9, 0.1
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkInOrder:
     """GPU work of a trace, in the order of its launches."""
 
     name: Texts
@@ -63,7 +63,7 @@ class Blocks:
         return f"{len(self.at_ns) - 1} times {pieces}, from `{self.kernel}` to the next, {took} each"
 
 
-def find_blocks(work: Work) -> Blocks | None:
+def find_blocks(work: WorkInOrder) -> Blocks | None:
     """Return the blocks of a window; None if no work repeats.
 
     A block lasts from one launch of some kernel to its next, if these follow each other with about the same number of

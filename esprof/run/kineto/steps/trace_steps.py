@@ -83,7 +83,7 @@ def by_optimizers(
 
 
 @dataclass(frozen=True)
-class Launched:
+class WorkOfSteps:
     """GPU work of a trace whose launch is known: when it was launched and how long it ran, ns, by launch."""
 
     at_ns: np.ndarray
@@ -97,7 +97,7 @@ class Launched:
 
 
 def by_annotations(
-    names: Texts, tid: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, launched: Launched
+    names: Texts, tid: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, launched: WorkOfSteps
 ) -> tuple[TraceSteps, str] | None:
     """Return (steps that begin with an annotation of the loop, description of the annotations); None without such a loop.
 
