@@ -100,3 +100,20 @@ def test_a_graph_ends_where_the_cpu_waits():
     assert saved_us(waiting(every=4)) is None
     # Each of four waits leaves one operation before it and one after it.
     assert saved_us(waiting(every=12)) == pytest.approx(4 * 11 * 100, rel=0.1)
+
+
+def test_kernels_of_a_graph_follow_each_other_without_a_pause():
+    # 50 kernels of 8 µs, launched while a large one runs: each starts 4 µs after the one before ends.
+    rows = []
+    for n in range(5):
+        at, number = STEP * n, 1000 * n
+        rows += [
+            step(n, at, at + STEP),
+            op("aten::mm", at, 100),
+            *launched("gemm", at + 50, at + 60, 9_000, number + 800),
+        ]
+        for m in range(50):
+            begin = at + 100 + 100 * m
+            rows += [op("aten::add_", begin, 95), *launched("add", begin + 50, at + 9_064 + 12 * m, 8, number + m + 1)]
+        rows += [op("aten::item", at + 5_200, 4_700), call("cudaStreamSynchronize", at + 5_210, 4_453, number + 900)]
+    assert saved_us(rows) == pytest.approx(49 * 4, abs=10)
