@@ -45,7 +45,12 @@ _COLUMNS = "esprof.columns"
 
 
 def run_argument(command: _Command) -> _Command:
-    """RUN…: a Run directory, or any number of traces of one job. --columns: what the columns of tables are called."""
+    """RUN…: a Run directory, or any number of traces of one job; and --columns."""
+    return click.argument("sources", metavar="RUN…", nargs=-1, required=True)(columns_option(command))
+
+
+def columns_option(command: _Command) -> _Command:
+    """--columns: what the columns of tables are called, for `open_run`."""
 
     def keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         pairs = [pair.partition("=") for pair in value.split(",")] if value else []
@@ -53,14 +58,13 @@ def run_argument(command: _Command) -> _Command:
             raise click.BadParameter("write NAME=COLUMN,…, such as op=optype,start=start_ts:s", ctx, param)
         ctx.meta[_COLUMNS] = {name.strip(): column.strip() for name, _, column in pairs}
 
-    columns = click.option(
+    return click.option(
         "--columns",
         metavar="NAME=COLUMN,…",
         callback=keep,
         expose_value=False,
         help="Names of the columns of a table of operations (docs/how-to/tables.md).",
-    )
-    return click.argument("sources", metavar="RUN…", nargs=-1, required=True)(columns(command))
+    )(command)
 
 
 def json_option(command: _Command) -> _Command:

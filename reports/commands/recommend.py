@@ -22,7 +22,7 @@ from esprof.core.errors import EXIT_OK, InputError, UsageError, unreadable
 from esprof.core.output import claim, write_bytes
 from esprof.core.plan import SCHEMA as PLAN_SCHEMA
 from esprof.core.plan import Plan, read_plan, write_plan
-from esprof.reports.commands.common import answer, json_option, open_run, status, wrote
+from esprof.reports.commands.common import answer, columns_option, json_option, open_run, status, wrote
 from esprof.reports.terminal.advice import draw_batches, draw_ests, draw_mix
 from esprof.reports.terminal.compression import draw_compression, draw_instance
 
@@ -43,6 +43,7 @@ class _DevicePrices(msgspec.Struct, frozen=True):
 
 @click.command("recommend")
 @click.argument("sources", metavar="[RUN]…", nargs=-1)
+@columns_option
 @click.option("--jobs", type=Path, metavar="FILE", help="Several jobs with their measured throughputs (YAML or JSON).")
 @click.option(
     "--inventory", type=Path, metavar="FILE", help="Available devices (YAML or JSON), such as `devices: {V100: 4}`."

@@ -47,6 +47,12 @@ class _NpuRow(msgspec.Struct):
     args: dict[str, Any] = {}
 
     @property
+    def connection(self) -> int | None:
+        """Number that a launch shares with its tasks."""
+        number = self.args.get("connection_id")
+        return number if isinstance(number, int) else None
+
+    @property
     def place(self) -> _Place:
         return str(self.pid), str(self.tid), bytes(self.ts).decode(errors="replace").strip('"')
 
@@ -61,7 +67,7 @@ class _Links:
 
     processes: dict[str, str] = field(default_factory=dict)
     """Name of each process."""
-    collectives: set[Any] = field(default_factory=set)
+    collectives: set[int | None] = field(default_factory=set)
     """`connection_id`s of collectives, whose tasks are not read one by one."""
     operation_of: dict[_Place, int] = field(default_factory=dict)
     """Place of a task -> number of the operation that flows lead from."""
@@ -99,7 +105,7 @@ def _links(rows: list[_NpuRow]) -> _Links:
         if row.ph == "f" and row.cat == _FLOW and row.id in sources:
             links.operation_of[row.place] = links.number_of[sources[row.id]]
         elif row.ph == "X" and _is_collective(row, links):
-            links.collectives.add(row.args.get("connection_id"))
+            links.collectives.add(row.connection)
     links.collectives.discard(None)
     return links
 
@@ -110,7 +116,7 @@ def _is_collective(row: _NpuRow, links: _Links) -> bool:
 
 def _converted(row: _NpuRow, links: _Links) -> Iterator[dict[str, Any]]:
     process = links.processes.get(str(row.pid), _PYTHON if row.cat else "")
-    connection = row.args.get("connection_id")
+    connection = row.connection
     times = {"ph": "X", "name": row.name, "ts": row.ts, "dur": row.dur}
     if process == _DEVICE:
         task = str(row.args.get("Task Type", ""))
@@ -137,7 +143,7 @@ def _on_device(row: _NpuRow, category: str, stream: Any, links: _Links) -> dict[
     args = {
         "device": row.args.get("Device Id", 0),
         "stream": stream,
-        "correlation": row.args.get("connection_id"),
+        "correlation": row.connection,
         "External id": links.operation_of.get(row.place),
     }
     return {"cat": category, "pid": 0, "tid": stream, "args": args}

@@ -46,6 +46,8 @@ COLLECTIVES = (
 )
 """`CollectiveCommType`s by number."""
 
+_LAST_OF_METADATA = 2
+"""Number of the last field of a GlobalMetadata: its attributes."""
 _GROWTH = 20
 """Memory that reading takes, as a multiple of the file."""
 _RANK = re.compile(r"(?:rank[-_.]?|\.)(\d{1,9})\.et$", re.IGNORECASE)
@@ -103,13 +105,21 @@ def read_chakra(path: Path) -> ChakraTrace:
     """Read a Chakra execution trace, compressed or not. Raises InputError."""
     data = memoryview(content(path, memory_limit() // _GROWTH)).toreadonly()
     try:
-        messages = delimited(data)
-        attributes = dict(_attribute(value) for number, value in fields(next(messages, data[:0])) if number == 2)
-        nodes = [_node(message) for message in messages]
+        messages = list(delimited(data))
+        attributes = _metadata(messages[0]) if messages else {}
+        nodes = [_node(message) for message in messages[attributes is not None :]]
     except MalformedMessage as error:
         reason = f"is no Chakra execution trace, or a truncated one: {error}"
         raise InputError(reason, path=path, remedy="Convert it again (chakra_converter).") from error
-    return ChakraTrace(path, attributes, nodes)
+    return ChakraTrace(path, attributes or {}, nodes)
+
+
+def _metadata(message: memoryview) -> dict[str, Any] | None:
+    """The attributes of a GlobalMetadata; None if the message is a node, as it is in files of 2023."""
+    found = list(fields(message))
+    if any(number > _LAST_OF_METADATA or (number == 1 and isinstance(value, int)) for number, value in found):
+        return None
+    return dict(_attribute(value) for number, value in found if number == _LAST_OF_METADATA)
 
 
 def _node(message: memoryview) -> ChakraNode:

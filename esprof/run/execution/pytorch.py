@@ -22,6 +22,7 @@ _HEAD = 256
 _GROWTH = 4
 """Memory that reading takes, as a multiple of the file."""
 _GROUPS = "## process_group:init ##"
+_MAX_ID = 1 << 62
 
 
 class _NodeAttribute(msgspec.Struct):
@@ -73,7 +74,7 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
         number = node.rf_id if node.rf_id is not None else attributes.get("rf_id")
         if node.name == _GROUPS and isinstance(node.inputs, _NodeInputs):
             groups += _groups(node.inputs.values)
-        if isinstance(number, int) and number > 0:
+        if isinstance(number, int) and 0 < number < _MAX_ID:
             operations[number] = _operation(node, attributes)
     return ExecutionTrace(path.name, operations, document.pid, groups=groups)
 
@@ -97,7 +98,7 @@ def _operation(node: _TraceNode, attributes: dict[str, Any]) -> Operation:
 
 def _ranks(start: int | None, stride: int | None, size: int | None) -> tuple[Rank, ...] | None:
     """Members of a group; None where the trace does not tell: the stride of an uneven group is not positive."""
-    if start is None or stride is None or size is None or not 0 < size <= MAX_RANKS or start < 0:
+    if start is None or stride is None or size is None or not 0 < size <= MAX_RANKS or not 0 <= start < MAX_RANKS:
         return None
     if size > 1 and not 0 < stride <= MAX_RANKS:
         return None

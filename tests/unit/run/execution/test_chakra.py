@@ -9,6 +9,7 @@ from esprof.core.errors import InputError
 from esprof.replay import answer
 from tests.cases import chakra
 from tests.cases.kineto import document, row, step, write
+from tests.cases.protobuf import delimited
 
 SHAPED = ("[[4, 8], [[], []]]", "['Tensor(float)', 'GenericList[Int,Int]']")
 
@@ -36,6 +37,11 @@ def test_collectives_with_other_names_are_communication(tmp_path):
     (tmp_path / "a.et").write_bytes(content)
     events = load(tmp_path / "a.et").events(0).to_pandas()
     assert events[events.kind == "collective"].iloc[0].collective == "all_gather"
+
+
+def test_files_without_metadata(tmp_path):
+    (tmp_path / "a.et").write_bytes(delimited([chakra.node(1, "first", 10, 50), chakra.node(2, "second", 70, 30)]))
+    assert load(tmp_path / "a.et").events(0).texts("name") == ["first", "second"]
 
 
 def test_without_start_times_it_needs_a_kineto_trace(tmp_path):

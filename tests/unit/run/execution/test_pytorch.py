@@ -126,6 +126,16 @@ def test_one_that_does_not_fit_is_left_out(twin, says, read):
     assert any(says in warning.message for warning in run.warnings if warning.code == "execution-trace-left-out")
 
 
+def test_numbers_beyond_reason_are_left_out(read):
+    huge = {"collective_name": "allreduce", "in_msg_nelems": 1 << 80, "global_rank_start": 1 << 70, "pg_size": 2}
+    twin = execution_trace(
+        node(1 << 70, "aten::mm", SHAPED), node(11, "record_param_comms", global_rank_stride=1, **huge)
+    )
+    collective = events(read(rank0_json=kineto(), et_json=twin), "ncclDevKernel_AllReduce")
+    assert collective.collective == "all_reduce"
+    assert collective.in_bytes != collective.in_bytes  # NaN
+
+
 def test_alone_it_has_no_times(read):
     with pytest.raises(InputError, match="operations and tensors, but no times") as error:
         read(et_json=trace())
