@@ -61,7 +61,7 @@ def gpu_job(devices: int = 2, steps: int = 6, *, marked: bool = True) -> bytes:
             number, took = 100 * step + 10 * device, 600 if device == 1 else 300
             for place, moment in enumerate((20, 30, 40)):
                 called = {"correlation_id": number + place}
-                host.append(("cuLaunchKernel", begin + moment + 3 * device, 2, called))
+                host.append(("cuLaunchKernel (CudaGraph:3)", begin + moment + 3 * device, 2, called))
             streams[device][13] += [
                 ("gemm_fusion", begin + 60, took, {"correlation_id": number, "hlo_op": "fusion.1"}),
                 (
@@ -79,7 +79,7 @@ def gpu_job(devices: int = 2, steps: int = 6, *, marked: bool = True) -> bytes:
             f"/device:GPU:{device}",
             [(number, f"Stream #{number}(Compute)", events) for number, events in of_device.items()]
             + [(900, "XLA Modules", [("jit_step", 0.0, 500.0, {})])],
-            device_type_string="NVIDIA H100",
+            gpu_device_name="NVIDIA H100",
         )
         for device, of_device in enumerate(streams)
     ]

@@ -18,7 +18,9 @@ Stat = int | float | str
 STEP, CORRELATION, COPY = "step_num", "correlation_id", "memcpy_details"
 _OF_EVENTS = (STEP, CORRELATION, COPY)
 """Stats of events that are read."""
-_OF_PLANES = ("profile_start_time", "device_type_string", "process_id")
+STARTED, PROCESS, DEVICE_NAMES = "profile_start_time", "process_id", ("gpu_device_name", "device_type_string")
+_OF_PLANES = (STARTED, PROCESS, *DEVICE_NAMES)
+"""Stats of planes that are read."""
 _GROWTH = 40
 """Memory that reading takes, as a multiple of the file."""
 

@@ -10,7 +10,18 @@ import msgspec
 from esprof.core.errors import InputError
 from esprof.core.types import Ns
 from esprof.run.kineto.reader import Trace, trace_of_rows
-from esprof.run.xplane.space import COPY, CORRELATION, STEP, Event, Line, Plane, Space
+from esprof.run.xplane.space import (
+    COPY,
+    CORRELATION,
+    DEVICE_NAMES,
+    PROCESS,
+    STARTED,
+    STEP,
+    Event,
+    Line,
+    Plane,
+    Space,
+)
 
 _DEVICE = re.compile(r"/device:(\w+):(\d{1,6})$")
 _HOST = re.compile(r"/host:(CPU|CUPTI|ROCTRACER|python-tracer)$")
@@ -25,6 +36,8 @@ _MARKS = ("ThreadpoolListener::", "end: ")
 _SIZE = re.compile(r"size:(\d{1,18})")
 _COPY, _FILL = re.compile("memcpy", re.IGNORECASE), re.compile("memset", re.IGNORECASE)
 _RUNTIME = re.compile(r"cu|hip|hsa")
+_DETAIL = re.compile(r" \(CudaGraph:\d+\)$")
+"""End of the name of a call: `cuGraphLaunch (CudaGraph:36)`."""
 
 
 def traces_of(space: Space, path: Path) -> list[Trace]:
@@ -36,7 +49,7 @@ def traces_of(space: Space, path: Path) -> list[Trace]:
     hosts = [plane for plane in space.planes if _HOST.match(plane.name) and any(line.events for line in plane.lines)]
     if not devices and not hosts:
         raise InputError("holds no event", path=path, remedy="Profile some steps: jax.profiler.trace(…).")
-    started = (plane.stats.get("profile_start_time") for plane in space.planes)
+    started = (plane.stats.get(STARTED) for plane in space.planes)
     document = {
         "baseTimeNanoseconds": next((one for one in started if isinstance(one, int)), None),
         "host_name": next(iter(space.hosts), None),
@@ -51,7 +64,7 @@ def _trace(on_host: list[dict[str, Any]], device: Plane, document: dict[str, Any
     rows = list(on_host)
     if not any(row["name"].startswith("ProfilerStep#") for row in rows):
         rows += _steps_of_device(device)
-    name = device.stats.get("device_type_string")
+    name = next((device.stats[stat] for stat in DEVICE_NAMES if stat in device.stats), None)
     number = _number(device)
     properties = [{"id": number, "name": str(name)}] if name else []
     return trace_of_rows([*rows, *_device_rows(device)], document | {"deviceProperties": properties})
@@ -65,7 +78,7 @@ def _number(device: Plane) -> int:
 def _host_rows(planes: list[Plane]) -> Iterator[dict[str, Any]]:
     """The events of threads. Ids of threads may be hashes; planes share them."""
     threads: dict[int, int] = {}
-    pid = next((plane.stats["process_id"] for plane in planes if "process_id" in plane.stats), 0)
+    pid = next((plane.stats[PROCESS] for plane in planes if PROCESS in plane.stats), 0)
     for line in (line for plane in planes for line in plane.lines):
         thread = threads.setdefault(line.id, len(threads) + 1)
         for event in line.events:
@@ -80,7 +93,8 @@ def _on_host(event: Event) -> tuple[str, str]:
     if STEP in event.stats:
         return "user_annotation", f"ProfilerStep#{event.stats[STEP]}"
     if CORRELATION in event.stats and _RUNTIME.match(event.name):
-        return "cuda_driver" if re.match("cu[A-Z]", event.name) else "cuda_runtime", event.name
+        called = _DETAIL.sub("", event.name)
+        return "cuda_driver" if re.match("cu[A-Z]", called) else "cuda_runtime", called
     if match := _PYTHON.match(event.name):
         return "python_function", f"{match[1]}({match[2]}): {match[3]}"
     return "cpu_op", event.name
