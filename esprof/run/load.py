@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from esprof.core.errors import InputError, UsageError, unreadable
-from esprof.run.readers import DEFAULT, READERS, operation_table
+from esprof.run.readers import DEFAULT, READERS, operation_table, xplane
 from esprof.run.readers.archives import is_archive, unpacked
 from esprof.run.readers.reader import Reader
 from esprof.run.run import Run, RunWarning
@@ -52,12 +52,13 @@ def _read(files: list[Path], named: Path, executor: Executor | None, columns: Ma
     """Read files and archives of them. Messages name the archive, not the folder that it was unpacked to."""
     with unpacked(files, _is_trace) as sources:
         try:
-            reader = _reader_of(sources.files)
+            traces = xplane.without_copies(sources.files)
+            reader = _reader_of(traces)
             if reader is operation_table.READER:
-                run = operation_table.read(sources.files, named, executor, columns)
+                run = operation_table.read(traces, named, executor, columns)
             else:
                 _refuse_columns(columns)
-                run = reader.read(sources.files, named, executor)
+                run = reader.read(traces, named, executor)
         except InputError as error:
             error.path = Path(sources.shown(str(error.path))) if error.path is not None else None
             raise
@@ -113,6 +114,8 @@ def _traces_in(folder: Path) -> list[Path]:
     """Return the traces in a folder, or else the archives in it."""
     named = [file for file in sorted(folder.iterdir()) if not file.name.startswith(".")]
     files = list(filter(_is_trace, named)) or list(filter(is_archive, named))
+    if not files and (profile := xplane.newest_profile(folder)) is not None:
+        return _traces_in(profile)
     if not files:
         raise InputError(
             "contains no run.json, no trace (*.json, *.json.gz), no archive of traces and no dump of the Flight Recorder",

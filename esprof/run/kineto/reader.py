@@ -132,6 +132,12 @@ def _read(path: Path, build: Callable[[Scan], list[Trace]]) -> list[Trace]:
         ) from error
     except TooLarge as error:
         raise too_large(path, limit) from error
+    if not traces and b'"/host:CPU"' in text:
+        raise InputError(
+            "is the Chrome trace of a profile of JAX, whose events have no categories",
+            path=path,
+            remedy="Name the .xplane.pb file next to it.",
+        )
     if not traces:
         raise InputError(
             "holds no profiler event", path=path, remedy="Export it with torch.profiler (export_chrome_trace)."

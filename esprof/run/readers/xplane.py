@@ -15,6 +15,23 @@ from esprof.run.xplane.space import read_space
 from esprof.run.xplane.traces import traces_of
 
 _SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
+_COPY = ".trace.json.gz"
+"""End of the name of the Chrome trace that JAX writes next to a profile, with part of its content."""
+
+
+def newest_profile(folder: Path) -> Path | None:
+    """The newest profile below a folder that was given to `jax.profiler.trace`; None if there is none. May raise OSError."""
+    profiles = folder / "plugins" / "profile"
+    dated = sorted(one for one in profiles.iterdir() if one.is_dir()) if profiles.is_dir() else []
+    return dated[-1] if dated else None
+
+
+def without_copies(files: Sequence[Path]) -> list[Path]:
+    """The files without the Chrome traces of profiles that are among them."""
+    profiles = {
+        str(file).removesuffix(".gz").removesuffix(_SUFFIXES[0]) for file in files if file.name.endswith(_SUFFIXES)
+    }
+    return [file for file in files if not file.name.endswith(_COPY) or str(file).removesuffix(_COPY) not in profiles]
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:

@@ -73,6 +73,19 @@ def test_compressed(tmp_path):
     assert (run.ranks, run.warnings) == ([0], ())
 
 
+def test_the_folder_that_jax_wrote(tmp_path):
+    chrome = b'{"traceEvents": [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/host:CPU"}}]}'
+    for date, devices in (("2026_01_01", 2), ("2026_01_02", 1)):
+        folder = tmp_path / "plugins" / "profile" / date
+        folder.mkdir(parents=True)
+        (folder / "vm.xplane.pb").write_bytes(gpu_job(devices))
+        (folder / "vm.trace.json.gz").write_bytes(gzip.compress(chrome))
+    assert load(tmp_path).ranks == [0]
+    assert load(folder).meta.source == "xplane"
+    with pytest.raises(InputError, match="Chrome trace of a profile of JAX"):
+        load(folder / "vm.trace.json.gz")
+
+
 def test_a_host_without_devices(read):
     host = plane("/host:CPU", [(3, "python", [("train", 0.0, 50.0, {"step_num": 4}), ("dot", 5.0, 20.0, {})])])
     run = read(space(host))
