@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
+from esprof.analyzers.device_only import NO_CPU_EVENTS, DeviceOnly, is_device_only
 from esprof.analyzers.finding import CPU_CONTENTION, GPU_BOUND, Diagnosis, Finding, Throughput
 from esprof.analyzers.findings import RULES
 from esprof.analyzers.ignore import NOTHING, Ignores, ignored_note
@@ -38,6 +39,8 @@ def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: floa
         return diagnose_replayed(of, RecordedJob(of.run), ignores)
     if not any(len(of.events(rank)) for rank in of.ranks):
         return _diagnose_unreplayed(RecordedJob(of), ignores)
+    if is_device_only(of):
+        return _diagnose_device_only(DeviceOnly.of(of), ignores)
     try:
         replayed = Replayed.of(of, max_error_pct=max_error_pct)
         return diagnose_replayed(replayed, RecordedJob(replayed.run), ignores)
@@ -131,6 +134,36 @@ def _diagnose_unreplayed(job: RecordedJob, ignores: Ignores) -> Diagnosis:
         explained_pct=None,
         replay_error_pct=None,
         warnings=(*run.warnings, *ignores.warnings),
+    )
+
+
+def _diagnose_device_only(of: DeviceOnly, ignores: Ignores) -> Diagnosis:
+    """Diagnose a run of GPU work alone, which cannot be replayed."""
+    run, unit = of.run, of.run.unit
+    losses = by_loss([as_measured(cause, run) for cause in of.causes()], None)
+    findings, ignored = ignores.split(losses.findings)
+    step_us = us(of.step_ns)
+    return Diagnosis(
+        verdict=in_words_of(unit, of.verdict(findings)) + ignored_note(ignored),
+        findings=_worded(findings, unit),
+        joint_saving_us=joint_us(findings),
+        uncertain=_worded(losses.uncertain, unit),
+        ignored=ignored,
+        unit=unit,
+        step_us=step_us,
+        scatter_pct=None,
+        unprofiled_step_us=None,
+        overhead=None,
+        steps=of.steps.steady,
+        world_size=run.world_size,
+        missing_ranks=run.missing_ranks,
+        breakdown=of.breakdown,
+        throughput=Throughput(steps_per_s=round(1e6 / step_us, 4), samples_per_s=None, tokens_per_s=None)
+        if unit == "step" and step_us
+        else None,
+        explained_pct=None,
+        replay_error_pct=None,
+        warnings=(*run.warnings, NO_CPU_EVENTS, *ignores.warnings),
     )
 
 

@@ -12,10 +12,10 @@ from esprof.run.run import RunWarning
 
 Sort = Literal["own-gpu", "total-gpu", "own-cpu", "total-cpu", "calls"]
 
-OpKind = Literal["op", "module", "annotation", "runtime", "collective", "loader", "checkpoint"]
+OpKind = Literal["op", "module", "annotation", "runtime", "collective", "loader", "checkpoint", "kernel"]
 """`op` is an operation of PyTorch, `module` the forward of an `nn.Module`, `annotation` a range that the job marked
 (`record_function`), `runtime` a call of the driver (CUDA, ROCm), `collective` a gloo collective on a CPU thread, `loader` a
-call of a DataLoader's iterator, `checkpoint` a save."""
+call of a DataLoader's iterator, `checkpoint` a save, `kernel` GPU work whose launch was not recorded."""
 
 
 class RankOp(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,13 +63,16 @@ class RankCalls:
 
 @dataclass(frozen=True)
 class LaunchedWork:
-    """Kernels, copies and fills that a rank launched in its steady-state steps; arrays have one entry for each."""
+    """Kernels, copies and fills that a rank launched in its steady-state steps, or began there if their launch was not
+    recorded; arrays have one entry for each."""
 
     row: np.ndarray
     """Row of the event table."""
     by: np.ndarray
     """Index of the launching call in `RankCalls`, the innermost one that is not a runtime call; -1 if there is none."""
     dur_ns: np.ndarray
+    has_launch: np.ndarray
+    """bool: its launch was recorded."""
 
 
 class SteadyTime:
@@ -150,16 +153,39 @@ def known(shapes: str) -> str | None:
     return None if shapes in ("", "[]") else shapes
 
 
-def launched_by(events: Table, calls: RankCalls) -> LaunchedWork:
-    """The GPU work that `calls` launched in steady-state steps, without work launched before them."""
+def launched_by(events: Table, calls: RankCalls, steady: SteadyTime, *, is_window: bool) -> LaunchedWork:
+    """The GPU work that `calls` launched in steady-state steps, and the work without a recorded launch that began there.
+
+    Work of a stream before its first recorded launch belongs to steps before the window. It counts if the steps are a
+    window themselves (`is_window`).
+    """
     gpu = np.flatnonzero((events.ints("stream") >= 0) & events.is_kind(*_ON_GPU))
     is_runtime = np.array([key.kind == "runtime" for key in calls.keys] + [False])[calls.key]
     launches = np.flatnonzero(is_runtime & calls.starts_inside)
     correlation = events.ints("correlation")
     at = position(correlation[calls.row[launches]], correlation[gpu])
+    of_any_call = position(correlation[events.is_kind("runtime")], correlation[gpu])
+    unknown = (of_any_call < 0) & steady.holds(events.ints("start_ns")[gpu])
+    if not is_window:
+        unknown &= ~_before_launches(events.ints("stream")[gpu], of_any_call >= 0)
+    unknown = gpu[unknown]
     gpu, launch = gpu[at >= 0], launches[at[at >= 0]]
-    by = nearest(calls.enclosing, ~is_runtime)
-    return LaunchedWork(gpu, by[launch], events.ints("dur_ns")[gpu])
+    by = np.append(nearest(calls.enclosing, ~is_runtime)[launch], np.full(len(unknown), -1))
+    row = np.append(gpu, unknown)
+    order = np.argsort(row, kind="stable")
+    has_launch = np.arange(len(row)) < len(gpu)
+    return LaunchedWork(row[order], by[order], events.ints("dur_ns")[row[order]], has_launch[order])
+
+
+def _before_launches(stream: np.ndarray, has_launch: np.ndarray) -> np.ndarray:
+    """Mask of the work before the first with a launch on its stream; none on streams without launches. Sorted by start."""
+    number, streams = numbered(stream)
+    first = np.full(len(streams), 0)
+    # With repeated indices numpy stores the last value; in reverse order that is the first.
+    known = np.flatnonzero(has_launch)[::-1]
+    first[number[known]] = known
+    mask: np.ndarray = np.arange(len(stream)) < first[number]
+    return mask
 
 
 def total_gpu_ns(calls: RankCalls, launched: LaunchedWork) -> tuple[np.ndarray, np.ndarray]:

@@ -126,4 +126,10 @@ def gpu_calls(events: Table, rank: Rank, steps: RecordedSteps) -> GpuCalls:
     """The calls of one rank, with the table of its events."""
     steady = SteadyTime([steps.boundaries[rank][step] for step in steps.steady])
     calls = calls_of(events, steady, by_shape=False)
-    return GpuCalls(events, calls, launched_by(events, calls), len(steps.steady), steady.total_ns)
+    return GpuCalls(
+        events,
+        calls,
+        launched_by(events, calls, steady, is_window=steps.run.unit == "window"),
+        len(steps.steady),
+        steady.total_ns,
+    )

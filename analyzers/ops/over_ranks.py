@@ -29,6 +29,7 @@ from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core import readable
 from esprof.core.errors import InputError, UsageError
 from esprof.core.types import Rank, us
+from esprof.replay.building.lookup import numbered
 from esprof.replay.steps import RecordedSteps, steps_of
 from esprof.run.run import Run
 from esprof.run.schema import Table
@@ -135,7 +136,7 @@ def _of_rank(samples: JobSamples, rank: Rank, steps: RecordedSteps, by_shape: bo
     events = samples.run.events(rank)
     steady = SteadyTime([steps.boundaries[rank][step] for step in steps.steady])
     calls = calls_of(events, steady, by_shape)
-    launched = launched_by(events, calls)
+    launched = launched_by(events, calls, steady, is_window=steps.run.unit == "window")
     own_gpu, total_gpu = total_gpu_ns(calls, launched)
     gpu_calls = GpuCalls(events, calls, launched, len(steps.steady), steady.total_ns)
 
@@ -143,26 +144,32 @@ def _of_rank(samples: JobSamples, rank: Rank, steps: RecordedSteps, by_shape: bo
         # Sums of ns stay exact: a double holds integers up to 2^53, which are 104 days.
         return np.bincount(calls.key, weights=values, minlength=len(calls.keys)).astype(np.int64)
 
+    of_calls = [calls.counts, calls.own_ns, calls.adds_ns, own_gpu, total_gpu * calls.outermost]
+    kernels, of_kernels = _without_launch(events, launched)
     return _RankOps(
-        keys=calls.keys,
-        sums=np.stack(
-            [
-                summed(calls.counts),
-                summed(calls.own_ns),
-                summed(calls.adds_ns),
-                summed(own_gpu),
-                summed(total_gpu * calls.outermost),
-            ]
-        ),
+        keys=(*calls.keys, *kernels),
+        sums=np.concatenate([np.stack([summed(values) for values in of_calls]), of_kernels], axis=1),
         kernels=_kernels(events, calls, launched),
         shapes=_shapes(events, calls),
         call_sites=call_sites_of(events, samples.of(rank), calls, steady),
         gpu_ns=int(launched.dur_ns.sum()),
-        outside_ns=int(launched.dur_ns[launched.by < 0].sum()),
+        outside_ns=int(launched.dur_ns[launched.has_launch & (launched.by < 0)].sum()),
         step_ns=steady.total_ns / len(steps.steady),
         gpu_calls=gpu_calls,
         utilisation=rank_utilisation(gpu_calls, samples.run.rank(rank).device),
     )
+
+
+def _without_launch(events: Table, launched: LaunchedWork) -> tuple[list[Key], np.ndarray]:
+    """GPU work without a recorded launch as rows of the table: (a key for each name, sums as in `_RankOps`)."""
+    unknown = ~launched.has_launch
+    name, names = events.codes("name")
+    number, codes = numbered(name[launched.row[unknown]])
+    sums = np.zeros((len(_SUMS), len(codes)), np.int64)
+    sums[_SUMS.index("calls")] = np.bincount(number, minlength=len(codes))
+    took = np.bincount(number, weights=launched.dur_ns[unknown], minlength=len(codes))
+    sums[_SUMS.index("own_gpu")] = sums[_SUMS.index("total_gpu")] = took
+    return [Key("kernel", [*names, ""][code], None) for code in codes.tolist()], sums
 
 
 def _kernels(events: Table, calls: RankCalls, launched: LaunchedWork) -> dict[tuple[int, str], tuple[int, int]]:

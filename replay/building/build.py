@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from esprof.core.errors import InputError
 from esprof.core.types import Rank
 from esprof.replay.building.assemble import assemble
 from esprof.replay.building.collectives.matching import CollectiveCalls, calls_of, is_partial, match
@@ -56,7 +57,7 @@ class MatchedRanks:
 
 
 def matched_ranks(steps: RecordedSteps, rules: Rules = ALL_RULES) -> MatchedRanks:
-    """Read the ranks and match their collectives. Raises InputError where no rank recorded a CPU operation."""
+    """Read the ranks and match their collectives."""
     run = steps.run
     events = [with_cut_work(read_rank(run, rank, steps.boundaries[rank], steps.all)) for rank in run.ranks]
     calls = calls_of(run, events, steps.lost_by)
@@ -73,6 +74,12 @@ def build_counted(
     steps = steps or steps_of(run)
     run, matched = steps.run, matched_ranks(steps, rules)
     calls, number, rendezvous = matched.calls, matched.number, matched.rendezvous
+    for events in matched.events:
+        if not events.threads.roles:
+            remedy = (
+                "Record with ProfilerActivity.CPU. Without it, `esprof diagnose` and `esprof ops` use the GPU's events."
+            )
+            raise InputError(f"rank {events.rank} holds no CPU operation in these steps", path=run.path, remedy=remedy)
     build_rank = partial(rank_graph, rules=rules)
     graphs = list((executor.map if executor else map)(build_rank, matched.events, rendezvous.by_rank))
     dfg, counts = assemble(graphs, rendezvous, steps.all)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from esprof.core.errors import InputError
 from esprof.core.types import Ns, Rank
 from esprof.replay.building.lookup import Sequences, entries, numbered, position
 from esprof.replay.building.node_names import TEXTS
@@ -204,7 +203,7 @@ def members_of(run: Run, group: str | None) -> tuple[Rank, ...]:
 def read_rank(run: Run, rank: Rank, boundaries: Mapping[int, tuple[Ns, Ns]], steps: Sequence[int]) -> RankEvents:
     """Read the events of `rank` in these steps, which follow each other.
 
-    `boundaries` are start and end of each step on the rank's clock, ns. Raises InputError if the rank has no CPU operation.
+    `boundaries` are start and end of each step on the rank's clock, ns. A rank without CPU operations has no threads.
     """
     table, spans = run.events(rank), np.array([boundaries[step] for step in steps], np.int64)
     begin, finish = int(spans[0, 0]), int(spans[-1, 1])
@@ -229,7 +228,7 @@ def read_rank(run: Run, rank: Rank, boundaries: Mapping[int, tuple[Ns, Ns]], ste
     )
     if not len(working) and not table.is_kind("op", "loader").any():  # As other profilers record it.
         working = launch[launch >= 0]
-    thread, threads = _threads(table, rank, called, working)
+    thread, threads = _threads(table, called, working)
     return RankEvents(
         rank=rank,
         table=table,
@@ -304,17 +303,15 @@ def _off_gloo_threads(table: Table, rows: np.ndarray, collectives: np.ndarray) -
     return rows[~np.isin(tid[rows], tid[gloo_rows])]
 
 
-def _threads(table: Table, rank: Rank, rows: np.ndarray, working: np.ndarray) -> tuple[np.ndarray, Threads]:
+def _threads(table: Table, rows: np.ndarray, working: np.ndarray) -> tuple[np.ndarray, Threads]:
     """Number the threads of `rows`, beginning with those that have rows among `working`.
 
-    Returns (int32 number of each row's thread, -1 for other rows; the threads that work). Raises InputError if none works.
+    Returns (int32 number of each row's thread, -1 for other rows; the threads that work).
     """
     tid = table.ints("tid")
     rows, working = rows[tid[rows] >= 0], working[tid[working] >= 0]
     if not len(working):
-        raise InputError(
-            f"rank {rank} holds no CPU operation in these steps", remedy="Record with ProfilerActivity.CPU."
-        )
+        return np.full(len(table), -1, np.int32), Threads(rows[:0], np.zeros(1, np.int64), (), -1, -1)
     number, tids = numbered(tid[rows])
     idle = ~np.isin(tids, tid[working])
     thread = np.full(len(table), -1, np.int32)

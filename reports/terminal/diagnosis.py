@@ -83,8 +83,9 @@ def draw_diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
     if answer.ignored:
         blocks += [heading("Ignored"), *map(_ignored, answer.ignored), ""]
     if answer.breakdown:
+        replayed = "" if answer.replay_error_pct is None else "replayed "
         blocks += [
-            heading(in_words_of(answer.unit, "Breakdown of a replayed step, in ms")),
+            heading(in_words_of(answer.unit, f"Breakdown of a {replayed}step, in ms")),
             _breakdown(answer),
             *cut_note(len(answer.breakdown), "esprof diagnose --json"),
             "",
@@ -112,6 +113,10 @@ def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
     """The step time, and the accuracy of replay."""
     rates = ", ".join(units.rates(answer.throughput)) if answer.throughput else units.UNKNOWN
     ranks = units.recorded_ranks(answer.world_size, answer.missing_ranks)
+    if answer.replay_error_pct is None and answer.breakdown:
+        yield fact(answer.unit.capitalize(), f"{step_time(answer)}, on {ranks}", screen)
+        yield fact("Replay", "none: it needs CPU events", screen)
+        return
     if answer.replay_error_pct is None:
         yield fact("Step", f"{units.duration(answer.step_us)} on {ranks} (mean of all); {rates}", screen)
         yield fact("Replay", "none: no window could be replayed", screen)

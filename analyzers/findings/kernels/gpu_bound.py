@@ -1,9 +1,9 @@
 """ESP704: devices that compute for nearly all of the step."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from esprof.analyzers.evidence import Evidence, Unit, Value, by_rank
-from esprof.analyzers.finding import GPU_BOUND
+from esprof.analyzers.finding import GPU_BOUND, RankBreakdown
 from esprof.analyzers.ops.answer import Utilisation
 from esprof.analyzers.ops.gpu_calls import GpuCalls
 from esprof.analyzers.ops.kernel_work import KernelWork, kernel_work
@@ -11,7 +11,8 @@ from esprof.analyzers.ops.utilisation import rank_utilisation, utilisation
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.views.device_peaks import peak_of
 from esprof.core import readable
-from esprof.core.types import NS_PER_S
+from esprof.core.types import NS_PER_S, Rank
+from esprof.run.run import Run
 
 MIN_COMPUTE_SHARE = 0.9
 """Least share of the mean step in which devices compute: less than a tenth is left for any change outside of kernels."""
@@ -24,10 +25,16 @@ MAX_KERNELS_NAMED = 5
 
 def gpu_bound(case: Case) -> Iterator[Cause]:
     """Steps in which the devices compute nearly all the time, with their longest kernels."""
-    shares = {one.rank: one.compute / one.step_us for one in case.breakdown if one.step_us}
-    if not case.replayed.built.dfg.has_gpu() or sum(shares.values()) < MIN_COMPUTE_SHARE * max(len(shares), 1):
+    if case.replayed.built.dfg.has_gpu():
+        yield from bound_by_gpu(case.breakdown, case.gpu_calls, case.run)
+
+
+def bound_by_gpu(breakdowns: Sequence[RankBreakdown], gpu_calls: Mapping[Rank, GpuCalls], run: Run) -> Iterator[Cause]:
+    """The same, from the breakdown and the GPU work of each rank."""
+    shares = {one.rank: one.compute / one.step_us for one in breakdowns if one.step_us}
+    if sum(shares.values()) < MIN_COMPUTE_SHARE * max(len(shares), 1):
         return
-    found = [(calls, case.run.rank(rank).device) for rank, calls in case.gpu_calls.items()]
+    found = [(calls, run.rank(rank).device) for rank, calls in gpu_calls.items()]
     kernels = kernel_work(found)
     if not kernels:
         return

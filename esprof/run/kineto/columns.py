@@ -37,6 +37,9 @@ _COLLECTIVE_KERNEL = re.compile(
 )
 """Kernels of NCCL, RCCL, HCCL and symmetric memory (PyTorch, FlashInfer, TensorRT-LLM); all-reduces of vLLM and SGLang."""
 
+_ON_HOST = ("op", "runtime", "loader", "annotation", "step", "python")
+"""Kinds of events of a CPU. In a trace without any, ranges on the GPU stand in for the annotations that they repeat."""
+
 _NONE = -1
 _CODE = {kind: code for code, kind in enumerate(KINDS)}
 _ROLES = ("main", "autograd", "comm", "other")
@@ -52,6 +55,9 @@ def event_table(
     if known from another source.
     """
     kinds, on_gpu = _kinds(rows)
+    if not (_are(kinds, *_ON_HOST) & ~on_gpu).any():
+        ranges = rows.texts("cat").map(lambda category: category.lower() == "gpu_user_annotation", bool, False)
+        kinds[ranges], on_gpu[ranges] = _CODE["annotation"], True
     if steps is not None:
         kinds[_are(kinds, "step")] = _CODE["annotation"]
     keep = np.flatnonzero(kinds != _NONE)
@@ -130,6 +136,9 @@ def _sorted_table(
     external = np.where(external == MISSING, rows.numbers("external id"), external)
     linked = links(_are(kinds, "runtime"), on_gpu, rows.numbers("correlation"), external, _are(kinds, "op"))
     launches = Launches(starts, starts + durations, tid, linked.row)
+    if not (_are(kinds, *_ON_HOST) & ~on_gpu).any():  # GPU work stands for its launch, and streams for threads.
+        itself = np.where(is_work & ~_are(kinds, "annotation"), np.arange(len(kinds)), -1)
+        launches = Launches(starts, starts + durations, stream, itself)
     steps, warnings = (given, ()) if given is not None else _steps(names, kinds, launches)
     roles = _thread_roles(names, kinds, tid)
     columns = {
