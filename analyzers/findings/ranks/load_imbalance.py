@@ -10,6 +10,7 @@ from esprof.analyzers.findings.data.input_data import READY
 from esprof.analyzers.findings.ranks.lateness import SlowLocation, location_of_loss
 from esprof.analyzers.findings.ranks.stragglers import SCENARIO as STRAGGLERS_FIXED
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.views.amounts import amounts
 from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls
@@ -24,6 +25,9 @@ MIN_SHARE_OF_DELAYS = 0.25
 MIN_WAIT_SHARE_OF_STEP = 0.05
 """If the extra work of ranks is not statistically significant, the others must wait for this share of the median step, and
 balancing must save as much."""
+
+MIN_TIMES_THE_MEAN = 1.1
+"""Least ratio of the late ranks' amount of work to that of the mean rank for the title to name it."""
 
 _BALANCED = "balance=fix"
 
@@ -53,20 +57,41 @@ def load_imbalance(case: Case) -> Iterator[Cause]:
         return
     latest = {rank: int(count) for rank, count in zip(blame.dfg.marks.ranks, delays, strict=True) if count}
     locations = _locations(case, latest, delayed[late], worst[late])
+    more = _amount_of_latest(case, delayed[late], worst[late])
     yield Cause(
         id="ESP205",
         title=f"{readable.ranks(tuple(latest)).capitalize()} are late in different steps, and each step waits for "
-        "one of them",
+        f"one of them{_with_more(more)}",
         ranks=tuple(latest),
         scenario=_BALANCED,
         confidence=_confidence(case) if is_significant else "low",
         evidence={"latest_in_steps": by_rank(latest), "lateness_in_median_step": Evidence(round(median_ns), "ns")}
+        | ({"latest_over_mean_rank": Evidence(dict(more), None, "cause")} if more else {})
         | ({"lost_in": by_rank({rank: one.where for rank, one in locations.items()})} if locations else {})
         | ({"python_line": by_rank(lines)} if (lines := _lines(locations)) else {}),
         advice="No single rank is slow; the work of each step is distributed unevenly. Give all ranks the same "
         "amount of work in each step: batches of similar length (sort or pack sequences, count tokens instead of "
         "samples), balanced experts, logging and checkpoints on all ranks in the same step.",
     )
+
+
+def _amount_of_latest(case: Case, steps: np.ndarray, worst: np.ndarray) -> dict[str, Value]:
+    """Unit -> mean ratio of the amount of work of the rank that delays a step to that of the mean rank.
+
+    `steps` are indices of steps, `worst` the index of the rank that delays each of them.
+    """
+    blame = case.pricer.blame
+    found = amounts(case.job, blame.dfg.marks.ranks, np.array(blame.steps)[steps].tolist())
+    rows = np.arange(len(worst))
+    return {unit: round(float((amount[rows, worst] / amount.mean(axis=1)).mean()), 3) for unit, amount in found.items()}
+
+
+def _with_more(more: Mapping[str, Value]) -> str:
+    """The first amount that the late ranks have clearly more of, for the title."""
+    for unit, ratio in more.items():
+        if isinstance(ratio, float) and ratio >= MIN_TIMES_THE_MEAN:
+            return f", which has {ratio:.1f} times the {unit} of the mean rank"
+    return ""
 
 
 def _confidence(case: Case) -> Confidence:
@@ -107,8 +132,9 @@ _PAGES = (
         "`latest in steps` counts the steps that each rank delayed most, if its extra work over its counterparts was "
         "statistically significant. At least two ranks must do so, each more than a quarter as often as any other. "
         "If the extra work is not significant, the finding has low confidence: the others then wait at least a "
-        "twentieth of the median step (`lateness in median step`), and balancing saves as much. `lost in` and "
-        "`python line` are where each rank loses most time in the steps that it delays.",
+        "twentieth of the median step (`lateness in median step`), and balancing saves as much. `latest over mean rank` "
+        "compares tokens, samples, and bytes received in all-to-alls (of experts), if known. `lost in` and `python line` "
+        "are where each rank loses most time in the steps that it delays.",
         "`balance=fix`: replay gives all work the mean duration that the same work takes on all ranks in that step, "
         "and replays the whole job. An upper bound: work can seldom be balanced perfectly.",
         "Balance the work of ranks within a step: sequence lengths, tokens of each expert, data-dependent branches, "
