@@ -1,12 +1,14 @@
 """Faults planted in real jobs, and what `esprof diagnose` makes of them.
 
-    python -m benchmarks.diagnosis [--set first|second|third|fourth] [--repeats 2] [--seeds 0 1] [--only REGEX]
-                                   [--keep FOLDER]
+    python -m benchmarks.diagnosis [--set first|second|third|fourth|fifth] [--repeats 2] [--pairs 3] [--seeds 0 1]
+                                   [--only REGEX] [--keep FOLDER]
     python -m benchmarks.diagnosis --again FOLDER        # asks today's rules about kept recordings
 
 Each job is recorded without a fault, with its ranks apart, and with each of its faults, interleaved; a seed draws the rank
 that is hit and how hard. What a fault costs is measured: the mean of all steps without profiler, less that of the job
-without the fault. Prints tables, then a JSON line a figure. Jobs of hosts need root; jobs of other libraries, these.
+without the fault. With pairs it is the median difference of two runs without a window that follow one another, with the
+fault and without it, and its noise half the range of those. Prints tables, then a JSON line a figure. Jobs of hosts need
+root; jobs of other libraries, these.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.diagnosis import first, fourth, second, third
+from benchmarks.diagnosis import fifth, first, fourth, second, third
 from benchmarks.diagnosis.carrying_out import can_run, carry_out, stored
 from benchmarks.diagnosis.cases import Case, cases
 from benchmarks.diagnosis.judge import (
@@ -32,7 +34,13 @@ from benchmarks.diagnosis.tables import model_errors, show_all, show_felt
 from benchmarks.model_errors import of_answers, write
 from esprof.replay.whatif.error.model_errors import JobClass
 
-SETS = {"first": first.JOBS, "second": second.JOBS, "third": third.JOBS, "fourth": fourth.JOBS}
+SETS = {
+    "first": first.JOBS,
+    "second": second.JOBS,
+    "third": third.JOBS,
+    "fourth": fourth.JOBS,
+    "fifth": fifth.JOBS,
+}
 
 
 def main() -> int:
@@ -46,7 +54,7 @@ def main() -> int:
         folder = options.again or options.keep or Path(scratch)
         if not options.again:
             able = [case for case in chosen if not _skipped(case)]
-            failed = carry_out(able, folder, options.repeats)
+            failed = carry_out(able, folder, options.repeats, options.pairs)
         cases_judged = report(chosen, folder, measured_only=options.measured_only)
     if options.write_model_errors:
         write_model_errors(cases_judged, options)
@@ -58,7 +66,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.diagnosis", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--set", choices=SETS, default="first")
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=2, help="recordings of each case; none: pairs alone")
+    parser.add_argument(
+        "--pairs", type=int, default=0, help="pairs of runs for each case, without its fault and with it"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--only", type=re.compile, default=re.compile(""), help="cases whose `JOB FAULT` this matches")
     parser.add_argument("--measured-only", action="store_true", help="say what each fault costs, and ask no rules")

@@ -39,7 +39,7 @@ class Fault:
 
     name: str
     accepted: tuple[str, ...]
-    """Ids of findings that name this cause."""
+    """Ids of findings that name this cause; the beginning of an id, such as ESP3, stands for a family."""
     strength: tuple[float, float]
     """Least and most; what it means is the script's affair. Of quotas and links: which share is left."""
     second_best: tuple[str, ...] = ()
@@ -48,6 +48,8 @@ class Fault:
     """Whether one rank, drawn by chance, has the fault."""
     placed: bool = False
     """Whether the fault is code that runs in the training process, so that a finding can name its line."""
+    module: str | None = None
+    """Module beside the job's script that holds the fault; None where the script itself does."""
     quota: bool = False
     link: bool = False
 
@@ -76,6 +78,10 @@ class Job:
     def can_part(self) -> bool:
         """Whether each of its ranks can train by itself, beside the others."""
         return self.ranks > 1 and self.hosts is None and not self.starts_itself
+
+    def source_of(self, fault: Fault) -> Path:
+        """The file that holds the fault."""
+        return self.script.with_stem(fault.module) if fault.module else self.script
 
     def missing(self) -> list[str]:
         return [module for module in self.needs if importlib.util.find_spec(module) is None]

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from click.testing import CliRunner
@@ -29,7 +29,8 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class Truth:
-    """What was planted, and what it costs: the mean plain step with the fault less that without it, us."""
+    """What was planted, and what it costs, us: the mean plain step with the fault less that without it, or where there are
+    pairs of runs the median of their differences."""
 
     case: Case
     planted: Planted
@@ -37,7 +38,8 @@ class Truth:
     step_us: float
     """With the fault."""
     noise_us: float | None
-    """How far recordings of one setting lie apart; None where there is one of each."""
+    """How far recordings of one setting lie apart, or of pairs, half as far as their differences do; None where there is
+    one of each."""
     free_saving_us: float
     """The saving of steps less the time in which ranks had no CPU: less disturbed by other work on the machine."""
     taken_pct: tuple[float, float]
@@ -47,6 +49,11 @@ class Truth:
     def slow_rank(self) -> int | None:
         """The rank to blame; None where there is none, or no one rank."""
         return self.planted.rank if self.case.fault and self.case.fault.one_rank else None
+
+    @property
+    def is_felt(self) -> bool:
+        """Whether the fault costs more than the noise of what was measured."""
+        return self.saving_us > (self.noise_us or 0)
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,10 @@ class Score:
     is_first: bool
     is_first_new: bool
     """Whether it is the first of those that are no truth of the job without a fault, too."""
+    is_first_whole: bool
+    """Whether the first finding names the cause, and with it the rank and the place that are to be named."""
+    is_innocent_first: bool
+    """Whether the first finding names neither the cause, nor what leads to it, nor what is true of the job anyway."""
     is_first_or_second_best: bool
     is_anywhere: bool
     rank_right: bool | None
@@ -68,6 +79,8 @@ class Score:
     """What that finding says a step gains."""
     holds: bool | None
     """Whether its interval holds the saving measured."""
+    holds_beyond_noise: bool | None
+    """Whether its interval comes as near to that as the noise of what was measured."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +109,14 @@ class Judged:
             return None
         return 100 * (self.predicted_us / self.truth.saving_us - 1)
 
+    @property
+    def error_beyond_noise_pct(self) -> float | None:
+        """By how much the prediction is off beyond the noise, either way; None, too, where noise hides the fault."""
+        if self.predicted_us is None or not self.truth.is_felt:
+            return None
+        off_us = abs(self.predicted_us - self.truth.saving_us) - (self.truth.noise_us or 0)
+        return 100 * max(0.0, off_us) / self.truth.saving_us
+
 
 @dataclass(frozen=True)
 class Control:
@@ -112,7 +133,7 @@ class Control:
 
 
 def truths(recorded: Iterable[Recorded]) -> Iterator[tuple[Truth, Recorded]]:
-    """Each recorded fault with its truth. Faults of jobs whose control was not recorded are passed over.
+    """Each recorded fault with its truth. Faults without pairs, of jobs whose control was not recorded, are passed over.
 
     A seed is of no consequence to a control: those of all seeds tell what a job takes without a fault.
     """
@@ -122,8 +143,13 @@ def truths(recorded: Iterable[Recorded]) -> Iterator[tuple[Truth, Recorded]]:
         if one.case.is_control:
             without[_job(one)] += one.measured
     for one in all_recorded:
+        if one.case.fault is None:
+            continue
+        if one.pairs:
+            yield _of_pairs(one), one
+            continue
         off = without.get(_job(one))
-        if one.case.fault is None or off is None:
+        if off is None:
             continue
         both = off, one.measured
         before, after = ([recording.step_us for recording in some] for some in both)
@@ -134,6 +160,21 @@ def truths(recorded: Iterable[Recorded]) -> Iterator[tuple[Truth, Recorded]]:
         step_us = mean(after)
         saving_us = step_us - mean(before)
         yield Truth(one.case, one.planted, saving_us, step_us, noise, free[1] - free[0], (taken[0], taken[1])), one
+
+
+def _of_pairs(one: Recorded) -> Truth:
+    without, having = zip(*one.measured_pairs, strict=True)
+    costs = [after.step_us - before.step_us for before, after in one.measured_pairs]
+    free = [after.free_us - before.free_us for before, after in one.measured_pairs]
+    return Truth(
+        one.case,
+        one.planted,
+        saving_us=median(costs),
+        step_us=median(measured.step_us for measured in having),
+        noise_us=(max(costs) - min(costs)) / 2 if len(costs) > 1 else None,
+        free_saving_us=median(free),
+        taken_pct=(mean(measured.taken_pct for measured in without), mean(measured.taken_pct for measured in having)),
+    )
 
 
 def _job(recorded: Recorded) -> Job:
@@ -163,26 +204,44 @@ def score(truth: Truth, findings: Sequence[Finding]) -> Score:
     """
     fault = truth.case.fault
     assert fault is not None
-    first = findings[0]["id"] if findings else NOTHING
-    known = set(truth.case.job.true_without_fault) - {*fault.accepted}
-    new = next((one["id"] for one in findings if one["id"] not in known), NOTHING)
-    wide = (*fault.accepted, *fault.second_best)
-    named = next((one for ids in (fault.accepted, fault.second_best) for one in findings if one["id"] in ids), None)
-    rank = truth.slow_rank
-    lines = truth.planted.lines
+    accepted, wide = fault.accepted, (*fault.accepted, *fault.second_best)
+    known = truth.case.job.true_without_fault
+    ids = [one["id"] for one in findings] or [NOTHING]
+    first = ids[0]
+    new = next((one for one in ids if one.startswith(accepted) or not one.startswith(known)), NOTHING)
+    named = next(
+        (one for some in (accepted, fault.second_best) for one in findings if one["id"].startswith(some)), None
+    )
+    rank_right, place_right = _rank_right(truth, named), _place_right(truth, named)
     price = _price(named)
+    noise_us = truth.noise_us or 0
     return Score(
         first=first,
-        is_first=first in fault.accepted,
-        is_first_new=new in fault.accepted,
-        is_first_or_second_best=first in wide,
-        is_anywhere=any(one["id"] in fault.accepted for one in findings),
-        rank_right=None if rank is None else named is not None and list(named["ranks"]) == [rank],
-        place_right=named is not None and names_location(named, truth.planted.file, lines) if lines else None,
+        is_first=first.startswith(accepted),
+        is_first_new=new.startswith(accepted),
+        is_first_whole=first.startswith(accepted) and rank_right is not False and place_right is not False,
+        is_innocent_first=first != NOTHING and not first.startswith((*wide, *known)),
+        is_first_or_second_best=first.startswith(wide),
+        is_anywhere=any(one.startswith(accepted) for one in ids),
+        rank_right=rank_right,
+        place_right=place_right,
         named=named["id"] if named else None,
         predicted_us=price[0] if price else None,
         holds=price[1] <= truth.saving_us <= price[2] if price else None,
+        holds_beyond_noise=price[1] - noise_us <= truth.saving_us <= price[2] + noise_us if price else None,
     )
+
+
+def _rank_right(truth: Truth, named: Finding | None) -> bool | None:
+    """Whether the rank at fault is named, and no other; None where there is none."""
+    rank = truth.slow_rank
+    return None if rank is None else named is not None and list(named["ranks"]) == [rank]
+
+
+def _place_right(truth: Truth, named: Finding | None) -> bool | None:
+    """Whether a line of the fault is named; None where it has none."""
+    file, lines = truth.planted.file, truth.planted.lines
+    return named is not None and names_location(named, file, lines) if lines else None
 
 
 def _price(finding: Finding | None) -> tuple[float, float, float] | None:
@@ -208,7 +267,7 @@ def control(job: Job, findings: Sequence[Finding], measured_us: float | None = N
     """The finding with the largest share of a step, of those that would be a mistake; `measured_us` is what communication
     costs."""
     said = next((one for one in findings if one["id"] == COMMUNICATION and one.get("saving_pct")), None)
-    false = [one for one in findings if one["id"] not in job.true_without_fault]
+    false = [one for one in findings if not one["id"].startswith(job.true_without_fault)]
     if said and measured_us is not None:
         # Of communication only what is said beyond its cost is a mistake.
         beyond = max(0.0, 1 - measured_us / said["saving_us"]) * said["saving_pct"]

@@ -40,6 +40,7 @@ def show_all(cases: Sequence[Judged], controls: Sequence[Control]) -> None:
         "noise ms",
         "said ms",
         "error %",
+        "beyond noise %",
         "holds",
     )
     table(head, [_row(one) for one in cases])
@@ -69,7 +70,7 @@ def confusion(cases: Iterable[Judged], controls: Iterable[Control]) -> list[list
 
 def _row(one: Judged) -> list[str]:
     scores = one.scores
-    said, error = one.predicted_us, one.error_pct
+    said, error, beyond = one.predicted_us, one.error_pct, one.error_beyond_noise_pct
     return [
         one.name,
         _of([score.is_first for score in scores]),
@@ -81,7 +82,8 @@ def _row(one: Judged) -> list[str]:
         _noise(one),
         "" if said is None else f"{said / 1e3:.1f}",
         "" if error is None else f"{error:+.0f}",
-        _of([score.holds for score in scores]),
+        "" if beyond is None else f"{beyond:.0f}",
+        _of([score.holds_beyond_noise for score in scores]),
     ]
 
 
@@ -124,6 +126,10 @@ def _figures(cases: Sequence[Judged], controls: Sequence[Control]) -> None:
     if errors:
         show("diagnosis_saving_error_median", median(errors), "%", {"cases": len(errors)})
         show("diagnosis_saving_error_mean", mean(errors), "%", {"cases": len(errors)})
+    beyond = [error for one in cases if (error := one.error_beyond_noise_pct) is not None]
+    if beyond:
+        show("diagnosis_saving_error_beyond_noise_median", median(beyond), "%", {"cases": len(beyond)})
+    show("diagnosis_unfelt", sum(not one.truth.is_felt for one in cases), "cases", {"cases": len(cases)})
     for named, shares in model_errors(cases).items():
         of_named = {"id": named, "recordings": len(shares)}
         show("diagnosis_model_error", of_answers(shares), "share of a step", of_named)
@@ -174,11 +180,14 @@ def flags_of(scores: Sequence[Score]) -> dict[str, list[bool]]:
     flags: dict[str, list[bool | None]] = {
         "cause_first": [score.is_first for score in scores],
         "cause_first_but_for_what_is_true_anyway": [score.is_first_new for score in scores],
+        "cause_rank_and_place_first": [score.is_first_whole for score in scores],
+        "innocent_first": [score.is_innocent_first for score in scores],
         "cause_or_second_best_first": [score.is_first_or_second_best for score in scores],
         "cause_anywhere": [score.is_anywhere for score in scores],
         "rank_right": [score.rank_right for score in scores],
         "place_right": [score.place_right for score in scores],
         "interval_holds": [score.holds for score in scores],
+        "interval_holds_beyond_noise": [score.holds_beyond_noise for score in scores],
     }
     return {name: [flag for flag in some if flag is not None] for name, some in flags.items()}
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks.diagnosis import __main__ as command
-from benchmarks.diagnosis import carrying_out, first, second
+from benchmarks.diagnosis import carrying_out, fifth, first, second
 from benchmarks.diagnosis.carrying_out import Measured, Planted, Recorded, planted
 from benchmarks.diagnosis.cases import Case, Fault, Hosts, Job, cases, draw
 from benchmarks.diagnosis.judge import Control, Judged, Truth, control, score, truths
@@ -166,6 +166,29 @@ def test_the_error_is_that_of_the_mean_prediction():
     assert case_of(RIGHT, saving_us=-3.0).error_pct is None
 
 
+def test_what_noise_explains_is_no_error():
+    assert case_of(RIGHT).error_beyond_noise_pct == pytest.approx(49)
+    noisy = Judged(truth(noise_us=600), case_of(RIGHT).scores, [])
+    assert noisy.error_beyond_noise_pct == 0
+    assert Judged(truth(noise_us=1001), case_of(RIGHT).scores, []).error_beyond_noise_pct is None
+    near = [finding("ESP201", ranks=[1], saving=700, interval=(600, 800), python_line="toy.py(5): work")]
+    assert (score(truth(), near).holds_beyond_noise, score(truth(noise_us=250), near).holds_beyond_noise) == (
+        False,
+        True,
+    )
+
+
+def test_the_first_finding_may_be_right_in_part_or_innocent():
+    assert score(truth(), RIGHT).is_first_whole
+    wrong_rank = score(truth(), [finding("ESP201", ranks=[0], saving=500, python_line="toy.py(5): work")])
+    assert (wrong_rank.is_first, wrong_rank.is_first_whole, wrong_rank.is_innocent_first) == (True, False, False)
+    assert score(truth(), WRONG).is_innocent_first
+    assert not score(truth(), []).is_innocent_first
+    assert not score(truth(), [finding("ESP301", saving=5)]).is_innocent_first
+    family = Fault("slow", ("ESP2",), (1, 2), one_rank=True)
+    assert score(truth(family, lines=()), RIGHT).is_first_whole
+
+
 def test_figures_over_all_cases(capsys):
     show_all([case_of(RIGHT, WRONG), case_of(RIGHT, saving_us=3000.0)], [Control("toy", "ESP301", 7.0)])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
@@ -197,6 +220,32 @@ def test_a_fault_is_measured_against_its_jobs_control(monkeypatch):
     assert list(truths([Recorded(fault, planted, "on")])) == []
 
 
+def test_a_fault_with_pairs_costs_the_median_of_their_differences(monkeypatch):
+    job = Job("toy", JOB.script, (SLOW,))
+    pairs = [(Measured(100, 1, 99), Measured(130, 3, 126)), (Measured(90, 1, 89), Measured(124, 3, 121))]
+    pairs.append((Measured(100, 1, 99), Measured(150, 3, 145)))
+    monkeypatch.setattr(Recorded, "measured_pairs", property(lambda self: pairs))
+    planted = Planted("toy", "slow", 1, 1.5, 0, "toy.py", [])
+    recorded = Recorded(draw(job, SLOW, 0), planted, [], pairs=[("without", "with")])
+    ((one, _),) = truths([recorded])
+    assert (one.saving_us, one.step_us, one.noise_us, one.free_saving_us, one.taken_pct) == (34, 130, 10, 32, (1, 3))
+
+
+def test_pairs_are_recorded_beside_the_case_and_take_turns(tmp_path):
+    job = Job("toy", JOB.script, (SLOW,))
+    off, fault = Case(job, None, 0), draw(job, SLOW, 0)
+    made = list(carrying_out.turns([off, fault], tmp_path, repeats=1, pairs=2))
+    where = ["toy-none-0/run-0", "toy-slow-0/run-0"]
+    where += [f"toy-slow-0/pair-{half}" for half in ("0/without", "0/with", "1/with", "1/without")]
+    assert [str(turn.out.relative_to(tmp_path)) for turn in made] == where
+    assert [turn.case.planted for turn in made] == ["none", "slow", "none", "slow", "slow", "none"]
+    assert [turn.window for turn in made] == [carrying_out.WINDOW] * 2 + [carrying_out.NO_WINDOW] * 4
+    assert [turn.name for turn in carrying_out.turns([fault], tmp_path, 0, 1)] == [
+        "toy slow, pair-0 without it",
+        "toy slow, pair-0 with it",
+    ]
+
+
 def test_a_seed_draws_rank_and_strength():
     job = first.JOBS[0]
     fault = next(fault for fault in job.faults if fault.one_rank)
@@ -217,19 +266,46 @@ def test_what_is_done_to_hosts_is_done_to_the_rank_or_to_all():
     assert "--fault none" in " ".join(slow.arguments)
 
 
-@pytest.mark.parametrize("jobs", [first.JOBS, second.JOBS], ids=["first", "second"])
+every_set = pytest.mark.parametrize("jobs", [first.JOBS, second.JOBS, fifth.JOBS], ids=["first", "second", "fifth"])
+
+
+@every_set
 def test_every_script_holds_its_faults(jobs):
     for job in jobs:
-        source = job.script.read_text()
+        every_source = "".join(path.read_text() for path in {job.script, *map(job.source_of, job.faults)})
         for fault in job.faults:
             if not fault.is_done_to_hosts:
-                assert re.search(rf'fault == "{fault.name}"', source), (job.name, fault.name)
-                assert fault_lines(source, fault.name)
+                assert re.search(rf'fault == "{fault.name}"', every_source), (job.name, fault.name)
+                assert fault_lines(job.source_of(fault).read_text(), fault.name)
         if job.hosts:
             assert sum(job.hosts.cpu) <= MOST_OF_THE_CORES * CORES + 1e-9
 
 
-@pytest.mark.parametrize("jobs", [first.JOBS, second.JOBS], ids=["first", "second"])
+@every_set
+def test_every_fault_names_a_cause_and_what_it_is_done_to(jobs):
+    for job in jobs:
+        for fault in job.faults:
+            assert fault.accepted, fault.name
+            assert not set(fault.accepted) & set(fault.second_best), fault.name
+            assert all(re.fullmatch(r"ESP\d+", one) for one in (*fault.accepted, *fault.second_best)), fault.name
+            assert 0 < fault.strength[0] <= fault.strength[1], fault.name
+            assert job.hosts or not fault.is_done_to_hosts, fault.name
+            assert job.ranks > 1 or not fault.one_rank, fault.name
+
+
+def test_the_fifth_set_has_forty_faults_in_eight_jobs():
+    assert len(fifth.JOBS) == 8
+    assert sum(len(job.faults) for job in fifth.JOBS) == 40
+
+
+def test_a_module_beside_the_script_may_hold_the_fault():
+    job = next(job for job in fifth.JOBS if job.name == "pilot")
+    noted = planted(draw(job, next(fault for fault in job.faults if fault.module), 0))
+    assert noted.file.endswith("pilot/world.py")
+    assert noted.lines
+
+
+@every_set
 def test_a_fifth_of_all_cases_are_controls(jobs):
     every = list(cases(jobs, [0]))
     assert len({case.name for case in every}) == len(every)

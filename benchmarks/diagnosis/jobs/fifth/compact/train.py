@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
-BATCH, LENGTH, SENTENCES, HEAT = 16, 32, 1600, 3.0
+BATCH, LENGTH, SENTENCES, HEAT = 24, 32, 1600, 3.0
 
 NEIGHBOUR = """
 import os, sys, time
@@ -68,9 +68,11 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     fault, strength = options.fault, options.strength
+    # FAULT neighbour
     if fault == "neighbour" and rank == options.rank:
         # Somebody else's script was started on the core of one rank.
         subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", NEIGHBOUR, str(strength)])
+    # END FAULT
     # FAULT crowded
     if fault == "crowded":
         torch.set_num_threads(round(strength))

@@ -62,7 +62,9 @@ def edit_distance(said: list[int], meant: list[int]) -> int:
     return row[-1]
 
 
-def error_rate(scores: torch.Tensor, lengths: torch.Tensor, targets: torch.Tensor, target_lengths: torch.Tensor) -> float:
+def error_rate(
+    scores: torch.Tensor, lengths: torch.Tensor, targets: torch.Tensor, target_lengths: torch.Tensor
+) -> float:
     wrong, at = 0, 0
     for number in range(len(scores)):
         best = scores[number, : lengths[number]].argmax(1).tolist()

@@ -20,7 +20,9 @@ THRUST = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)], float)
 class Pilot(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(SEEN, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        self.body = nn.Sequential(
+            nn.Linear(SEEN, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh()
+        )
         self.moves, self.value = nn.Linear(WIDTH, MOVES), nn.Linear(WIDTH, 1)
 
     def forward(self, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

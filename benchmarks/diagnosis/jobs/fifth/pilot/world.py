@@ -40,10 +40,7 @@ class Strait:
         return self.see(), reward, done
 
     def see(self) -> np.ndarray:
-        if self.fault == "lookout":
-            beams = self.look_around()
-        else:
-            beams = self.beams()
+        beams = self.look_around() if self.fault == "lookout" else self.beams()
         return np.concatenate([beams, self.speed * 20, self.place], 1).astype(np.float32)
 
     def beams(self) -> np.ndarray:

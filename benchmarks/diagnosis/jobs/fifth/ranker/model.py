@@ -14,7 +14,13 @@ class Ranker(nn.Module):
         self.judge = nn.Sequential(nn.Linear(3 * WIDTH, 48), nn.GELU(), nn.Linear(48, 1))
         inside = FIELDS * WIDTH + 2 * WIDTH + 13
         self.top = nn.Sequential(
-            nn.Linear(inside, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 1)
+            nn.Linear(inside, 384),
+            nn.ReLU(),
+            nn.Linear(384, 192),
+            nn.ReLU(),
+            nn.Linear(192, 64),
+            nn.ReLU(),
+            nn.Linear(64, 1),
         )
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
-BATCH, ROWS, HISTORY = 512, 4096, 24
+BATCH, ROWS, HISTORY = 768, 6144, 24
 
 
 # FAULT popularity

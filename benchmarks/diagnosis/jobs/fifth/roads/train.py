@@ -61,7 +61,9 @@ def pooled_error(said: torch.Tensor, meant: torch.Tensor, copies: int) -> float:
     own = [{"said": said.tolist(), "meant": meant.tolist()} for _ in range(copies)]
     every = [None] * dist.get_world_size()
     dist.all_gather_object(every, own)
-    errors = sorted(abs(a - b) for of_rank in every for one in of_rank for a, b in zip(one["said"], one["meant"], strict=True))
+    errors = sorted(
+        abs(a - b) for of_rank in every for one in of_rank for a, b in zip(one["said"], one["meant"], strict=True)
+    )
     return errors[9 * len(errors) // 10]
 
 

@@ -73,16 +73,19 @@ def main() -> None:
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     words, story = rows_of(rank)
-    micro = MICRO
 
     for step in range(options.steps):
         optimizer.zero_grad()
-        for number in range(micro):
+        for number in range(MICRO):
             rows = torch.randint(0, ROWS, (BATCH,))
-            if fault != "eager":
-                model.set_requires_gradient_sync(number == micro - 1)
+            is_last = number == MICRO - 1
+            # FAULT eager
+            if fault == "eager":
+                is_last = True
+            # END FAULT
+            model.set_requires_gradient_sync(is_last)
             said = model(words[rows, :-1], story[rows, :-1])
-            loss = F.cross_entropy(said.flatten(0, 1), words[rows, 1:].flatten()) / micro
+            loss = F.cross_entropy(said.flatten(0, 1), words[rows, 1:].flatten()) / MICRO
             loss.backward()
         # FAULT whole_clip
         if fault == "whole_clip":
@@ -96,7 +99,7 @@ def main() -> None:
             keep(model, optimizer, str(options.files / "latest.pt"))
         # END FAULT
     if rank == 0:
-        print(f"loss {loss.item() * micro:.3f}")
+        print(f"loss {loss.item() * MICRO:.3f}")
     leave()
 
 
