@@ -21,11 +21,11 @@ JOBS = (
         script("fifth/photos/train"),
         (
             # In pixels: the side of the originals, which the workers decode.
-            Fault("full_decode", INPUT, (280, 420), module="data"),
+            Fault("full_decode", INPUT, (200, 320), module="data"),
             # In ms a photo.
             Fault("cold_shelf", INPUT_OF_ONE, (7, 10), one_rank=True, module="data"),
             Fault("layer_watch", AT_A_LINE, (2, 6), placed=True),
-            Fault("doubles", ("ESP7",), (1, 1), second_best=HOST, placed=True),
+            Fault("exact_end", ("ESP7",), (1, 1), second_best=HOST, placed=True),
             # One small reduction for each of so many meters, and the line that makes them.
             Fault("meters", COMMUNICATION, (12, 30), second_best=AT_A_LINE, placed=True),
         ),
@@ -35,9 +35,9 @@ JOBS = (
         script("fifth/ranker/train"),
         (
             # Collation in the training process is code at a line as well as input data.
-            Fault("row_by_row", INPUT, (2, 6), second_best=AT_A_LINE, placed=True, module="data"),
+            Fault("row_by_row", INPUT, (5, 12), second_best=AT_A_LINE, placed=True, module="data"),
             Fault("whales", LATE_RANK, (1.6, 2.6), one_rank=True),
-            Fault("auc", AT_A_LINE, (3, 9), placed=True),
+            Fault("auc", AT_A_LINE, (8, 30), placed=True),
             Fault("journal", AT_A_LINE, (8, 30), placed=True),
             # A thread that holds Python's lock for so many ms in a row.
             Fault("popularity", LATE_RANK, (10, 40), second_best=("ESP4",), one_rank=True, placed=True),
@@ -51,9 +51,9 @@ JOBS = (
             Fault("frame_by_frame", AT_A_LINE, (1, 1), placed=True, module="model"),
             Fault("error_rate", AT_A_LINE, (4, 12), placed=True),
             # Collecting by hand is a line of code as well as garbage collection.
-            Fault("tidy", ("ESP403",), (20, 60), second_best=AT_A_LINE, placed=True),
+            Fault("tidy", ("ESP403",), (4, 14), second_best=AT_A_LINE, placed=True),
             # In ms for 4 KiB of the log.
-            Fault("slow_share", AT_A_LINE, (1, 4), placed=True),
+            Fault("slow_share", AT_A_LINE, (2, 8), placed=True),
         ),
         ranks=1,
     ),
@@ -64,9 +64,9 @@ JOBS = (
             Fault("small_change", ("ESP302",), (1, 1), second_best=COMMUNICATION),
             Fault("undetached", AT_A_LINE, (1, 1), placed=True),
             Fault("smoothness", AT_A_LINE, (8, 24), placed=True),
-            Fault("shadow", AT_A_LINE, (1, 3), placed=True),
+            Fault("shadow", AT_A_LINE, (2, 6), placed=True),
             # One rank draws a sheet every sixth step; the other waits.
-            Fault("gallery", (*LATE_RANK, "ESP806"), (24, 60), one_rank=True, placed=True),
+            Fault("gallery", (*LATE_RANK, "ESP806"), (16, 40), one_rank=True, placed=True),
         ),
     ),
     Job(
@@ -90,8 +90,8 @@ JOBS = (
             Fault("lookout", AT_A_LINE, (1, 5), placed=True, module="world"),
             Fault("shuffled", AT_A_LINE, (1, 3), placed=True),
             # In moves, every eighth step.
-            Fault("exam", ("ESP806",), (60, 180), second_best=("ESP807", *AT_A_LINE), placed=True),
-            Fault("blank_pages", ("ESP5", *AT_A_LINE), (400, 1200), placed=True),
+            Fault("exam", ("ESP806",), (20, 80), second_best=("ESP807", *AT_A_LINE), placed=True),
+            Fault("blank_pages", ("ESP5", *AT_A_LINE), (600, 2000), placed=True),
         ),
         ranks=1,
         # It simulates the world between updates, fault or not.
@@ -101,14 +101,14 @@ JOBS = (
         "roads",
         script("fifth/roads/train"),
         (
-            Fault("thin_pipes", ("ESP301", "ESP304"), (0.25, 0.4), second_best=COMMUNICATION, link=True),
-            Fault("thin_pipe", ("ESP301", "ESP304"), (0.2, 0.35), second_best=COMMUNICATION, one_rank=True, link=True),
+            Fault("thin_pipes", ("ESP301", "ESP304"), (0.35, 0.6), second_best=COMMUNICATION, link=True),
+            Fault("thin_pipe", ("ESP301", "ESP304"), (0.3, 0.5), second_best=COMMUNICATION, one_rank=True, link=True),
             Fault("small_host", (*LATE_RANK, "ESP404"), (0.55, 0.75), one_rank=True, quota=True),
             Fault("by_hand", COMMUNICATION, (1, 1), second_best=AT_A_LINE, placed=True),
             # What all ranks gather each step is communication, and the line that gathers is code.
             Fault("pooled", (*COMMUNICATION, *AT_A_LINE), (2, 8), placed=True),
         ),
-        hosts=Hosts((0.75, 0.75), ("300mbit", "300mbit")),
+        hosts=Hosts((0.75, 0.75), ("600mbit", "600mbit")),
         # Its links and quotas are a part of any step.
         true_without_fault=("ESP301", "ESP303", "ESP304", "ESP404"),
     ),

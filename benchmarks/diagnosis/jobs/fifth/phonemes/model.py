@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 BANKS, HIDDEN, PHONEMES = 40, 80, 42
 
@@ -21,11 +20,7 @@ class Recogniser(nn.Module):
         """Log probabilities (batch, time / 2, phonemes) and their lengths."""
         lengths = (lengths + 1) // 2
         hidden = self.front(frames.transpose(1, 2)).relu().transpose(1, 2)
-        if self.fault == "pad_to_limit":
-            hidden, _ = self.lstm(hidden)
-        else:
-            packed = pack_padded_sequence(hidden, lengths, batch_first=True, enforce_sorted=False)
-            hidden, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+        hidden, _ = self.lstm(hidden)
         # FAULT frame_by_frame
         if self.fault == "frame_by_frame":
             state = None

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.diagnosis.jobs.common import read_arguments
 
-BATCH, UTTERANCES = 12, 600
+BATCH, UTTERANCES = 20, 600
 COLLECTOR = """
 import sys, time
 pause_s = float(sys.argv[1]) / 1e3

@@ -30,7 +30,25 @@ class Residual(nn.Module):
         return F.relu(self.second_norm(self.second(out)) + self.short(images), inplace=True)
 
 
-def network() -> nn.Sequential:
+# FAULT exact_end
+class Exact(nn.Module):
+    """Layers that compute with twice the digits: without them a loss was once not a number."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers).double()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layers(images.double()).float()
+
+
+# END FAULT
+
+
+def network(fault: str) -> nn.Sequential:
+    # FAULT exact_end
+    wrap = Exact if fault == "exact_end" else nn.Sequential
+    # END FAULT
     return nn.Sequential(
         nn.Conv2d(3, 24, 5, 2, 2, bias=False),
         nn.BatchNorm2d(24),
@@ -38,7 +56,7 @@ def network() -> nn.Sequential:
         Residual(24, 24, 1),
         Residual(24, 48, 2),
         Residual(48, 48, 1),
-        Residual(48, 96, 2),
+        wrap(Residual(48, 96, 2)),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(96, CLASSES),
@@ -94,13 +112,8 @@ def main() -> None:
     sampler = DistributedSampler(photos, world, rank, seed=options.seed)
     loader = DataLoader(photos, BATCH, sampler=sampler, num_workers=1, drop_last=True, persistent_workers=True)
 
-    net = network()
+    net = network(options.fault)
     watch = LayerWatch(net, int(options.strength)) if options.fault == "layer_watch" else None
-    # FAULT doubles
-    if options.fault == "doubles":
-        torch.set_default_dtype(torch.float64)
-        net = net.double()
-    # END FAULT
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
 
@@ -108,10 +121,6 @@ def main() -> None:
     while step < options.steps:
         sampler.set_epoch(step)
         for images, labels in loader:
-            # FAULT doubles
-            if options.fault == "doubles":
-                images = images.double()
-            # END FAULT
             logits = model(images)
             loss = F.cross_entropy(logits, labels)
             optimizer.zero_grad(set_to_none=True)

@@ -98,7 +98,7 @@ def main() -> None:
         # END FAULT
         # FAULT journal
         if options.fault == "journal":
-            weights = {name: value.detach()[:200].tolist() for name, value in model.module.named_parameters()}
+            weights = {name: value.detach()[:16].tolist() for name, value in model.module.named_parameters()}
             kept = dict(sorted(weights.items())[: round(options.strength)])
             row = {"step": step, "loss": loss.item(), "scores": scores.tolist(), "weights": kept}
             journal.write(json.dumps(row, indent=1) + "\n")

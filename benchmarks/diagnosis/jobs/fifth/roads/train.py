@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
-WIDTH, ROUNDS, TOWNS, CROSSINGS = 160, 4, 6, 220
+WIDTH, ROUNDS, TOWNS, CROSSINGS = 128, 4, 6, 320
 
 
 class Messages(nn.Module):
