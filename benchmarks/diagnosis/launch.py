@@ -23,7 +23,9 @@ def main() -> int:
     if apart:
         unrecorded = {name: value for name, value in os.environ.items() if name != RUN}
         environments = [
-            (unrecorded if number else os.environ) | _rank(0, 1, _free_port()) for number in range(int(ranks))
+            # A job may choose its core by its local rank.
+            (unrecorded if number else os.environ) | _rank(0, 1, _free_port()) | {"LOCAL_RANK": str(number)}
+            for number in range(int(ranks))
         ]
     else:
         port = _free_port()
