@@ -24,7 +24,7 @@ JOBS = (
             Fault("full_decode", INPUT, (200, 320), module="data"),
             # In ms a photo.
             Fault("cold_shelf", INPUT_OF_ONE, (7, 10), one_rank=True, module="data"),
-            Fault("layer_watch", AT_A_LINE, (2, 6), placed=True),
+            Fault("layer_watch", AT_A_LINE, (1, 3), placed=True),
             Fault("exact_end", ("ESP7",), (1, 1), second_best=HOST, placed=True),
             # One small reduction for each of so many meters, and the line that makes them.
             Fault("meters", COMMUNICATION, (12, 30), second_best=AT_A_LINE, placed=True),
@@ -106,7 +106,7 @@ JOBS = (
             Fault("small_host", (*LATE_RANK, "ESP404"), (0.55, 0.75), one_rank=True, quota=True),
             Fault("by_hand", COMMUNICATION, (1, 1), second_best=AT_A_LINE, placed=True),
             # What all ranks gather each step is communication, and the line that gathers is code.
-            Fault("pooled", (*COMMUNICATION, *AT_A_LINE), (2, 8), placed=True),
+            Fault("pooled", (*COMMUNICATION, *AT_A_LINE), (20, 60), placed=True),
         ),
         hosts=Hosts((0.75, 0.75), ("600mbit", "600mbit")),
         # Its links and quotas are a part of any step.

@@ -63,15 +63,18 @@ def edit_distance(said: list[int], meant: list[int]) -> int:
 
 
 def error_rate(
-    scores: torch.Tensor, lengths: torch.Tensor, targets: torch.Tensor, target_lengths: torch.Tensor
+    scores: torch.Tensor, lengths: torch.Tensor, targets: torch.Tensor, target_lengths: torch.Tensor, tries: int
 ) -> float:
+    """Of the best of some tries, each drawn by the scores."""
     wrong, at = 0, 0
     for number in range(len(scores)):
-        best = scores[number, : lengths[number]].argmax(1).tolist()
-        said = [one for one, before in zip(best, [0, *best], strict=False) if one not in (0, before)]
         meant = targets[at : at + int(target_lengths[number])].tolist()
         at += len(meant)
-        wrong += edit_distance(said or best[::2], meant)
+        distances = []
+        for drawn in scores[number, : lengths[number]].exp().multinomial(tries, replacement=True).T.tolist():
+            said = [one for one, before in zip(drawn, [0, *drawn], strict=False) if one not in (0, before)]
+            distances.append(edit_distance(said, meant))
+        wrong += min(distances)
     return wrong / max(1, at)
 
 
@@ -107,9 +110,8 @@ def main() -> None:
         optimizer.step()
         # FAULT error_rate
         if fault == "error_rate":
-            kept = round(options.strength)
-            part = scores[:kept], lengths[:kept], targets, target_lengths[:kept]
-            print(f"{step}: errors {error_rate(*part):.3f}")
+            errors = error_rate(scores.detach(), lengths, targets, target_lengths, round(options.strength))
+            print(f"{step}: errors {errors:.3f}")
         # END FAULT
         # FAULT slow_share
         if collector:
