@@ -20,8 +20,8 @@ JOBS = (
         "photos",
         script("fifth/photos/train"),
         (
-            # In pixels: the side of the originals, which the workers decode.
-            Fault("full_decode", INPUT, (200, 320), module="data"),
+            # In pixels: the side of the originals. Workers that decode them need the cores that the ranks compute on.
+            Fault("full_decode", INPUT, (200, 320), second_best=("ESP404",), module="data"),
             # In ms a photo.
             Fault("cold_shelf", INPUT_OF_ONE, (7, 10), one_rank=True, module="data"),
             Fault("layer_watch", AT_A_LINE, (1, 3), placed=True),
@@ -66,7 +66,7 @@ JOBS = (
             Fault("smoothness", AT_A_LINE, (8, 24), placed=True),
             Fault("shadow", AT_A_LINE, (2, 6), placed=True),
             # One rank draws a sheet every sixth step; the other waits.
-            Fault("gallery", (*LATE_RANK, "ESP806"), (16, 40), one_rank=True, placed=True),
+            Fault("gallery", (*LATE_RANK, "ESP806"), (16, 40), second_best=AT_A_LINE, one_rank=True, placed=True),
         ),
     ),
     Job(
@@ -79,7 +79,7 @@ JOBS = (
             Fault("crowded", ("ESP404",), (2, 3)),
             # In ms that another process on the rank's core rests after each 20 ms.
             Fault("neighbour", (*LATE_RANK, "ESP404"), (20, 80), one_rank=True),
-            Fault("roll_call", LATE_RANK, (16, 64), one_rank=True, placed=True),
+            Fault("roll_call", LATE_RANK, (16, 64), second_best=AT_A_LINE, one_rank=True, placed=True),
         ),
     ),
     Job(
@@ -119,7 +119,7 @@ JOBS = (
             Fault("eager", COMMUNICATION, (1, 1)),
             Fault("whole_clip", (*COMMUNICATION, *AT_A_LINE), (1, 1), placed=True),
             # In layers that compute their activations again.
-            Fault("thrift", AT_A_LINE, (2, 4), placed=True, module="model"),
+            Fault("thrift", AT_A_LINE, (2, 4), second_best=("ESP5",), placed=True, module="model"),
             # Every so many steps.
             Fault("keepsake", SAVE, (4, 8), second_best=("ESP806",), placed=True),
             Fault("drawn_mask", AT_A_LINE, (1, 3), placed=True, module="model"),
