@@ -51,7 +51,7 @@ JOBS = (
             Fault("frame_by_frame", AT_A_LINE, (1, 1), placed=True, module="model"),
             Fault("error_rate", AT_A_LINE, (4, 12), placed=True),
             # Collecting by hand is a line of code as well as garbage collection.
-            Fault("tidy", ("ESP403",), (4, 14), second_best=AT_A_LINE, placed=True),
+            Fault("tidy", ("ESP403",), (1, 8), second_best=AT_A_LINE, placed=True),
             # In ms for 4 KiB of the log.
             Fault("slow_share", AT_A_LINE, (2, 8), placed=True),
         ),
@@ -65,8 +65,8 @@ JOBS = (
             Fault("undetached", AT_A_LINE, (1, 1), placed=True),
             Fault("smoothness", AT_A_LINE, (8, 24), placed=True),
             Fault("shadow", AT_A_LINE, (2, 6), placed=True),
-            # One rank draws a sheet every sixth step; the other waits.
-            Fault("gallery", (*LATE_RANK, "ESP806"), (16, 40), second_best=AT_A_LINE, one_rank=True, placed=True),
+            # In rows of a sheet that one rank draws every sixth step; the other waits.
+            Fault("gallery", (*LATE_RANK, "ESP806"), (3, 7), second_best=AT_A_LINE, one_rank=True, placed=True),
         ),
     ),
     Job(

@@ -86,7 +86,7 @@ def main() -> None:
     for_critic = torch.optim.Adam(critic.parameters(), lr=2e-4, betas=(0.5, 0.99))
     shadow = Shadow(generator.module, round(strength)) if fault == "shadow" else None
     real = faces(rank)
-    wall = torch.randn(round(strength) if fault == "gallery" else 24, NOISE)
+    wall = torch.randn(6 * round(strength) if fault == "gallery" else 24, NOISE)
 
     for step in range(options.steps):
         batch = real[torch.randint(0, FACES, (BATCH,))]
