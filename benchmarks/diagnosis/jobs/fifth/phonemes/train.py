@@ -89,14 +89,11 @@ def main() -> None:
     data = utterances(options.seed)
     model = Recogniser(fault)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    collector, lexicon = None, []
+    collector = None
     if fault == "slow_share":
         # The log goes to a share that takes 4 KiB at a time, and takes its time.
         command = [sys.executable, "-c", COLLECTOR, str(options.strength)]
         collector = subprocess.Popen(command, stdin=subprocess.PIPE, pipesize=4096, text=True)
-    if fault == "tidy":
-        size = round(options.strength * 1000)
-        lexicon = [{"word": f"w{number}", "said": [number % PHONEMES, number % 7]} for number in range(size)]
 
     for step, batch in enumerate(batches(data, options.seed, fault, round(options.strength))):
         if step == options.steps:
@@ -119,10 +116,10 @@ def main() -> None:
             print(step, loss.item(), surest.tolist(), best.tolist(), file=collector.stdin, flush=True)
         # END FAULT
         # FAULT tidy
-        if fault == "tidy":
+        if fault == "tidy" and step % round(options.strength) == 0:
             gc.collect()
         # END FAULT
-    print(f"loss {loss.item():.3f}", len(lexicon))
+    print(f"loss {loss.item():.3f}")
     if collector:
         collector.communicate()
 
