@@ -76,7 +76,7 @@ JOBS = (
             Fault("asked_twice", AT_A_LINE, (1, 1), placed=True),
             Fault("taught_teacher", AT_A_LINE, (1, 1), placed=True),
             # In threads of each rank, which has one core.
-            Fault("crowded", ("ESP404",), (2, 3)),
+            Fault("crowded", ("ESP404",), (3, 6)),
             # In ms that another process on the rank's core rests after each 20 ms.
             Fault("neighbour", (*LATE_RANK, "ESP404"), (20, 80), one_rank=True),
             Fault("roll_call", LATE_RANK, (16, 64), second_best=AT_A_LINE, one_rank=True, placed=True),
