@@ -90,7 +90,7 @@ JOBS = (
             Fault("lookout", AT_A_LINE, (1, 5), placed=True, module="world"),
             Fault("shuffled", AT_A_LINE, (1, 3), placed=True),
             # In moves, every eighth step.
-            Fault("exam", ("ESP806",), (20, 80), second_best=("ESP807", *AT_A_LINE), placed=True),
+            Fault("exam", ("ESP806",), (40, 120), second_best=("ESP807", *AT_A_LINE), placed=True),
             Fault("blank_pages", ("ESP5", *AT_A_LINE), (600, 2000), placed=True),
         ),
         ranks=1,

@@ -99,7 +99,7 @@ def meters_of(logits: torch.Tensor, labels: torch.Tensor, loss: torch.Tensor, ho
 
 
 def main() -> None:
-    options = read_arguments(60, needs_files=True)
+    options = read_arguments(54, needs_files=True)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(options.seed)

@@ -71,7 +71,7 @@ def pooled_error(said: torch.Tensor, meant: torch.Tensor, copies: int) -> float:
 
 
 def main() -> None:
-    options = read_arguments(56)
+    options = read_arguments(48)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     fault, strength = options.fault, options.strength

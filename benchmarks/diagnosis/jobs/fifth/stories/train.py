@@ -60,7 +60,7 @@ def keep(model: nn.Module, optimizer: torch.optim.Optimizer, file: str) -> None:
 
 
 def main() -> None:
-    options = read_arguments(60, needs_files=True)
+    options = read_arguments(48, needs_files=True)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     fault, strength = options.fault, options.strength
