@@ -150,3 +150,28 @@ def write_rocprof_json(path: Path, pids=(4711,), *, streams=True) -> Path:
     tools = [tool(number, pid) for number, pid in enumerate(pids)]
     path.write_text(json.dumps({"rocprofiler-sdk-tool": tools}))
     return path
+
+
+def write_rocprof_chrome(path: Path) -> Path:
+    """The same as JSON of the first rocprof, on GPU 3: all values are text."""
+
+    def x(pid, tid, name, start, end, process=4711):
+        known = {"BeginNs": str(start), "EndNs": str(end), "pid": str(process), "Data": ""}
+        times = {"ts": str(start // 1000), "dur": str((end - start) // 1000 or 1)}
+        return {"ph": "X", "name": name, "pid": str(pid), "tid": str(tid)} | times | {"args": known}
+
+    labels = {1: "0 CPU HSA API", 2: "1 CPU HIP API", 3: "2 Markers and Ranges", 6: "4 COPY", 9: "7 GPU3"}
+    rows = [
+        {},
+        *({"args": {"name": label}, "ph": "M", "pid": pid, "name": "process_name"} for pid, label in labels.items()),
+        x(1, 4712, "hsa_queue_create", 100, 200),
+        x(2, 4712, "hipLaunchKernel", 1_000, 2_000),
+        x(3, 4712, "forward", 500, 9_000),
+        x(9, 1, "Cijk_Ailk", 3_000, 8_000),
+        x(6, 0, "hcCommandMemcpyHostToDevice", 8_000, 8_500),
+        {"ts": 1, "ph": "s", "cat": "DataFlow", "id": 0, "pid": 2, "tid": 4712, "name": "dep"},
+        {"ts": 3, "ph": "t", "cat": "DataFlow", "id": 0, "pid": 9, "tid": 1, "name": "dep"},
+    ]
+    lines = "\n,".join(map(json.dumps, rows))
+    path.write_text(f'{{ "traceEvents":[{lines}\n], "otherData": {{"version": "1"}}}}')
+    return path

@@ -12,6 +12,7 @@ import msgspec
 
 from esprof.core.errors import InputError
 from esprof.core.types import Ns
+from esprof.run.databases import rocprof_chrome
 from esprof.run.databases.processes import ForeignEvent, Process
 from esprof.run.kineto.compressed import BROKEN_STREAM, decompressed
 from esprof.run.kineto.content import content
@@ -103,25 +104,28 @@ class _Results(msgspec.Struct, frozen=True):
 
 
 def is_rocprof_json(path: Path) -> bool:
-    """Whether the file at `path`, compressed or not, begins as the JSON of rocprofv3 does."""
+    """Whether the file at `path`, compressed or not, begins as the JSON of rocprofv3 or of the first rocprof does."""
     try:
         with path.open("rb") as file:
-            return _BEGIN.match(bytes(decompressed(file).read(_HEAD))) is not None
+            head = bytes(decompressed(file).read(_HEAD))
+            return any(begins.match(head) for begins in (_BEGIN, rocprof_chrome.BEGIN))
     except BROKEN_STREAM:  # Reading it will raise the error.
         return False
 
 
 def processes(path: Path) -> list[Process]:
     """The processes that used a GPU. Raises InputError where the file is malformed, or larger than the memory limit."""
-    text = content(path, memory_limit() // _GROWTH)
+    raw = content(path, memory_limit() // _GROWTH)
+    text = raw.decode(errors="replace")  # Names of kernels may be no UTF-8.
     try:
-        # Names of kernels may be no UTF-8.
-        results = msgspec.json.decode(text.decode(errors="replace"), type=_Results)
+        if rocprof_chrome.BEGIN.match(raw):
+            found = rocprof_chrome.processes_of_rows(text)
+        else:
+            found = [_process(tool) for tool in msgspec.json.decode(text, type=_Results).tools]
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(
-            f"is malformed JSON of rocprofv3: {error}", path=path, remedy="Copy or export it again."
+            f"is malformed JSON of rocprof: {error}", path=path, remedy="Copy or export it again."
         ) from error
-    found = [_process(tool) for tool in results.tools]
     return [one for one in found if any("stream" in row.args for row in one.rows)]
 
 

@@ -1,10 +1,10 @@
-"""JSON of rocprofv3."""
+"""JSON of rocprofv3 and of the first rocprof."""
 
 import pytest
 
 from esprof import load
 from esprof.core.errors import InputError
-from tests.cases.databases import write_rocpd, write_rocprof_json
+from tests.cases.databases import write_rocpd, write_rocprof_chrome, write_rocprof_json
 
 
 def test_kernels_copies_and_calls_are_read(tmp_path):
@@ -18,6 +18,19 @@ def test_kernels_copies_and_calls_are_read(tmp_path):
     assert kernel["correlation"] == call["correlation"] == 70
     assert (copy["name"], copy["in_bytes"], copy["dur_ns"]) == ("Memcpy HostToDevice", 4096, 500)
     assert (marked["name"], marked["dur_ns"]) == ("forward", 8_500)
+
+
+def test_rows_of_the_first_rocprof(tmp_path):
+    run = load(write_rocprof_chrome(tmp_path / "results.json"))
+    assert (run.ranks, run.meta.source) == ([0], "rocprof")
+    rows = run.events(0).arrow.to_pylist()
+    assert "hsa_queue_create" not in {row["name"] for row in rows}
+    events = {row["kind"]: row for row in rows}
+    call, kernel, copy, marked = events["runtime"], events["kernel"], events["memcpy"], events["op"]
+    assert (call["name"], call["tid"], call["start_ns"]) == ("hipLaunchKernel", 4712, 1_000)
+    assert (kernel["name"], kernel["device"], kernel["stream"], kernel["dur_ns"]) == ("Cijk_Ailk", 3, 1, 5_000)
+    assert kernel["correlation"] == call["correlation"] is not None
+    assert (copy["dur_ns"], marked["name"]) == (500, "forward")
 
 
 def test_processes_are_ranks_by_their_devices(tmp_path):
@@ -48,8 +61,10 @@ def test_names_of_kernels_may_be_no_utf8(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b'{"rocprofiler-sdk-tool": [', "malformed JSON of rocprofv3"),
-        (b'{"rocprofiler-sdk-tool": [{"buffer_records": {"hip_api": [{"kind": 1}]}}]}', "malformed JSON of rocprofv3"),
+        (b'{"rocprofiler-sdk-tool": [', "malformed JSON of rocprof"),
+        (b'{"rocprofiler-sdk-tool": [{"buffer_records": {"hip_api": [{"kind": 1}]}}]}', "malformed JSON of rocprof"),
+        (b'{ "traceEvents":[{}\n,{"ph":"X","name":7}]}', "malformed JSON of rocprof"),
+        (b'{ "traceEvents":[{}\n,{"ph":"X","name":"a","pid":"2"}]}', "no process that used a GPU"),
         (b'{"rocprofiler-sdk-tool": []}', "no process that used a GPU"),
     ],
 )
