@@ -1,0 +1,189 @@
+"""A cache of samples that is shared, bounded, and never replaces one."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("lmdb")
+
+from torch.utils.data import DataLoader, Dataset  # noqa: E402  needs torch
+
+from esprof.core.errors import InputError, UsageError  # noqa: E402
+from esprof.data import MinIOCache  # noqa: E402
+
+ITEMS, ITEM_BYTES = 400, 8000
+MB = 1 << 20
+
+
+class Numbered(Dataset):
+    """Items of 8 kB that hold their number; counts the reads of this process."""
+
+    classes = ("a", "b")
+
+    def __init__(self, items: int = ITEMS) -> None:
+        self.items, self.reads = items, 0
+
+    def __len__(self) -> int:
+        return self.items
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        self.reads += 1
+        if os.environ.get("DIE_AT") == str(index) and torch.utils.data.get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index, torch.full((ITEM_BYTES // 8,), index)
+
+
+def size_of(folder: str) -> int:
+    return sum(file.stat().st_blocks * 512 for file in Path(folder).iterdir())
+
+
+def epoch(cache: MinIOCache, workers: int = 0, **options) -> list[int]:
+    """Numbers of the samples of an epoch, in the order of their arrival; each must be whole."""
+    seen = []
+    for numbers, tensors in DataLoader(cache, batch_size=16, shuffle=True, num_workers=workers, **options):
+        assert (tensors == numbers[:, None]).all()
+        seen += numbers.tolist()
+    return seen
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Numbered:
+    return Numbered()
+
+
+def test_a_cache_for_all_samples_reads_each_once():
+    dataset = Numbered()
+    cache = MinIOCache(dataset, 8 * MB)
+    for _ in range(3):
+        assert sorted(epoch(cache)) == list(range(ITEMS))
+    assert (dataset.reads, cache.held, cache.hits, cache.misses) == (ITEMS, ITEMS, 2 * ITEMS, ITEMS)
+
+
+def test_a_full_cache_keeps_what_it_has_and_stays_within_its_bytes():
+    """Its hits are the share of the samples that it holds, epoch after epoch."""
+    dataset = Numbered()
+    cache = MinIOCache(dataset, 2 * MB)
+    epoch(cache)
+    held = cache.held
+    assert 0.3 * ITEMS < held < 2 * MB / ITEM_BYTES
+    for _ in range(3):
+        before = dataset.reads
+        assert sorted(epoch(cache)) == list(range(ITEMS))
+        assert dataset.reads - before == ITEMS - held
+        assert size_of(cache.folder) <= 2 * MB
+    assert cache.held == held
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_share_the_cache(dataset, method):
+    cache = MinIOCache(dataset, 8 * MB)
+    for _ in range(2):
+        assert sorted(epoch(cache, 2, multiprocessing_context=method)) == list(range(ITEMS))
+    before = dataset.reads
+    assert sorted(epoch(cache)) == list(range(ITEMS))
+    assert (dataset.reads, cache.held) == (before, ITEMS)
+
+
+JOB = """
+import sys
+from tests.unit.data.test_minio_cache import ITEMS, MB, MinIOCache, Numbered, epoch
+dataset = Numbered()
+cache = MinIOCache(dataset, 8 * MB, sys.argv[1])
+for _ in range(2):
+    assert sorted(epoch(cache, *map(int, sys.argv[2:]))) == list(range(ITEMS))
+print(dataset.reads, cache.held)
+"""
+
+
+def test_a_killed_worker_leaves_a_cache_that_others_go_on_with(dataset, tmp_path):
+    dying = subprocess.run(
+        [sys.executable, "-c", JOB, str(tmp_path), "2"],
+        env=os.environ | {"DIE_AT": "200"},
+        capture_output=True,
+        text=True,
+    )
+    assert dying.returncode != 0, "its loader reports the death of a worker"
+    cache = MinIOCache(dataset, 8 * MB, tmp_path)
+    assert 0 < cache.held < ITEMS
+    assert sorted(epoch(cache, 2)) == list(range(ITEMS))
+    assert cache.held == ITEMS
+
+
+class Small(Numbered):
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        self.reads += 1
+        return index, torch.tensor([index])
+
+
+@pytest.mark.slow
+def test_a_large_epoch_has_each_item_once():
+    dataset = Small(100_000)
+    cache = MinIOCache(dataset, 4 * MB)
+    for _ in range(2):
+        assert sorted(epoch(cache, 2)) == list(range(100_000))
+    assert 10_000 < cache.held < 100_000
+    assert size_of(cache.folder) <= 4 * MB
+
+
+def test_two_jobs_share_a_folder(tmp_path):
+    """Together they read little more than each sample once: at the same time both may miss one."""
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ended = [(job.communicate()[0], job.returncode) for job in jobs]
+    assert [code for _, code in ended] == [0, 0]
+    reads = [int(said.split()[0]) for said, _ in ended]
+    assert ITEMS <= sum(reads) <= 2 * ITEMS
+    third = Numbered()
+    assert sorted(epoch(MinIOCache(third, 8 * MB, tmp_path))) == list(range(ITEMS))
+    assert third.reads == 0
+
+
+@pytest.mark.slow
+def test_a_full_disk_only_ends_the_filling(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    small = f"mount -t tmpfs -o size=1m tmpfs {tmp_path} && exec {sys.executable} -c '{JOB}' {tmp_path}"
+    ended = subprocess.run(["unshare", "-m", "sh", "-c", small], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    reads, held = map(int, ended.stdout.split())
+    assert 0 < held < ITEMS
+    assert reads == 2 * ITEMS - held
+
+
+def test_a_temporary_cache_is_removed_with_its_object(dataset):
+    cache = MinIOCache(dataset, 2 * MB)
+    folder = Path(cache.folder)
+    assert cache[3][0] == 3
+    copy = pickle.loads(pickle.dumps(cache))
+    assert copy[3][0] == 3
+    del copy
+    assert folder.exists()
+    del cache
+    assert not folder.exists()
+
+
+def test_it_looks_like_the_data_set(dataset):
+    cache = MinIOCache(dataset, 2 * MB)
+    assert (len(cache), cache.classes) == (ITEMS, ("a", "b"))
+    with pytest.raises(AttributeError, match="colours"):
+        cache.colours  # noqa: B018
+    assert np.array_equal(cache[-1][1], dataset[-1][1])
+
+
+def test_bad_requests_are_refused(dataset, tmp_path):
+    with pytest.raises(UsageError, match="too small"):
+        MinIOCache(dataset, 1000)
+    with pytest.raises(UsageError, match="no length"):
+        MinIOCache(iter([1]), MB)
+    MinIOCache(dataset, 2 * MB, tmp_path)
+    with pytest.raises(InputError, match="another data set"):
+        MinIOCache(Numbered(ITEMS + 1), 2 * MB, tmp_path)
