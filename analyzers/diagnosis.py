@@ -86,7 +86,6 @@ def _worded(findings: Iterable[Finding], unit: Unit) -> tuple[Finding, ...]:
         msgspec.structs.replace(
             one,
             title=in_words_of(unit, one.title),
-            advice=in_words_of(unit, one.advice),
             symptoms=_worded(one.symptoms, unit),
         )
         for one in findings

@@ -25,7 +25,7 @@ from esprof.replay.answer import (
 from esprof.replay.building.build import Built, build_counted
 from esprof.replay.building.node_names import TEXTS, Text
 from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
-from esprof.replay.dfg import Cls
+from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import RecordedSteps, steps_of
@@ -268,19 +268,28 @@ def _clock_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
     return tuple(found)
 
 
-def _cut_work_warnings(run: Run, built: Built) -> list[RunWarning]:
-    """A warning if GPU work from before the window was inferred, with the longest time that it takes on a rank."""
-    dfg, name = built.dfg, TEXTS[Text.CUT_WORK]
-    nodes = np.flatnonzero(dfg.name == (dfg.names.index(name) if name in dfg.names else -1))
-    if not len(nodes):
-        return []
-    ranks = np.unique(dfg.rank[nodes]).tolist()
-    # The pieces of a rank begin together, on several streams or one after the other.
-    begin = {rank: int(dfg.recorded_ns[nodes[dfg.rank[nodes] == rank]].min()) for rank in ranks}
-    ends = (dfg.recorded_ns + dfg.dur_ns)[nodes]
-    longest = max(int(end) - begin[rank] for rank, end in zip(dfg.rank[nodes].tolist(), ends, strict=True))
-    text = f"the GPU begins the window with {readable.duration(longest)} of work that was not recorded"
-    return [RunWarning("work-before-window", text, tuple(ranks))]
+def _number_of(dfg: Dfg, name: str) -> int:
+    return dfg.names.index(name) if name in dfg.names else -1
+
+
+def _inferred_work_warnings(built: Built) -> list[RunWarning]:
+    """Warnings of inferred GPU work: from before the window, with its longest time on a rank, and of CUDA graphs."""
+    dfg, found = built.dfg, []
+    cut, graphs = (
+        np.flatnonzero(dfg.name == _number_of(dfg, TEXTS[text])) for text in (Text.CUT_WORK, Text.GRAPH_WORK)
+    )
+    if len(cut):
+        ranks = np.unique(dfg.rank[cut]).tolist()
+        # The pieces of a rank begin together, on several streams or one after the other.
+        begin = {rank: int(dfg.recorded_ns[cut[dfg.rank[cut] == rank]].min()) for rank in ranks}
+        ends = (dfg.recorded_ns + dfg.dur_ns)[cut]
+        longest = max(int(end) - begin[rank] for rank, end in zip(dfg.rank[cut].tolist(), ends, strict=True))
+        text = f"the GPU begins the window with {readable.duration(longest)} of work that was not recorded"
+        found.append(RunWarning("work-before-window", text, tuple(ranks)))
+    if len(graphs):
+        text = f"the kernels of {len(graphs)} launches of CUDA graphs were not recorded; their time is inferred"
+        found.append(RunWarning("graphs-not-recorded", text, tuple(np.unique(dfg.rank[graphs]).tolist())))
+    return found
 
 
 def _count_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
@@ -295,7 +304,7 @@ def _count_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
         which = f"{counts.collectives_partial} of {seen} collective and point-to-point calls"
         text = f"{which} were matched without {readable.ranks(missing)}: waiting for them counts as communication"
         found.append(RunWarning("collectives-partial", text, missing))
-    found += _cut_work_warnings(run, built)
+    found += _inferred_work_warnings(built)
     # That a guess was wrong says nothing of the traces.
     recorded = counts.edges_dropped - counts.guesses_dropped
     if recorded:

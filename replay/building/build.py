@@ -13,6 +13,7 @@ from esprof.replay.building.collectives.matching import CollectiveCalls, calls_o
 from esprof.replay.building.collectives.rendezvous import Rendezvous, find_rendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.gpu.cut_work import with_cut_work
+from esprof.replay.building.gpu.graph_work import with_graph_work
 from esprof.replay.building.rank_events import RankEvents, read_rank
 from esprof.replay.building.rank_graph import rank_graph
 from esprof.replay.dfg import Dfg
@@ -59,7 +60,8 @@ class MatchedRanks:
 def matched_ranks(steps: RecordedSteps, rules: Rules = ALL_RULES) -> MatchedRanks:
     """Read the ranks and match their collectives."""
     run = steps.run
-    events = [with_cut_work(read_rank(run, rank, steps.boundaries[rank], steps.all)) for rank in run.ranks]
+    recorded = [read_rank(run, rank, steps.boundaries[rank], steps.all) for rank in run.ranks]
+    events = [with_cut_work(with_graph_work(one)) for one in recorded]
     calls = calls_of(run, events, steps.lost_by)
     number = match(calls)
     if not rules.rendezvous:

@@ -42,6 +42,7 @@ class Text(IntEnum):
     BATCH = 6
     UNKNOWN_BATCH = 7
     CUT_WORK = 8
+    GRAPH_WORK = 9
 
 
 TEXTS = (
@@ -54,6 +55,7 @@ TEXTS = (
     "make batch",
     "batch (not recorded)",
     "GPU work from before the window (not recorded)",
+    "CUDA graph (kernels not recorded)",
 )
 
 

@@ -23,6 +23,16 @@ SHARE_OF_KERNELS_NAMED = 0.8
 MAX_KERNELS_NAMED = 5
 
 
+MIN_SHARE_RECORDED = 0.5
+"""Least share of the step that recorded kernels take together for the longest to be named as what makes the step."""
+
+_UNRECORDED = "most of its kernels were not recorded"
+_RECORD_KERNELS = (
+    "Only faster or fewer kernels shorten the step, but which they are is unknown: the profiler recorded few of them. Record "
+    "without CUDA graphs, or with a newer version of the driver's profiler (CUPTI, rocprofiler)."
+)
+
+
 def gpu_bound(case: Case) -> Iterator[Cause]:
     """Steps in which the devices compute nearly all the time, with their longest kernels."""
     if case.replayed.built.dfg.has_gpu():
@@ -43,10 +53,11 @@ def bound_by_gpu(breakdowns: Sequence[RankBreakdown], gpu_calls: Mapping[Rank, G
     named = _most(kernels)
     first = named[0]
     mean = 100 * sum(shares.values()) / len(shares)
+    is_recorded = sum(one.took_ns for one in kernels) >= MIN_SHARE_RECORDED * span_ns
+    what = f"{first.label} takes {100 * first.took_ns / span_ns:.0f} %, {_bound(first)}" if is_recorded else _UNRECORDED
     yield Cause(
         id=GPU_BOUND,
-        title=f"The GPU computes for {mean:.0f} % of the step; {first.label} takes "
-        f"{100 * first.took_ns / span_ns:.0f} %, {_bound(first)}",
+        title=f"The GPU computes for {mean:.0f} % of the step; {what}",
         ranks=tuple(shares),
         confidence="high",
         severity="info",
@@ -57,7 +68,7 @@ def bound_by_gpu(breakdowns: Sequence[RankBreakdown], gpu_calls: Mapping[Rank, G
             "bound_by": _by_kernel({one.label: _bound(one) for one in named}),
             **_use(used),
         },
-        advice=_advice(first, found),
+        advice=_advice(first, found) if is_recorded else _RECORD_KERNELS,
     )
 
 

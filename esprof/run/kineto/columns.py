@@ -215,7 +215,8 @@ def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[TraceSt
     work = work[np.argsort(launches.start_ns[launches.row[work]], kind="stable")]
     launched = WorkOfSteps(launches.start_ns[launches.row[work]], (launches.end_ns - launches.start_ns)[work])
     starts, ends = launches.start_ns[rows], launches.end_ns[rows]
-    if annotated := by_annotations(marks, launches.tid[rows], starts, ends, launched):
+    annotated = by_annotations(marks, launches.tid[rows], starts, ends, _graphs(names, kinds, launches) or launched)
+    if annotated:
         text = f"the trace has no ProfilerStep; each annotation of the loop begins a step ({annotated[1]})"
         return annotated[0], (RunWarning("steps-by-annotation", text),)
     blocks = find_blocks(WorkInOrder(Texts(names.codes[work], names.values), launched.at_ns, launches.start_ns[work]))
@@ -227,6 +228,13 @@ def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[TraceSt
     return None, (
         RunWarning(WarningCode.NO_STEPS, f"the trace has no step marks; all times are of its window{repeats}"),
     )
+
+
+def _graphs(names: Texts, kinds: np.ndarray, launches: Launches) -> WorkOfSteps | None:
+    """Launches of CUDA graphs without recorded kernels, each of one unit: their GPU time is unknown. None without any."""
+    graphs = np.flatnonzero(names.map(lambda name: "GraphLaunch" in name, bool) & _are(kinds, "runtime"))
+    graphs = graphs[~np.isin(graphs, launches.row)]
+    return WorkOfSteps(launches.start_ns[graphs], np.ones_like(graphs)) if len(graphs) else None
 
 
 def _step_of(steps: TraceSteps | None, stream: np.ndarray, launches: Launches) -> np.ndarray:

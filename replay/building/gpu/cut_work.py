@@ -1,15 +1,14 @@
 """GPU work that was launched before the window and is missing from the trace, inferred from what waited for it."""
 
-from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 
 from esprof.replay import rules
+from esprof.replay.building.gpu.inferred_work import with_work
 from esprof.replay.building.node_names import Text
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.runtime_names import CALL_TRAITS, call_traits
-from esprof.run.schema import EVENTS, Table, table
 
 
 def with_cut_work(events: RankEvents) -> RankEvents:
@@ -30,7 +29,11 @@ def with_cut_work(events: RankEvents) -> RankEvents:
         ends = until.setdefault(int(stream[0]), [])
         most = ends[0] if ends else int(start[0]) + rules.MAX_SYNC_EARLY
         ends += [moment for moment in waited.tolist() if moment < most]
-    return _with_rows(events, {stream: sorted(ends) for stream, ends in until.items()})
+    pieces = [
+        (begin, end, stream) for stream, ends in until.items() for begin, end in pairwise([events.begin, *sorted(ends)])
+    ]
+    begin, end, stream = np.array(pieces, np.int64).reshape(-1, 3).T
+    return with_work(events, Text.CUT_WORK, begin, end, stream, np.full(len(pieces), -1))
 
 
 def _first_per_stream(events: RankEvents) -> np.ndarray:
@@ -76,33 +79,3 @@ def _ends_of_waits(events: RankEvents) -> np.ndarray:
     ended = np.sort(events.end[events.gpu])
     unexplained = np.searchsorted(ended, start[rows]) == np.searchsorted(ended, end[rows] + rules.MAX_SYNC_EARLY)
     return np.unique(end[rows[unexplained]])
-
-
-def _with_rows(events: RankEvents, until: dict[int, list[int]]) -> RankEvents:
-    """`events` with pieces of work on each stream that end at these moments (ns, ascending), the first from the begin."""
-    begins = [begin for ends in until.values() for begin in [events.begin, *ends][:-1]]
-    ends = [end for moments in until.values() for end in moments]
-    kept = [at for at, (begin, end) in enumerate(zip(begins, ends, strict=True)) if end > begin]
-    streams = [stream for stream, moments in until.items() for _ in moments]
-    if not kept:
-        return events
-    begin, end, stream = (np.array(values, np.int64)[kept] for values in (begins, ends, streams))
-    count = len(kept)
-    more = table({"kind": ["kernel"] * count, "start_ns": begin, "dur_ns": end - begin, "stream": stream}, EVENTS)
-    row = len(events.start) + np.arange(count)
-    kernel = events.kinds.index("kernel") if "kernel" in events.kinds else -1
-    starts = np.append(events.start, begin)
-    gpu = np.append(row, events.gpu)
-    launch = np.append(np.full(count, -1), events.launch)
-    order = np.argsort(starts[gpu], kind="stable")
-    return replace(
-        events,
-        table=Table(pa.concat_tables([events.table.arrow, more.arrow]).unify_dictionaries()),
-        start=starts,
-        end=np.append(events.end, end),
-        name=np.append(events.name, np.full(count, Text.CUT_WORK, np.int32)),
-        kind=np.append(events.kind, np.full(count, kernel, events.kind.dtype)),
-        thread=np.append(events.thread, np.full(count, -1, np.int32)),
-        gpu=gpu[order],
-        launch=launch[order],
-    )

@@ -74,3 +74,8 @@ def test_annotations_that_launch_little_begin_no_steps(read):
 def test_two_annotations_are_no_loop(read):
     rows = [one for at in range(2) for one in annotated("generate", 100 * at, 60, call=at + 1)]
     assert not begins_with_annotations(read(rows))
+
+
+def test_graphs_without_recorded_kernels_count_by_their_launches(read):
+    rows = [one for one in serving.decode(5) if one["cat"] != "kernel" or one["name"] == "argmax"]
+    assert begins_with_annotations(read(rows))
