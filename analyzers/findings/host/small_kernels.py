@@ -107,11 +107,11 @@ _PAGES = (
         "Storms of small kernels",
         "In long runs of launches most kernels take less time than the CPU needs to launch them one by one. The GPU is done "
         "with each before the next arrives.",
-        f"A run has at least {MIN_LAUNCHES} launches, and at least half of its kernels take less time than the CPU takes "
-        "from one launch to the next. Waits for the device, input data, allocations, collectives and gaps of more than "
-        "1 ms end it. `small kernels by place` counts them by the range around them (`record_function`, optimizer), else "
-        "by the backward pass or the outermost operation. `launching per step` is the CPU's time for them, `gpu time of "
-        "small kernels` the GPU's. Not reported for steps with CUDA graphs or torch.compile (ESP401).",
+        f"A run has at least {MIN_LAUNCHES} launches, and at least half of its kernels take less time than the CPU's "
+        "operations from one launch to the next. Waits for the device, input data, allocations, collectives and gaps of "
+        "more than 1 ms end it. `small kernels by place` counts them by the range around them (`record_function`, "
+        "optimizer), else by the backward pass or the outermost operation. `launching per step` is the CPU's time for "
+        "them, `gpu time of small kernels` the GPU's. Not reported for steps with CUDA graphs or torch.compile (ESP401).",
         "`launches=graph`: an upper bound. Between the first and the last launch of a run the CPU takes no time; kernels "
         "keep theirs.",
         "Use CUDA graphs, torch.compile, fused optimizers or larger batches.",

@@ -27,7 +27,7 @@ class Storms:
     kernel_ns: np.ndarray
     """Duration of the kernel."""
     host_ns: np.ndarray
-    """Work of the CPU thread between the launch before, or the run's begin, and this launch, ns."""
+    """Recorded work of the CPU thread between the launch before, or the run's begin, and this launch, ns."""
     inside: np.ndarray
     """Mask of the launches that are part of a storm."""
     saved: np.ndarray
@@ -53,7 +53,8 @@ def storms(dfg: Dfg) -> Storms:
     begins = breaks[order]
     begins[1:] |= (np.diff(dfg.lane[order]) != 0) | (np.diff(dfg.step[order]) != 0)
     run = np.cumsum(begins)
-    worked_ns = np.cumsum(np.where(breaks[order], 0, dfg.dur_ns[order]))
+    # Gaps do not count: Python code between operations does not make a kernel small.
+    worked_ns = np.cumsum(np.where((breaks | dfg.of(Cls.HOST_GAP))[order], 0, dfg.dur_ns[order]))
     at = np.flatnonzero(kernel_of[order] >= 0)
     before = np.maximum(np.append(-1, at[:-1]), np.searchsorted(run, run[at]) - 1)
     host_ns = worked_ns[at] - np.where(before >= 0, worked_ns[before], 0)
