@@ -67,7 +67,8 @@ def command(
     Like key_averages() of torch.profiler, over all ranks: times are per steady-state step, averaged over steps
     and ranks. Own CPU time (self time of torch.profiler) excludes the operators called inside. Own GPU time is the
     time of the kernels and copies that the operator launched itself. Total GPU time includes those of the operators
-    that it calls.
+    that it calls. Below stand the bandwidth of collectives by size, the model FLOP utilisation, and the
+    implementation of attention.
 
     \b
     esprof ops RUN --sort total-cpu --top 50
