@@ -11,6 +11,7 @@ from esprof.analyzers.findings.communication.small_collectives import MIN_PER_ST
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.samples.sampled_lines import seen_calling
 from esprof.analyzers.views.collectives import SMALL, steady_collectives
+from esprof.analyzers.views.link_use import link_use
 from esprof.core import readable
 from esprof.core.readable import duration
 from esprof.core.text import LONGEST_NAME, printable
@@ -25,6 +26,14 @@ MIN_SHARE_OF_SAVING = 0.1
 _COLLECTIVE_FRAME = re.compile(r"torch/distributed/distributed_c10d\.py\(\d+\): \w+(\n|$)")
 """Matches frames of collectives, such as `all_reduce` and `all_gather_object`. Those that DDP calls from C++ have none."""
 
+MIN_SHARE_OF_LINK = 0.2
+"""Share of the data sheet's peak below which a link is suspected: on boards without a switch, a pair of devices has a third
+of the links."""
+
+_SLOW_LINK = (
+    "Large collectives reach little of the devices' direct links. Check that they use them (NCCL_DEBUG=INFO, "
+    "nvidia-smi topo -m, NCCL_P2P_DISABLE, shared memory of the container). "
+)
 _SEND_LESS = "send fewer bytes (compression, lower precision, gradient accumulation), or use a faster link"
 
 
@@ -33,7 +42,7 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
     saving = case.pricer.saving_ns(_SCENARIO)
     if saving is None or not case.is_worth_reporting(saving):
         return
-    line = _calling_line(case, saving)
+    line, (link, is_slow) = _calling_line(case, saving), _link(case)
     yield Cause(
         id="ESP301",
         title=f"Communication that does not overlap compute costs at most {duration(saving)} a step",
@@ -41,8 +50,9 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
         scenario=_SCENARIO,
         is_bound=True,
         confidence="high" if case.is_explained else "medium",
-        evidence=_evidence(case) | ({"source_line": Evidence(line)} if line else {}),
+        evidence=_evidence(case) | link | ({"source_line": Evidence(line)} if line else {}),
         advice=(f"The job waits at {line}. " if line else "")
+        + (_SLOW_LINK if is_slow else "")
         + f"{_advice(case)} The saving is an upper bound: it assumes that communication takes no time.",
     )
 
@@ -68,6 +78,25 @@ def _advice(case: Case) -> str:
     if all(_could_hide(one) for one in case.breakdown):
         return f"{less}. Or start collectives earlier: the step has enough compute to hide them."
     return f"{less}."
+
+
+def _link(case: Case) -> tuple[dict[str, Evidence], bool]:
+    """(share of the link's peak that the largest collectives of the kind with most time reach, whether it is very low).
+
+    Small collectives are bound by latency.
+    """
+    sent = steady_collectives(case.replayed)
+    known = sent.bytes >= SMALL
+    if not known.any():
+        return {}, False
+    took = np.bincount(sent.dfg.name[sent.node[known]], sent.took_ns[known])
+    mine = known & (sent.dfg.name[sent.node] == took.argmax())
+    mine &= sent.bytes >= sent.bytes[mine].max() / 2
+    use = link_use(sent, mine)
+    if use is None:
+        return {}, False
+    is_slow = use.peak.source == "data sheet" and use.share(sent.rate(mine)) < MIN_SHARE_OF_LINK
+    return use.evidence({"largest collectives": sent.rate(mine)}), is_slow
 
 
 def _could_hide(rank: RankBreakdown) -> bool:
@@ -103,7 +132,8 @@ _PAGES = (
         "Collectives run while their rank computes nothing, so the step waits for them.",
         "`exposed` is the time per step in which only communication runs, by rank, without waiting for peers. "
         "`source line` is the line of the job's own code that calls the collectives, if samples show it there for "
-        "long.",
+        "long. `share of link` is the bus bandwidth of the largest collectives as a share of the link's peak, if that is "
+        "known (`esprof ops` says how).",
         "`communication=0`: in replay all communication takes no time: the upper bound for any faster link or "
         "compression. What ESP302 to ESP305 save of it is counted for them.",
         "Use compression, lower precision, gradient accumulation, or a faster link. Combine many small collectives "

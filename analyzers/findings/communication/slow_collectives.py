@@ -8,13 +8,11 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.views.collectives import SteadyStateCollectives, steady_collectives
-from esprof.analyzers.views.links import bus_factor, link_peak
+from esprof.analyzers.views.link_use import link_use
 from esprof.core.types import NS_PER_S
 from esprof.replay.dfg import LaneKind
 from esprof.replay.whatif.communication.links import line
 from esprof.replay.whatif.grammar import literal
-from esprof.run.collective_names import collective_word
-from esprof.run.run import Run
 
 FAST_QUANTILE = 0.1
 """Quantile of the time per byte of the collectives of a kind that shows the bandwidth of the link."""
@@ -58,6 +56,7 @@ def slow_collectives(case: Case) -> Iterator[Cause]:
     longer = float(sent.took_ns[mine].sum() / slow.needed_ns[mine].sum())
     overlaps = _overlap_compute(sent, mine, slow.is_known & ~slow.is_slow)
     fastest = float(sent.bytes[mine].sum() / slow.needed_ns[mine].sum()) * NS_PER_S
+    use = link_use(sent, mine)
     yield Cause(
         id="ESP304",
         title=f"{sent.a_step(mine):.1f} collectives a step take {longer:.1f} times as long as the fastest of the "
@@ -69,7 +68,7 @@ def slow_collectives(case: Case) -> Iterator[Cause]:
             "slow_collectives_per_step_and_rank": Evidence(round(sent.a_step(mine), 1)),
             "bandwidth_of_slow": Evidence(round(sent.rate(mine)), "bytes/s"),
             "bandwidth_of_fastest": Evidence(round(fastest), "bytes/s"),
-            **_of_the_link(case.run, sent, mine, fastest),
+            **(use.evidence({"slow": sent.rate(mine), "fastest": fastest}) if use else {}),
             "exposed": by_rank({rank: round(ns) for rank, ns in sent.exposed_ns(mine).items()}, "ns"),
             "overlap_compute": Evidence(overlaps),
         },
@@ -122,29 +121,6 @@ def _overlap_compute(sent: SteadyStateCollectives, slow: np.ndarray, fast: np.nd
         exposed = sum(sent.exposed_ns(chosen).values()) * len(sent.replayed.steps.steady)
         hidden.append(1 - exposed / max(float(sent.took_ns[chosen].sum()), 1.0))
     return bool(hidden[0] > hidden[1] + MIN_MORE_OVERLAP)
-
-
-def _of_the_link(run: Run, sent: SteadyStateCollectives, chosen: np.ndarray, fastest: float) -> dict[str, Evidence]:
-    """Bus bandwidth of the slow and of the fastest collectives as a share of the link's peak, if it is known."""
-    dfg = sent.dfg
-    words = {collective_word(dfg.label(node)) for node in sent.node[chosen].tolist()}
-    members = {
-        tuple(sorted(dfg.rank[sent.node[dfg.collective[sent.node] == number]].tolist()))
-        for number in np.unique(dfg.collective[sent.node[chosen]]).tolist()
-    }
-    if len(words) != 1 or len(members) != 1 or (word := words.pop()) is None:
-        return {}
-    ranks = members.pop()
-    peak, factor = link_peak(run, ranks), bus_factor(word, len(ranks))
-    if peak is None or factor is None:
-        return {}
-    rates = {"slow": sent.rate(chosen), "fastest": fastest}
-    return {
-        "share_of_link": Evidence(
-            {name: round(rate * factor / peak.bytes_per_s, 4) for name, rate in rates.items()}, "share", "cause"
-        ),
-        "peak_of_link": Evidence(f"{peak.bytes_per_s / 1e9:.0f} GB/s ({peak.source})"),
-    }
 
 
 _OVERLAPPING_COMPUTE = (

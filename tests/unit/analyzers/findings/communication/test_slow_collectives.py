@@ -6,6 +6,7 @@ import pytest
 from esprof.analyzers import diagnose
 from esprof.run.run import Run
 from tests.cases import nccl_buckets
+from tests.cases.findings import ungrouped
 from tests.cases.graph import run_of
 
 
@@ -28,15 +29,23 @@ def test_collectives_that_take_three_times_as_long_as_others_are_reported_with_a
     assert "share_of_link" not in found.evidence  # The device is unknown.
 
 
-def test_known_links_are_compared_with_their_peak():
-    rows = nccl_buckets.ddp_step((2,) * 12, [1] * 12, compute_ms=1.0, communication_ms=5.0, slower=range(0, 12, 2))
+def on_a100(rows: list) -> Run:
     run = run_of({0: rows, 1: rows})
     metas = tuple(msgspec.structs.replace(meta, device="NVIDIA A100-SXM4-80GB") for meta in run.meta.ranks)
-    (found,) = [
-        one
-        for one in diagnose(Run(msgspec.structs.replace(run.meta, ranks=metas), run._table)).findings
-        if one.id == "ESP304"
-    ]
+    return Run(msgspec.structs.replace(run.meta, ranks=metas), run._table)
+
+
+@pytest.mark.parametrize(("ms_per_mib", "share"), [(0.0045, 0.7), (0.1, 0.035)])
+def test_exposed_collectives_that_reach_little_of_their_link_are_suspected(ms_per_mib, share):
+    rows = nccl_buckets.ddp_step((200,) * 4, [1] * 4, compute_ms=0.1, communication_ms=ms_per_mib)
+    (exposed,) = [one for one in ungrouped(on_a100(rows)) if one.id == "ESP301"]
+    assert exposed.evidence["share_of_link"].of("largest collectives") == pytest.approx(share, rel=0.02)
+    assert ("nvidia-smi topo" in exposed.advice) == (share < 0.2)
+
+
+def test_known_links_are_compared_with_their_peak():
+    rows = nccl_buckets.ddp_step((2,) * 12, [1] * 12, compute_ms=1.0, communication_ms=5.0, slower=range(0, 12, 2))
+    (found,) = [one for one in diagnose(on_a100(rows)).findings if one.id == "ESP304"]
     shares = found.evidence["share_of_link"]
     assert shares.of("fastest") == pytest.approx(found.evidence["bandwidth_of_fastest"].value / 300e9, abs=5e-5)
     assert shares.of("slow") == pytest.approx(shares.of("fastest") / 3, abs=5e-5)
