@@ -132,7 +132,8 @@ _PAGES = (
         "`host share` is the share of the step in which the CPU works while its GPU idles. "
         "`kernels shorter than a launch` shows whether launches themselves are the bottleneck: if half of all "
         "kernels or more are that short, no CPU that launches them one by one gets ahead. `launched by graphs` is the "
-        "share of kernels that CUDA graphs launch, and `made by compile` the share that torch.compile made.",
+        "share of kernels that CUDA graphs launch, and `made by compile` the share that torch.compile made. `graph breaks "
+        "per step` counts calls of compiled code from within another (ESP409).",
         "`host=2x`: replay makes CPU work, launches and gaps of up to 1 ms twice as fast; longer gaps are sleeps or "
         "I/O, and first calls of kernels (ESP407) do not recur. What other findings save of it is counted for them.",
         "Use torch.compile, CUDA graphs, fused optimizers or larger batches; avoid synchronisation within the step.",
