@@ -112,8 +112,8 @@ _PAGES = (
         "more than 1 ms end it. `small kernels by place` counts them by the range around them (`record_function`, "
         "optimizer), else by the backward pass or the outermost operation. `launching per step` is the CPU's time for "
         "them, `gpu time of small kernels` the GPU's. Not reported for steps with CUDA graphs or torch.compile (ESP401).",
-        "`launches=graph`: an upper bound. Between the first and the last launch of a run the CPU takes no time; kernels "
-        "keep theirs.",
+        "`launches=graph`: an upper bound. Between the first and the last launch of a run the CPU takes no time. Kernels "
+        "keep theirs, but follow each other without pauses.",
         "Use CUDA graphs, torch.compile, fused optimizers or larger batches.",
     ),
 )
