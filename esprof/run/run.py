@@ -147,6 +147,9 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     """Identifies the model; None if the job gives none."""
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
     ranks: tuple[RankMeta, ...]
+    chosen_ranks: bool = False
+    """Whether the source has chosen `ranks` from more, such as one of each tensor-parallel group: none is missing, and
+    `world_size` is their number."""
     groups: tuple[Group, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     """Exchanges measured on request."""
@@ -232,6 +235,8 @@ class Run:
     @property
     def missing_ranks(self) -> tuple[Rank, ...]:
         """Ranks of the job that are not in `ranks`, ascending."""
+        if self.meta.chosen_ranks:
+            return ()
         return tuple(sorted(set(range(self.world_size)).difference(self.ranks)))
 
     def without(self, ranks: Collection[Rank], why: RunWarning) -> "Run":

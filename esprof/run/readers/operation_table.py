@@ -45,7 +45,7 @@ def read(
     groups = groups_of(rows)
     events = {rank: events_of(of_rank, rank, groups) for rank, of_rank in _by_rank(rows).items()}
     faulty = [RunWarning("trace-unreadable", str(fault)) for fault in faults]
-    return _run_of(events, groups, named, [*faulty, *warnings])
+    return _run_of(events, groups, named, [*faulty, *warnings], chosen=_has_places(columns))
 
 
 def _prepared(rows: pa.Table, columns: Mapping[str, str]) -> tuple[pa.Table, list[RunWarning]]:
@@ -54,13 +54,18 @@ def _prepared(rows: pa.Table, columns: Mapping[str, str]) -> tuple[pa.Table, lis
     if not pc.count(rows["step"]).as_py():
         rows = rows.set_column(rows.column_names.index("step"), "step", pa.array(np.zeros(len(rows), np.int64)))
         warnings.append(RunWarning(WarningCode.NO_STEPS, "the table has no steps; all times are of the whole table"))
-    if {"data", "stage"} & set(columns) and "group" not in columns:
+    if _has_places(columns) and "group" not in columns:
         rows, left_out = with_groups_of_stages(rows)
         if left_out:
             text = f"{left_out} sends and receives of the first and last stage were left out: they have no other side"
             warnings.append(RunWarning("events-left-out", text))
     rows, of_steps = one_window(rows)
     return rows, [*warnings, *of_steps]
+
+
+def _has_places(columns: Mapping[str, str]) -> bool:
+    """Whether the table tells the place of each rank. Then it has one rank of each tensor-parallel group."""
+    return not {"data", "stage"}.isdisjoint(columns)
 
 
 def _by_rank(rows: pa.Table) -> dict[Rank, pa.Table]:
@@ -72,14 +77,18 @@ def _by_rank(rows: pa.Table) -> dict[Rank, pa.Table]:
     return {int(of): rows.slice(at, end - at) for of, at, end in zip(numbers, first, ends, strict=True)}
 
 
-def _run_of(events: Mapping[Rank, Table], groups: Mapping[str, Group], named: Path, warnings: list[RunWarning]) -> Run:
+def _run_of(
+    events: Mapping[Rank, Table], groups: Mapping[str, Group], named: Path, warnings: list[RunWarning], *, chosen: bool
+) -> Run:
     world = max([*events, *(rank for group in groups.values() for rank in group.ranks)]) + 1
-    if missing := tuple(sorted(set(range(world)) - set(events))):
+    missing = tuple(sorted(set(range(world)) - set(events)))
+    if missing and not chosen:
         lacks = f"no operation of {readable.ranks(missing)}; the job had {world} ranks"
         warnings.append(RunWarning(WarningCode.RANK_MISSING, lacks, missing))
     meta = RunMeta(
         source="table",
-        world_size=world,
+        world_size=len(events) if chosen else world,
+        chosen_ranks=chosen,
         ranks=tuple(RankMeta(rank=rank, events=len(of_rank)) for rank, of_rank in events.items()),
         groups=joined_groups(groups.values()),
     )

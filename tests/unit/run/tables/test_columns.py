@@ -13,6 +13,7 @@ from tests.cases.operation_tables import rows_of_a_job, write_table
 from tests.cases.stage_tables import SINCE_S, rows_of_stages
 
 COLUMNS = {"op": "optype", "start": "start_ts:s", "duration": "duration:s", "data": "dp_rank", "stage": "stage"}
+SLOW = {(0, 0): 2.0}
 SAMPLED = (16, 21, 27, 29, 30, 404, 408, 409)
 
 
@@ -79,6 +80,17 @@ def test_sampled_steps_are_one_window(table):
     assert found.step_us == pytest.approx(step_us(table(rows_of_stages(steps=range(8)))), abs=2)
 
 
+def test_ranks_may_be_one_of_each_tensor_parallel_group(table):
+    rows = [row | {"rank": 4 * row["rank"]} for row in rows_of_stages(4, 4, 8, SAMPLED, SLOW)]
+    run = table(rows)
+    assert (run.ranks[:3], run.world_size, run.missing_ranks) == ([0, 4, 8], 16, ())
+    assert [warning.code for warning in run.warnings] == ["steps-joined"]
+    diagnosis = diagnose(run)
+    assert (diagnosis.findings[0].id, diagnosis.findings[0].ranks) == ("ESP202", (0,))
+    without = [{name: row[name] for name in row if name not in ("dp_rank", "stage")} for row in rows]
+    assert table(without, {name: COLUMNS[name] for name in ("op", "start", "duration")}).missing_ranks
+
+
 def test_a_step_that_a_rank_lacks_is_left_out(table):
     rows = [row for row in rows_of_stages(steps=range(8)) if (row["rank"], row["step"]) != (1, 5)]
     run = table(rows)
@@ -90,9 +102,6 @@ def test_rounded_times_overlap_nothing(table):
     run = table([row | {"start_ts": row["start_ts"] + 4.321e-4} for row in rows_of_stages(steps=range(8))])
     assert answer(run).explained_pct == pytest.approx(100, abs=0.1)
     assert not any("→" in name for name in run.events(0).to_pandas().name)
-
-
-SLOW = {(0, 0): 2.0}
 
 
 @pytest.mark.parametrize("recorded", ["all", "no wait", "no transfer"])
