@@ -1,5 +1,7 @@
 """The steps of a run: which were recorded, which count, and their durations with and without the profiler."""
 
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,9 +11,10 @@ import numpy as np
 
 from esprof.core import readable
 from esprof.core.errors import InputError, UsageError
+from esprof.core.text import printable
 from esprof.core.types import Ns, Rank
 from esprof.replay.runtime_names import allocates
-from esprof.run.run import Run, RunWarning
+from esprof.run.run import Run, RunWarning, WarningCode
 from esprof.run.schema import Table
 
 MAX_ALLOCATOR_SHARE = 0.25
@@ -27,11 +30,17 @@ MIN_PLAIN_STEPS = 3
 """Minimum number of unprofiled steps for a median."""
 
 
+MIN_STEPS_OF_KIND = 3
+"""Least number of steps of one kind of pass for the steps of all other kinds to be excluded."""
+
+
 class LeftOutFor(Enum):
     """Why a step is excluded from the steady-state steps."""
 
     FIRST = "first"
     ALLOCATOR = "allocator"
+    KIND = "kind"
+    """It is another kind of pass than most of the window, such as a prefill among decode steps."""
     LOST = "lost"
     """A rank recorded nothing of it."""
     AFTER_LOST = "after lost"
@@ -48,10 +57,14 @@ class Reason:
     """The last of the ranks with this cause; None for a cause of all ranks."""
     share: float | None = None
     """Share of the step that allocator calls take on `rank`, from 0 to 1; None for other causes."""
+    kind: str | None = None
+    """Kind of pass of the step; None for other causes."""
 
     def __str__(self) -> str:
         if self.cause is LeftOutFor.FIRST:
             return "the window's first step"
+        if self.cause is LeftOutFor.KIND:
+            return f"it is another kind of pass, {self.kind}"
         if self.cause is LeftOutFor.LOST:
             return f"rank {self.rank} did not record it"
         if self.cause is LeftOutFor.AFTER_LOST:
@@ -198,11 +211,43 @@ def _unsteady(
     reasons: dict[int, Reason] = {}
     if whole >= MIN_STEPS_TO_LEAVE_FIRST_OUT:
         reasons[steps[0]] = Reason(LeftOutFor.FIRST)
+    reasons |= _other_passes(run, boundaries, steps)
     for rank in run.ranks:
         for step, share in _allocator_shares(run.events(rank), [boundaries[rank][step] for step in steps], steps):
             if share > MAX_ALLOCATOR_SHARE:
                 reasons[step] = Reason(LeftOutFor.ALLOCATOR, rank, share)
     return reasons
+
+
+def _other_passes(
+    run: Run, boundaries: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], steps: Sequence[int]
+) -> dict[int, Reason]:
+    """Steps whose annotation is not of the kind that takes most of the window, with the reason.
+
+    Of names, numbers say how much a pass does, and 0 says that it does none of it: prefill and decode steps of vLLM differ
+    in `execute_context_0(0)_generation_16(16)`. Kinds of fewer than MIN_STEPS_OF_KIND steps are not considered.
+    """
+    if WarningCode.STEPS_BY_ANNOTATION not in {warning.code for warning in run.warnings}:
+        return {}
+    rank = run.ranks[0]
+    events = run.events(rank)
+    at, (name, names) = np.flatnonzero(events.is_kind("annotation")), events.codes("name")
+    # Of annotations that begin together, the outermost comes first, and stays when it is set last.
+    begun = dict(zip(events.ints("start_ns")[at[::-1]].tolist(), name[at[::-1]].tolist(), strict=True))
+    start = {step: boundaries[rank][step][0] for step in steps}
+    kinds = {step: _kind_of_pass(names[begun[start[step]]]) for step in steps if start[step] in begun}
+    took: Counter[str] = Counter()
+    for step, kind in kinds.items():
+        took[kind] += boundaries[rank][step][1] - boundaries[rank][step][0]
+    frequent = [kind for kind, count in Counter(kinds.values()).items() if count >= MIN_STEPS_OF_KIND]
+    if not frequent:
+        return {}
+    main = max(frequent, key=lambda kind: took[kind])
+    return {step: Reason(LeftOutFor.KIND, kind=printable(kind, 80)) for step, kind in kinds.items() if kind != main}
+
+
+def _kind_of_pass(name: str) -> str:
+    return re.sub(r"\d+", lambda number: "0" if int(number[0]) == 0 else "n", name)
 
 
 def _allocator_shares(

@@ -40,6 +40,8 @@ class WarningCode(StrEnum):
     """The job's torch version lacks data that other versions provide."""
     NO_STEPS = "no-steps"
     """The source marks no steps and its work does not repeat: its window counts as one step."""
+    STEPS_BY_ANNOTATION = "steps-by-annotation"
+    """Annotations of the job's loop begin the steps; their names say which kind of pass each step is."""
     STEPS_BY_BLOCK = "steps-by-block"
     """The source marks no steps: a block of repeated work counts as one."""
     TABLE_UNREADABLE = "table-unreadable"

@@ -28,8 +28,8 @@ MIN_SHARE_RECORDED = 0.5
 
 _UNRECORDED = "most of its kernels were not recorded"
 _RECORD_KERNELS = (
-    "Only faster or fewer kernels shorten the step, but which they are is unknown: the profiler recorded few of them. Record "
-    "without CUDA graphs, or with a newer version of the driver's profiler (CUPTI, rocprofiler)."
+    "Only faster or fewer kernels shorten the step, but which they are is unknown: the profiler recorded few of them. "
+    "Record without CUDA graphs, or with a newer version of the driver's profiler (CUPTI, rocprofiler)."
 )
 
 

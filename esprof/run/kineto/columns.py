@@ -218,7 +218,7 @@ def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[TraceSt
     annotated = by_annotations(marks, launches.tid[rows], starts, ends, _graphs(names, kinds, launches) or launched)
     if annotated:
         text = f"the trace has no ProfilerStep; each annotation of the loop begins a step ({annotated[1]})"
-        return annotated[0], (RunWarning("steps-by-annotation", text),)
+        return annotated[0], (RunWarning(WarningCode.STEPS_BY_ANNOTATION, text),)
     blocks = find_blocks(WorkInOrder(Texts(names.codes[work], names.values), launched.at_ns, launches.start_ns[work]))
     in_blocks = blocks.as_steps(from_end=bool(_are(kinds, "collective").any())) if blocks else None
     if in_blocks:

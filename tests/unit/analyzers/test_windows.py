@@ -5,6 +5,7 @@ import pytest
 from esprof import load
 from esprof.analyzers import diagnose
 from esprof.analyzers.ops import ops_run
+from esprof.replay import Replayed
 from esprof.reports.terminal.diagnosis import draw_diagnosis
 from esprof.reports.terminal.ops import render_text
 from tests.cases import serving
@@ -55,3 +56,23 @@ def test_kernels_may_run_on_after_the_last_operation(run_of):
     rows = [row("aten::mm", 0, 40), launch(20, 1), kernel(40, 1, dur=3_000), launch(30, 2), kernel(3_040, 2, dur=500)]
     (rank,) = diagnose(run_of(rows)).breakdown
     assert (rank.compute, rank.step_us) == (3_500, 3_540)
+
+
+@pytest.mark.parametrize(
+    ("decode", "prefill"),
+    [(serving.SGLANG, "step[EXTEND bs=2 toks=4096]"), (serving.VLLM, "execute_context_2(4096)_generation_14(14)")],
+)
+def test_a_prefill_among_decode_steps_is_left_out(run_of, decode, prefill):
+    names = [*[decode] * 6, prefill, *[decode] * 6]
+    rows = []
+    for number, name in enumerate(names):
+        begin, dur = 20_000 * number, 15_000 if name == prefill else 5_000
+        rows += [row(name, begin, 300, cat="user_annotation"), launch(begin + 50, number)]
+        rows += [
+            kernel(begin + 60, number, dur=dur),
+            row("cudaStreamSynchronize", begin + 320, dur, cat="cuda_runtime"),
+        ]
+    replayed = Replayed.of(run_of(rows))
+    assert 6 not in replayed.steps.steady
+    assert "another kind of pass" in str(replayed.steps.left_out[6])
+    assert len(replayed.steps.steady) == 10
