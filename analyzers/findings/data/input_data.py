@@ -12,6 +12,7 @@ from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.samples.sampled_lines import Seen, seen_within
+from esprof.analyzers.views.batch_waits import STARVED, waits
 from esprof.analyzers.views.breakdown import stalls
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
@@ -31,6 +32,9 @@ MIN_SHARE_OF_WORST_STALL = 0.1
 
 MIN_SHARE_OF_GAIN_BY_WORKERS = 0.8
 """If more workers give less than this share of the saving of batches without any work, the CPUs are the bottleneck."""
+
+MIN_STARVED_SHARE = 1 / 3
+"""Share of the waits for batches, spent waiting for a CPU in loader workers, from which more workers are not advised."""
 
 READY = "data[ready]=0"
 
@@ -138,7 +142,9 @@ def _evidence(
 ) -> dict[str, Evidence]:
     stall = {one.rank: ns(one.input_stall) for one in breakdown}
     source = batch_source(replayed.run, replayed.built.dfg, worst)
+    waited = {kind: round(took) for kind, took in waits(replayed.run, worst, replayed.steps.steady).items()}
     known = {
+        "waits_for": Evidence(dict(waited), "ns", "cause") if waited else None,
         "batch": None if source.make_ns is None else Evidence(round(source.make_ns), "ns"),
         "batch_cpu": None if source.cpu_ns is None else Evidence(round(source.cpu_ns), "ns"),
         "loader_workers": None if source.workers is None else Evidence(source.workers),
@@ -159,6 +165,13 @@ def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> 
         return (
             "This run does not show how long a batch takes to make; `esprof record` records loader workers. Until "
             "then, check the work of the dataset for each sample, and try more workers."
+        )
+    waited = waits(replayed.run, rank, replayed.steps.steady)
+    starved = waited.get(STARVED, 0.0) / max(1.0, sum(waited.values()))
+    if starved >= MIN_STARVED_SHARE:
+        return (
+            f"For {100 * starved:.0f} % of that time the batches wait for a CPU, so more workers would not help. Look for "
+            "other work on the host's CPUs, use fewer threads in ranks and workers, or give the host more CPUs."
         )
     unstalled_ns = max(replayed.pricer.step_ns - saving, 1.0)
     needed = math.ceil(source.make_ns / unstalled_ns)
@@ -201,8 +214,9 @@ _PAGES = (
         "stops all of them: the others wait at the next collective, which is not counted as input stall.",
         "`input stall` is the time per step inside the loader's next(), waiting for a batch or making it. `batch` is "
         "the time to make a batch, and `batch cpu` its CPU time (`esprof record` records loader workers; Kineto "
-        "traces do not show them). `stalls in window` is the number of waits of all listed ranks. `cpus for each "
-        "rank` is how many CPUs it may use. `source line` is the line with most samples of the training "
+        "traces do not show them). `waits for` divides the stall of the rank that waits longest by what the worker of its "
+        "batch did meanwhile, where that was recorded. `stalls in window` is the number of waits of all listed ranks. "
+        "`cpus for each rank` is how many CPUs it may use. `source line` is the line with most samples of the training "
         "thread, if that thread makes the batches itself.",
         "`data=0` of these ranks: replay makes their batches take no time and replays the whole job. But a step cannot "
         "be shorter than the CPU time that its ranks and batches need. If this limit cuts the saving by more than 20 %, "

@@ -14,7 +14,14 @@ MS = 1_000_000
 STEPS = (1, 2, 3, 4, 5)
 
 
-def job(batch_cpu_ms: float | None, cpus: tuple[int, ...] = (0, 1), step_cpu_ms: int = 20, more_stages=(), **more):
+def job(
+    batch_cpu_ms: float | None,
+    cpus: tuple[int, ...] = (0, 1),
+    step_cpu_ms: int = 20,
+    more_stages=(),
+    ready_ms: int = 0,
+    **more,
+):
     """Two ranks, steps of 100 ms: 70 ms of waiting for a batch, of whose making `batch_cpu_ms` ran on a CPU, then 20 ms of
     work and an all-reduce."""
     rows, stages = [], []
@@ -27,10 +34,10 @@ def job(batch_cpu_ms: float | None, cpus: tuple[int, ...] = (0, 1), step_cpu_ms:
             *gloo(at + 90_020, at + 90_025, at + 99_000),
             op("Optimizer.step", at + 99_010, 980),
         ]
-        made = {"cpu_ns": None if batch_cpu_ms is None else round(batch_cpu_ms * MS)}
+        made = {"cpu_ns": None if batch_cpu_ms is None else round(batch_cpu_ms * MS), "ready_ns": ready_ms * MS}
         stages += [
             stage("fetch", n, at - 29_000, at + 69_900, prefetch=1) | made,
-            stage("next", n, at, at + 70_000, prefetch=1),
+            stage("next", n, at, at + 70_000, prefetch=1) | {"cpu_ns": None, "ready_ns": None},
         ]
     stages += more_stages
     steps = step_table([100] * 5, start_ns=EPOCH_NS + 100 * MS, phase="timed", first=1, cpu_ns=[step_cpu_ms * MS] * 5)
@@ -100,11 +107,14 @@ def test_nothing_else_stands_in_brackets():
 
 
 def test_more_workers_are_no_advice_where_the_cpus_are_taken():
-    def advice(*job_of) -> str:
-        (finding,) = (one for one in diagnose(job(*job_of)).findings if one.id == "ESP101")
+    def advice(*job_of, **more) -> str:
+        (finding,) = (one for one in diagnose(job(*job_of, **more)).findings if one.id == "ESP101")
         return finding.advice
 
     assert "more workers would save at most 20.0 ms" in advice(60)
+    # The batch is made for 98.9 ms.
+    assert "For 40 % of that time the batches wait for a CPU" in advice(5, ready_ms=40)
+    assert "num_workers=4" in advice(5, ready_ms=20)
     assert "num_workers=4" in advice(5)
     assert np.isclose(least_ns(job(5), STEPS), 25 * MS).all()
 
