@@ -123,7 +123,8 @@ def _footing(answer: OpsAnswer, screen: Screen) -> Iterable[Text]:
     if answer.utilisation:
         yield fact("MFU", in_words_of(answer.unit, model_flop_utilisation(answer.utilisation)), screen)
     if answer.attention:
-        yield fact("Attn", ", ".join(_attention(one, answer.step_us) for one in answer.attention), screen)
+        found = ", ".join(_attention(one, answer.step_us) for one in answer.attention)
+        yield fact("Attn", in_words_of(answer.unit, found), screen)
     if answer.collectives_unknown >= MIN_SHARE_UNKNOWN:
         share = units.pct(100 * answer.collectives_unknown)
         yield fact("Links", f"unknown: kind, group or size of {share} of the time of collectives", screen)

@@ -5,7 +5,9 @@ import pytest
 from esprof import load
 from esprof.analyzers import diagnose
 from esprof.analyzers.ops import ops_run
+from esprof.analyzers.summary.summary import summarize
 from esprof.replay import Replayed
+from esprof.reports.html.page import render_html
 from esprof.reports.terminal.diagnosis import draw_diagnosis
 from esprof.reports.terminal.ops import render_text
 from tests.cases import serving
@@ -76,3 +78,9 @@ def test_a_prefill_among_decode_steps_is_left_out(run_of, decode, prefill):
     assert 6 not in replayed.steps.steady
     assert "another kind of pass" in str(replayed.steps.left_out[6])
     assert len(replayed.steps.steady) == 10
+
+
+def test_the_page_of_a_window_has_no_rates(run_of):
+    page = render_html(summarize(run_of(serving.decode(8, name=None))))
+    assert "steps/s" not in page
+    assert "Block time" in page
