@@ -133,8 +133,8 @@ _PAGES = (
         "statistically significant. At least two ranks must do so, each more than a quarter as often as any other. "
         "If the extra work is not significant, the finding has low confidence: the others then wait at least a "
         "twentieth of the median step (`lateness in median step`), and balancing saves as much. `latest over mean rank` "
-        "compares tokens, samples, and bytes received in all-to-alls (of experts), if known. `lost in` and `python line` "
-        "are where each rank loses most time in the steps that it delays.",
+        "compares tokens, samples, bytes received in all-to-alls (of experts), and sizes of tensors, if known. `lost in` "
+        "and `python line` are where each rank loses most time in the steps that it delays.",
         "`balance=fix`: replay gives all work the mean duration that the same work takes on all ranks in that step, "
         "and replays the whole job. An upper bound: work can seldom be balanced perfectly.",
         "Balance the work of ranks within a step: sequence lengths, tokens of each expert, data-dependent branches, "

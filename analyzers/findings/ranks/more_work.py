@@ -1,6 +1,5 @@
 """Whether slow ranks have more work than the others, or take longer for the same work."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -8,12 +7,12 @@ import numpy as np
 
 from esprof.analyzers.rule import Case
 from esprof.analyzers.steps.job_steps import JobSteps
+from esprof.analyzers.views.amounts import input_elements
 from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Edge
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.replayed import Replayed
-from esprof.run.run import Run
 
 MIN_SHARE_EXPLAINED = 0.5
 """Least share of the slow ranks' extra compute time that more work must explain to be the reason."""
@@ -34,8 +33,6 @@ MIN_OPTIMIZER_SHARE = 0.02
 
 _OPTIMIZER = "Optimizer.step#"
 """Prefix of torch's annotations of optimizer steps."""
-
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,7 @@ def _amounts(case: Case, ranks: Sequence[Rank]) -> dict[str, float]:
     counts: list[tuple[str, Callable[[Rank], float]]] = [
         ("tokens", lambda rank: _mean(job, rank, steps, "tokens")),
         ("samples", lambda rank: _mean(job, rank, steps, "samples")),
-        ("elements", lambda rank: _elements(case.run, rank, steps)),
+        ("elements", lambda rank: sum(input_elements(case.run.events(rank), steps))),
         (_OPERATIONS, lambda rank: _operations(replayed, rank)),
         (_CPU_TIME, lambda rank: _mean(job, rank, steps, "cpu_ns")),
     ]
@@ -165,23 +162,6 @@ def _mean(job: JobSteps, rank: Rank, steps: Sequence[int], column: str) -> float
     table = job.table(rank)
     counts = table.ints(column)[np.isin(table.ints("step"), steps)]
     return float(counts[counts > 0].mean()) if (counts > 0).any() else 0.0
-
-
-def _elements(run: Run, rank: Rank, steps: Sequence[int]) -> float:
-    """Elements of all input tensors of operations in these steps; 0 if only collectives have recorded shapes."""
-    events = run.events(rank)
-    codes, texts = events.codes("shapes")
-    of_ops = codes[events.is_kind("op") & np.isin(events.ints("step"), steps)]
-    if np.count_nonzero(of_ops >= 0) < MIN_SHARE_EXPLAINED * len(of_ops):
-        return 0.0
-    sizes = np.array([_size(text) for text in texts] or [0.0])
-    return float(sizes[of_ops[of_ops >= 0]].sum())
-
-
-def _size(shapes: str) -> float:
-    """Elements of all tensors in a text such as `[[8, 3], [], [4]]`."""
-    dims = ([int(number) for number in _NUMBER.findall(tensor)] for tensor in shapes.split("]"))
-    return float(sum(np.prod(one, dtype=float) for one in dims if one))
 
 
 def _operations(replayed: Replayed, rank: Rank) -> float:

@@ -22,3 +22,17 @@ def test_ranks_that_receive_more_in_all_to_alls_have_more_work(tmp_path):
     found = amounts(RecordedJob(load(tmp_path)), (0, 1), (1, 2))
     assert found.keys() == {"bytes received in all-to-alls"}
     assert np.array_equal(found["bytes received in all-to-alls"], [[400, 1200], [400, 1200]])
+
+
+def test_shapes_tell_the_sizes_of_tensors(tmp_path):
+    for rank in (0, 1):
+        rows = []
+        for n in (1, 2):
+            at, length = 1000 * n, (64, 128)[(n + rank) % 2]
+            shaped = {"dims": [[length, 8], [8, 2]], "types": ["float", "float"]}
+            rows += [step(n, at, 1000), row("aten::mm", at + 10, 100, **shaped), launch(at + 50, n), kernel(at + 60, n)]
+        write(tmp_path / f"rank{rank}.json", document(*rows, rank=rank, world=2))
+    found = amounts(RecordedJob(load(tmp_path)), (0, 1), (1, 2))
+    assert found.keys() == {"elements of input tensors"}
+    short, long = 64 * 8 + 16, 128 * 8 + 16
+    assert np.array_equal(found["elements of input tensors"], [[long, short], [short, long]])
