@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,14 @@ class WorkOfSteps:
 
     def within(self, start_ns: np.ndarray, end_ns: np.ndarray) -> float:
         """Share of the GPU time launched within disjoint intervals, from 0 to 1."""
-        total = np.append(0, np.cumsum(self.dur_ns))
+        total = self._total_ns
         before_end, before_start = (np.searchsorted(self.at_ns, moments) for moments in (end_ns, start_ns))
         return float((total[before_end] - total[before_start]).sum() / max(int(total[-1]), 1))
+
+    @cached_property
+    def _total_ns(self) -> np.ndarray:
+        """Time of the first n pieces, for each n."""
+        return np.append(0, np.cumsum(self.dur_ns))
 
 
 def by_annotations(
@@ -106,18 +112,20 @@ def by_annotations(
     from the first digit or bracket on are a family. Of the families within which most of the GPU time is launched, the one
     with the fewest members is the outermost loop. Each step lasts to the next annotation; what follows the last is cut off.
     """
-    family = names.map(_family_of)
+    numbers: dict[str | None, int] = {None: -1}
+    family = names.map(lambda name: numbers.setdefault(_family_of(name), len(numbers) - 1), np.int64, -1)
+    order = np.lexsort((family, tid))
+    changes = np.flatnonzero((np.diff(tid[order]) != 0) | (np.diff(family[order]) != 0)) + 1
     best: np.ndarray | None = None
-    for thread in np.unique(tid).tolist():
-        here = np.flatnonzero(tid == thread)
-        for name in set(family[here].tolist()) - {None}:
-            mine = here[family[here] == name]
-            reached = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end_ns[mine]))[:-1]
-            mine = mine[start_ns[mine] >= reached]
-            if len(mine) < MIN_ANNOTATED or launched.within(start_ns[mine], end_ns[mine]) < MIN_ANNOTATED_SHARE:
-                continue
-            if best is None or (len(mine), start_ns[mine[0]]) < (len(best), start_ns[best[0]]):
-                best = mine
+    for mine in np.split(order, changes):  # One family on one thread, in order of start.
+        if len(mine) < MIN_ANNOTATED or family[mine[0]] < 0:
+            continue
+        reached = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end_ns[mine]))[:-1]
+        mine = mine[start_ns[mine] >= reached]
+        if len(mine) < MIN_ANNOTATED or launched.within(start_ns[mine], end_ns[mine]) < MIN_ANNOTATED_SHARE:
+            continue
+        if best is None or (len(mine), start_ns[mine[0]]) < (len(best), start_ns[best[0]]):
+            best = mine
     if best is None:
         return None
     starts = start_ns[best]
