@@ -129,10 +129,10 @@ def test_a_command_stands_behind_dashes(recorded):
 
 
 def test_a_promise_that_replay_does_not_make(recorded):
-    ended = esprof("verify", recorded, "--what-if", "loader.workers=2", "--", "true")
+    ended = esprof("verify", recorded, "--what-if", "loader.prefetch=2", "--", "true")
     assert ended.returncode == 1
-    assert "no prediction of loader.workers=2" in ended.stderr
-    assert "--set loader.workers=2" in ended.stderr
+    assert "no prediction of loader.prefetch=2" in ended.stderr
+    assert "--set loader.prefetch=2" in ended.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
