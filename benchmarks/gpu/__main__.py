@@ -1,6 +1,6 @@
 """What only a GPU can show of esprof. One JSON line a figure, and a table at the end.
 
-    python -m benchmarks.gpu --out DIR                          # on one GPU, 15 minutes at most
+    python -m benchmarks.gpu --out DIR                          # on one GPU, 20 minutes at most
     python -m benchmarks.gpu --out DIR --only windows graphs    # some parts
     python -m benchmarks.gpu --out DIR --device cpu             # the same code without a GPU, in sizes that take seconds
 
