@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from esprof.core.types import Rank
+from esprof.core.types import NS_PER_S, Rank
 from esprof.replay.whatif.loading.hit_rates import POLICIES
 from esprof.replay.whatif.scenario import Declined
 from esprof.run.run import Run
@@ -18,7 +18,10 @@ MIN_BATCHES = 8
 """Least number of recorded batches from which a loader is replayed."""
 
 _MIN_BLOCKED_SHARE = 0.02
-"""Least share of the time to make a batch, blocked without reading from a local disk, that counts as other storage."""
+"""Least share of the time to make batches that is blocked, from which on the batches wait for reads."""
+
+_MIN_DISK_RATE = 2e5
+"""Least bytes per second of blocked time from a local disk: with fewer, the batches wait for other storage."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ class RecordedBatches:
     """Rest of the time to make each batch: reads, locks, sleeps."""
     decode_ns: np.ndarray
     """CPU time of the part `decode`; 0 where none was recorded."""
-    missed: float | None
-    """Share of the bytes read that came from storage; None if unknown."""
+    missed: float
+    """Share of the bytes read that came from storage: all that are not from a local disk, which only counts its own."""
 
     def __len__(self) -> int:
         return len(self.cpu_ns)
@@ -85,9 +88,7 @@ class RecordedBatches:
     def with_cache(self, share: float, policy: str) -> "RecordedBatches":
         """The same batches with a cache of this share of the data set. Raises Declined if nothing is read."""
         blocked, hits = self._blocked_on_reads(), POLICIES[policy](share)
-        # Storage that is no local disk shows no bytes: none of its reads were hits.
-        missed = self.missed if self.missed else 1.0
-        return replace(self, blocked_ns=blocked * min(1.0, (1 - hits) / missed))
+        return replace(self, blocked_ns=blocked * min(1.0, (1 - hits) / self.missed))
 
     def _blocked_on_reads(self) -> np.ndarray:
         if self.blocked_ns.sum() < _MIN_BLOCKED_SHARE * self.took_ns.sum():
@@ -117,13 +118,14 @@ def batches_of(run: Run, rank: Rank, steps: tuple[int, ...]) -> RecordedBatches 
     made = made.where(np.lexsort((made.ints("batch"), made.ints("loader"))))
     if len(made) < MIN_BATCHES:
         raise Declined(f"only {len(made)} batches of rank {rank} were recorded, fewer than {MIN_BATCHES}")
+    times = _times(made)
     return RecordedBatches(
         workers=max(workers, 0),
         prefetch=max(1, int(nexts.ints("prefetch")[training & inside].max())),
         per_step=float(np.count_nonzero(training & inside)) / len(steps),
         decode_ns=_decoding(stages, made),
-        missed=_missed(made),
-        **_times(made),
+        missed=_missed(made, times["blocked_ns"]),
+        **times,
     )
 
 
@@ -174,8 +176,10 @@ def _decoding(stages: Table, made: Table) -> np.ndarray:
     return cpu
 
 
-def _missed(made: Table) -> float | None:
-    """Share of the bytes read that came from storage; None if that is unknown."""
+def _missed(made: Table, blocked_ns: np.ndarray) -> float:
+    """Share of the bytes read that came from storage; 1 if the batches wait for no local disk, or if that is unknown."""
     asked, read = made.ints("read_chars"), made.ints("read_bytes")
     known = (asked > 0) & (read >= 0)
-    return float(min(1.0, read[known].sum() / asked[known].sum())) if known.any() else None
+    if read[known].sum() < _MIN_DISK_RATE * blocked_ns[known].sum() / NS_PER_S:
+        return 1.0
+    return float(min(1.0, read[known].sum() / asked[known].sum())) if known.any() else 1.0

@@ -79,8 +79,14 @@ def test_only_decoding_gets_faster():
 
 def test_a_cache_adds_to_the_hits_that_there_were():
     """Half of the bytes came from storage: a cache of three quarters halves what is still read."""
-    run = job(read_bytes=500, read_chars=1000)
+    run = job(read_bytes=500_000, read_chars=1_000_000)
     assert answer(run, "cache=0.75").predicted_us == pytest.approx((15 + 45 / 2) * 1000, rel=0.03)
+
+
+def test_storage_that_is_no_local_disk_has_had_no_hits():
+    """45 ms of waiting for 1 kB from the disk: the batches wait for something else."""
+    run = job(read_bytes=1000, read_chars=1_000_000)
+    assert answer(run, "cache=0.5").predicted_us == pytest.approx((15 + 45 / 2) * 1000, rel=0.03)
 
 
 @pytest.mark.parametrize(
