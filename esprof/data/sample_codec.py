@@ -1,10 +1,14 @@
-"""Samples as bytes, without pickle: numbers, text, bytes, arrays, CPU tensors, and lists, tuples and dicts of these."""
+"""Samples as bytes, without pickle: numbers, text, bytes, arrays, CPU tensors, and lists, tuples and dicts of these.
 
+Data sets without tensors need no torch.
+"""
+
+import sys
+from importlib import import_module
 from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 from msgspec.msgpack import Ext
 
 from esprof.core.errors import UsageError
@@ -43,7 +47,8 @@ def _packed(value: Any) -> Any:
         return _with_header(_ARRAY, (value.dtype.str, value.shape), value.tobytes())
     if isinstance(value, np.generic) and value.dtype.kind in _KINDS:
         return _with_header(_SCALAR, (value.dtype.str, ()), value.tobytes())
-    if kind is torch.Tensor and _is_plain(value):
+    torch = sys.modules.get("torch")
+    if torch is not None and kind is torch.Tensor and _is_plain(value):
         raw = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
         return _with_header(_TENSOR, (str(value.dtype).removeprefix("torch."), tuple(value.shape)), raw)
     raise UsageError(
@@ -52,13 +57,9 @@ def _packed(value: Any) -> Any:
     )
 
 
-def _is_plain(value: torch.Tensor) -> bool:
-    return (
-        value.device.type == "cpu"
-        and value.layout is torch.strided
-        and not value.requires_grad
-        and not value.is_quantized
-    )
+def _is_plain(tensor: Any) -> bool:
+    is_dense = tensor.device.type == "cpu" and str(tensor.layout) == "torch.strided" and not tensor.is_quantized
+    return is_dense and not tensor.requires_grad
 
 
 def _with_header(code: int, header: object, raw: bytes) -> Ext:
@@ -73,6 +74,7 @@ def _unpacked(code: int, data: memoryview) -> Any:
     kind, shape = msgspec.msgpack.decode(data[_HEADER_BYTES:begin], type=tuple[str, tuple[int, ...]])
     raw = bytearray(data[begin:])  # a copy that may be written to
     if code == _TENSOR:
+        torch = import_module("torch")
         dtype = getattr(torch, kind)
         return torch.frombuffer(raw, dtype=dtype).reshape(shape) if raw else torch.empty(shape, dtype=dtype)
     array = np.frombuffer(raw, kind).reshape(shape)
