@@ -42,7 +42,7 @@ class Pipeline:
 def pipeline_of(run: Run, dfg: Dfg, steps: Sequence[int]) -> Pipeline | None:
     """The pipelines of a job; None if its ranks do not form chains that pass as many messages in all of `steps`.
 
-    With two stages, an interleaved schedule cannot be told from one with more micro-batches.
+    With two stages, an interleaved schedule looks like one with more micro-batches.
     """
     edges = _edges(_messages(run, dfg, steps), len(steps))
     if not edges:

@@ -51,8 +51,8 @@ class Scenario:
         return self.blame.steps
 
     def noted(self, *notes: str) -> "Scenario":
-        """The scenario with these notes added, none of them twice or empty."""
-        return replace(self, notes=tuple(dict.fromkeys([*self.notes, *filter(None, notes)])))
+        """The scenario with these notes added, none of them twice."""
+        return replace(self, notes=tuple(dict.fromkeys([*self.notes, *notes])))
 
     @property
     def only_changes_times(self) -> bool:

@@ -61,4 +61,4 @@ def test_a_promise_on_workers_is_made_and_carried_out(recorded):
     answer = json.loads(ended.stdout)
     assert answer["knobs"] == [{"name": "loader.workers", "before": "1", "after": "2"}]
     assert answer["predicted"]["us"] < 0.8 * answer["before"]["us"]
-    assert answer["observed"]["us"] > 0
+    assert answer["verdict"] in ("held", "close")

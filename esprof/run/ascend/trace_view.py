@@ -1,6 +1,6 @@
 """Traces of torch_npu on Ascend devices (`trace_view.json`), as torch.profiler would have written them.
 
-Rows are told apart by the names of their processes. CANN's calls and the tasks of the device share a `connection_id`, or a
+The names of processes say what their rows are. CANN's calls and the tasks of the device share a `connection_id`, or a
 flow of the category `async_npu` leads from an operation to its task.
 """
 

@@ -92,7 +92,7 @@ class ChakraTrace:
         return pid if isinstance(pid, int) else None
 
     def execution_trace(self) -> ExecutionTrace:
-        """What it tells of the operations of a Kineto trace."""
+        """Its operations, for the Kineto trace of the same steps."""
         operations = {}
         for node in self.nodes:
             number = node.attributes.get("rf_id")

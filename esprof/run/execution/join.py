@@ -30,7 +30,7 @@ _NUMBERS: dict[str, Callable[[Operation], int | None]] = {
 
 
 class Joined(NamedTuple):
-    """The rows of a trace with what an execution trace tells of them."""
+    """The rows of a trace, completed by an execution trace."""
 
     rows: TraceRows
     twin: ExecutionTrace | None

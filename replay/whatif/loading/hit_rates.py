@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 _ITEMS, _EPOCHS = 4096, 6
-"""Items and epochs of the simulation of a FIFO cache; its hit rate is within 0.005 of that of a large data set."""
+"""Items and epochs of the simulation of a FIFO cache."""
 
 
 def minio(share: float) -> float:
@@ -18,8 +18,8 @@ def minio(share: float) -> float:
 def lru(share: float) -> float:
     """A cache that replaces the item that was not read for longest.
 
-    An item that is read at the fraction u of an epoch and at v of the next is a hit if the 1 - u + v other items read
-    in between, of which many are the same, fit: the mean over u and v is x + (1 - x) ln(1 - x).
+    An item is read at the fraction u of an epoch and v of the next. In between, a share 1 - u (1 - v) of all items is read.
+    The item is a hit if they fit, 1 - u (1 - v) <= x, which for uniform u and v has the probability x + (1 - x) ln(1 - x).
     """
     return share + (1 - share) * math.log(1 - share) if share < 1 else 1.0
 

@@ -1,6 +1,6 @@
 """Steps that wait for changed DataLoaders: the recorded batches, delivered by the rules of the DataLoader."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,11 +17,11 @@ from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Loading, Term
 
 MAX_STARVED = 0.1
-"""Largest share of the time of making batches spent waiting for a CPU with which loaders are replayed: beyond it, CPUs and
-not loaders decide (`python -m benchmarks.loaders`)."""
+"""Largest share of the time of making batches spent waiting for a CPU with which loaders are replayed: beyond it, CPUs
+decide, and not loaders."""
 
 MAX_OFF = 0.15
-"""Largest difference of the replay of the unchanged loaders from the recorded steps, beyond their scatter."""
+"""Largest difference of the replay of the unchanged loaders from the recorded steps, unless these scatter by more."""
 
 WARM_UP_SHARE = 0.25
 """Share of the replayed batches that fill the queues and do not count."""
@@ -48,7 +48,7 @@ def replayed_loaders(now: Scenario, terms: Sequence[Term]) -> Scenario:
         raise Declined(f"making batches waits for a CPU for {100 * starved:.0f} % of its time, so CPUs decide")
     _check(now, recorded)
     changed = {rank: batches.faster(_speed_up(now, rank)) for rank, batches in recorded.items()}
-    # RecordedBatches are made ahead by workers only, which another term may add.
+    # Batches are made ahead by workers only, which another term may add.
     for term in sorted(terms, key=lambda term: term.kind.name != "loader.workers"):
         assert isinstance(term.kind.effect, Loading), "only loading terms have this phase"
         for rank in _loading(term.ranks(now), recorded):
@@ -61,7 +61,9 @@ def replayed_loaders(now: Scenario, terms: Sequence[Term]) -> Scenario:
     if for_cpus is not None and for_cpus.mean() > least.mean():
         without_stall, least = without_stall.noted("limited by the host's CPUs"), np.maximum(least, for_cpus)
     bound = least if now.least_ns is None else np.maximum(least, now.least_ns)
-    return replace(without_stall, least_ns=bound, margin_ns=step.margin_ns()).noted(_extrapolated(recorded, changed))
+    return replace(without_stall, least_ns=bound, margin_ns=step.margin_ns()).noted(
+        *_taken_for_granted(recorded, changed)
+    )
 
 
 def _speed_up(now: Scenario, rank: Rank) -> float:
@@ -165,9 +167,9 @@ def _cpu_bound(
     return bound
 
 
-def _extrapolated(recorded: dict[Rank, RecordedBatches], changed: dict[Rank, RecordedBatches]) -> str:
-    """What the prediction takes for granted of this change."""
-    more = any(changed[rank].workers > 2 * max(1, recorded[rank].workers) for rank in recorded)
+def _taken_for_granted(recorded: dict[Rank, RecordedBatches], changed: dict[Rank, RecordedBatches]) -> Iterator[str]:
+    """What the prediction assumes of this change."""
     if any(changed[rank].workers and not recorded[rank].workers for rank in recorded):
-        return "assumes that passing a batch between processes takes no time"
-    return "extrapolated: more than twice as many workers as recorded" if more else ""
+        yield "assumes that passing a batch between processes takes no time"
+    elif any(changed[rank].workers > 2 * max(1, recorded[rank].workers) for rank in recorded):
+        yield "extrapolated: more than twice as many workers as recorded"
