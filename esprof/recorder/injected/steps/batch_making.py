@@ -6,8 +6,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+from .kernel_files import opened, opened_schedule, ready_ns
 
 COLLATE, DECODE, TRANSFORM = "collate", "decode", "transform"
 
@@ -125,8 +127,8 @@ class _CounterFiles:
 
     def __init__(self, who: tuple[int, int]) -> None:
         self.who = who
-        self._schedule = _opened(f"/proc/self/task/{who[1]}/schedstat")
-        self._io = _opened("/proc/self/io")
+        self._schedule = opened_schedule(who[1])
+        self._io = opened("/proc/self/io")
 
     def __del__(self) -> None:
         for file in (self._schedule, self._io):
@@ -134,17 +136,11 @@ class _CounterFiles:
                 os.close(file)
 
     def read(self) -> Counters:
-        ready_ns = None if self._schedule is None else int(os.pread(self._schedule, 64, 0).split()[1])
+        ready = None if self._schedule is None else ready_ns(self._schedule)
         if self._io is None:
-            return Counters(ready_ns)
+            return Counters(ready)
         lines = dict(line.split(b": ") for line in os.pread(self._io, _MAX_FILE_BYTES, 0).splitlines())
-        return Counters(ready_ns, int(lines[b"read_bytes"]), int(lines[b"rchar"]))
-
-
-def _opened(path: str) -> int | None:
-    with suppress(OSError):
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    return None
+        return Counters(ready, int(lines[b"read_bytes"]), int(lines[b"rchar"]))
 
 
 def _difference(before: Counters, after: Counters) -> Counters:

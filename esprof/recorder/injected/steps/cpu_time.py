@@ -3,12 +3,12 @@
 import os
 import threading
 import time
-from contextlib import suppress
 from typing import NamedTuple
 
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 from . import control_groups
+from .kernel_files import opened, opened_schedule, ready_ns
 
 MIN_BETWEEN_READINGS_NS = 250_000_000
 """Minimum time between two readings of the throttled time, ns: for a reading the kernel may visit all CPUs."""
@@ -50,20 +50,20 @@ class CpuTime:
         thread = threading.get_native_id()
         is_same_thread = thread == self._thread
         if not is_same_thread:
-            old, self._schedule = (
-                self._schedule,
-                None,
-            )  # To close it only once: its number is soon reused by another file.
-            self._thread, self._schedule = thread, _opened(f"/proc/self/task/{thread}/schedstat", old)
+            # To close it only once: its number is soon reused by another file.
+            old, self._schedule = self._schedule, None
+            if old is not None:
+                os.close(old)
+            self._thread, self._schedule = thread, opened_schedule(thread)
         before, self._before = self._before, (time.thread_time_ns(), self._read_ready_ns())
         throttled_ns = self._read_throttled_ns()
         if not is_same_thread:
             return Ran()
-        ran_ns, ready_ns = (after - earlier for after, earlier in zip(self._before, before, strict=True))
-        return Ran(ran_ns, None if self._schedule is None else ready_ns, throttled_ns)
+        ran, ready = (after - earlier for after, earlier in zip(self._before, before, strict=True))
+        return Ran(ran, None if self._schedule is None else ready, throttled_ns)
 
     def _read_ready_ns(self) -> int:
-        return int(os.pread(self._schedule, 64, 0).split()[1]) if self._schedule is not None else 0
+        return ready_ns(self._schedule) if self._schedule is not None else 0
 
     def _read_throttled_ns(self) -> int | None:
         """Throttled time since the last reading, ns; None if no reading is due, or without control groups."""
@@ -78,19 +78,10 @@ class CpuTime:
         return None if is_first or not self._groups else self._throttled_ns - before
 
 
-def _opened(path: str, old: int | None) -> int | None:
-    """Close the file `old`, and open `path` for reading; None if that fails."""
-    if old is not None:
-        os.close(old)
-    with suppress(OSError):
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    return None
-
-
 def _cpu_stats() -> list[int]:
     """`cpu.stat` of each control group that contains this process, open for reading. A root group has no quota."""
-    opened = (_opened(path, None) for path in control_groups.files("cpu", "cpu.stat", "cpu.stat"))
-    return [file for file in opened if file is not None]
+    files = (opened(path) for path in control_groups.files("cpu", "cpu.stat", "cpu.stat"))
+    return [file for file in files if file is not None]
 
 
 def _throttled_ns(file: int) -> int:

@@ -92,7 +92,7 @@ def test_without_a_control_group_nothing_is_throttled(meter, group):
 
 
 def test_a_kernel_that_does_not_tell_who_waited_for_a_cpu(meter, monkeypatch):
-    monkeypatch.setattr(cpu_time, "_opened", lambda path, instead_of: None)
+    monkeypatch.setattr(cpu_time, "opened_schedule", lambda thread: None)
     meter.at_boundary()
     ran = meter.at_boundary()
     assert (ran.cpu_ns is not None, ran.ready_ns) == (True, None)
