@@ -1,14 +1,15 @@
 """What a rank waits for while its DataLoader gives it no batch: what the worker of that batch does meanwhile."""
 
 from bisect import bisect_right
-from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
 from esprof.core.types import Ns, Rank
+from esprof.replay.whatif.loading.batches import making_times
 from esprof.run.run import Run
 from esprof.run.schema import Table
+from esprof.run.step_rows import step_at
 
 RUNS, BLOCKED, STARVED = "on a CPU", "blocked (reads, locks, sleeps)", "waiting for a CPU"
 PASSED, IDLE = "passing the batch to the rank", "not requested yet"
@@ -32,9 +33,10 @@ def waits(run: Run, rank: Rank, steps: tuple[int, ...]) -> dict[str, float]:
     workers, the rank makes the batch itself. Empty if the run has no stages.
     """
     stages = run.stages(rank)
-    nexts = _within(stages.where(stages.is_kind("next")), run.steps(rank), steps)
+    nexts = stages.where(stages.is_kind("next"))
+    nexts = nexts.where(np.isin(step_at(run.steps(rank), nexts.ints("end_ns")), steps))
     makings = _by_worker(stages.where(stages.is_kind("fetch")))
-    found: Counter[str] = Counter()
+    found = dict.fromkeys((RUNS, BLOCKED, STARVED, PASSED, IDLE), 0.0)
     columns = ("loader", "worker", "batch", "start_ns", "end_ns")
     rows = zip(*(nexts.ints(name).tolist() for name in columns), strict=True)
     for (loader, worker, batch, start, end), kinds in zip(rows, _kinds(nexts), strict=True):
@@ -50,19 +52,9 @@ def waits(run: Run, rank: Rank, steps: tuple[int, ...]) -> dict[str, float]:
                 break
             busy += overlap
             _add(found, one.kinds, overlap)
-        found.update({PASSED: end - ready, IDLE: ready - start - busy})
-    return {kind: took / max(1, len(steps)) for kind, took in found.most_common() if took > 0}
-
-
-def _within(nexts: Table, table: Table, steps: tuple[int, ...]) -> Table:
-    """The calls that end in one of `steps`."""
-    row = np.flatnonzero(np.isin(table.ints("step"), steps))
-    row = row[np.argsort(table.ints("start_ns")[row])]
-    begin = table.ints("start_ns")[row]
-    end = np.append(begin + table.ints("dur_ns")[row], 0)
-    ends = nexts.ints("end_ns")
-    # Before the first step the index is -1, for which `end` is 0.
-    return nexts.where(ends < end[np.searchsorted(begin, ends, side="right") - 1])
+        found[PASSED] += end - ready
+        found[IDLE] += ready - start - busy
+    return {kind: found[kind] / len(steps) for kind in sorted(found, key=lambda kind: -found[kind]) if found[kind] > 0}
 
 
 def _by_worker(fetches: Table) -> dict[tuple[int, int], list[_Making]]:
@@ -76,14 +68,13 @@ def _by_worker(fetches: Table) -> dict[tuple[int, int], list[_Making]]:
 
 
 def _kinds(made: Table) -> list[dict[str, float]]:
-    """The share of each kind of time in the making of each batch. An unknown CPU time counts as blocked."""
-    took = np.maximum(made.ints("end_ns") - made.ints("start_ns"), 1).astype(np.float64)
-    ran = np.clip(made.ints("cpu_ns") / took, 0, 1)
-    starved = np.clip(made.ints("ready_ns") / took, 0, 1 - ran)
-    columns = zip(ran.tolist(), starved.tolist(), strict=True)
-    return [{RUNS: one, STARVED: two, BLOCKED: 1 - one - two} for one, two in columns]
+    """The share of each kind of time in the making of each batch."""
+    times = making_times(made)
+    took = np.maximum(sum(times), 1)
+    columns = zip(*((of / took).tolist() for of in times), strict=True)
+    return [{RUNS: ran, STARVED: ready, BLOCKED: blocked} for ran, ready, blocked in columns]
 
 
-def _add(found: Counter[str], kinds: dict[str, float], took: float) -> None:
+def _add(found: dict[str, float], kinds: dict[str, float], took: float) -> None:
     for kind, share in kinds.items():
-        found[kind] += share * took  # type: ignore[assignment]
+        found[kind] += share * took

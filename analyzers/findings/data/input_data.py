@@ -52,17 +52,17 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     stall = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(stalls_ns[worst])}"
     is_limited = with_workers < MIN_SHARE_OF_GAIN_BY_WORKERS * when_ready
     title = f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {stall} a step for input data"
-    location = _batch_location(case.job.samples, worst)
+    location, waited = _batch_location(case.job.samples, worst), waits(case.run, worst, case.replayed.steps.steady)
     yield Cause(
         id="ESP101",
         title=f"{title}; the CPUs are the bottleneck" if is_limited else title,
         ranks=ranks,
         scenario=f"{scope(ranks)}.{READY if is_limited else 'data=0'}",
         confidence="high" if case.run.stages(worst).is_kind("next").any() and not is_limited else "medium",
-        evidence=_evidence(case.replayed, ranks, worst, case.breakdown)
+        evidence=_evidence(case.replayed, ranks, worst, case.breakdown, waited)
         | ({"saving_with_more_workers": Evidence(round(with_workers), "ns")} if is_limited else {})
         | ({"source_line": Evidence(printable(location.text, LONGEST_NAME))} if location else {}),
-        advice=_advice(case.replayed, worst, with_workers, is_limited) + _location_note(location),
+        advice=_advice(case.replayed, worst, with_workers, waited, is_limited) + _location_note(location),
     )
 
 
@@ -138,13 +138,16 @@ def _own_cpu_ns(run: Run, rank: Rank) -> float | None:
 
 
 def _evidence(
-    replayed: Replayed, ranks: tuple[Rank, ...], worst: Rank, breakdown: tuple[RankBreakdown, ...]
+    replayed: Replayed,
+    ranks: tuple[Rank, ...],
+    worst: Rank,
+    breakdown: tuple[RankBreakdown, ...],
+    waited: dict[str, float],
 ) -> dict[str, Evidence]:
     stall = {one.rank: ns(one.input_stall) for one in breakdown}
     source = batch_source(replayed.run, replayed.built.dfg, worst)
-    waited = {kind: round(took) for kind, took in waits(replayed.run, worst, replayed.steps.steady).items()}
     known = {
-        "waits_for": Evidence(dict(waited), "ns", "cause") if waited else None,
+        "waits_for": Evidence({kind: round(took) for kind, took in waited.items()}, "ns", "cause") if waited else None,
         "batch": None if source.make_ns is None else Evidence(round(source.make_ns), "ns"),
         "batch_cpu": None if source.cpu_ns is None else Evidence(round(source.cpu_ns), "ns"),
         "loader_workers": None if source.workers is None else Evidence(source.workers),
@@ -158,15 +161,15 @@ def _evidence(
     }
 
 
-def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> str:
-    """Advice for `rank`; `saving` is the saving of a step if other processes make the batches, ns."""
+def _advice(replayed: Replayed, rank: Rank, saving: float, waited: dict[str, float], is_limited: bool) -> str:
+    """Advice for `rank`; `saving` is the saving of a step if other processes make the batches, ns, and `waited` what its
+    waits consist of (`waits`)."""
     source, cpus = batch_source(replayed.run, replayed.built.dfg, rank), cpus_of(replayed.run, rank)
     if source.make_ns is None:
         return (
             "This run does not show how long a batch takes to make; `esprof record` records loader workers. Until "
             "then, check the work of the dataset for each sample, and try more workers."
         )
-    waited = waits(replayed.run, rank, replayed.steps.steady)
     starved = waited.get(STARVED, 0.0) / max(1.0, sum(waited.values()))
     if starved >= MIN_STARVED_SHARE:
         return (

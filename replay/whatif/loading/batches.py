@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from esprof.replay.whatif.loading.hit_rates import POLICIES
 from esprof.replay.whatif.scenario import Declined
 from esprof.run.run import Run
 from esprof.run.schema import Table
+from esprof.run.step_rows import step_at
 
 DECODE = "decode"
 """Name of the part in which samples are decoded."""
@@ -103,7 +105,7 @@ def batches_of(run: Run, rank: Rank, steps: tuple[int, ...]) -> RecordedBatches 
     """
     stages, table = run.stages(rank), run.steps(rank)
     nexts = stages.where(stages.is_kind("next"))
-    step = _step_at(table, nexts.ints("end_ns"))
+    step = step_at(table, nexts.ints("end_ns"))
     training = _training_passes(nexts, step)
     inside = np.isin(step, steps)
     if not (training & inside).any():
@@ -118,27 +120,15 @@ def batches_of(run: Run, rank: Rank, steps: tuple[int, ...]) -> RecordedBatches 
     made = made.where(np.lexsort((made.ints("batch"), made.ints("loader"))))
     if len(made) < MIN_BATCHES:
         raise Declined(f"only {len(made)} batches of rank {rank} were recorded, fewer than {MIN_BATCHES}")
-    times = _times(made)
+    times = making_times(made)
     return RecordedBatches(
         workers=max(workers, 0),
         prefetch=max(1, int(nexts.ints("prefetch")[training & inside].max())),
         per_step=float(np.count_nonzero(training & inside)) / len(steps),
         decode_ns=_decoding(stages, made),
-        missed=_missed(made, times["blocked_ns"]),
-        **times,
+        missed=_missed(made, times.blocked_ns),
+        **times._asdict(),
     )
-
-
-def _step_at(steps: Table, at_ns: np.ndarray) -> np.ndarray:
-    """Number of the step in which each time lies; -1 outside of all."""
-    start, number = steps.ints("start_ns"), steps.ints("step")
-    if not len(steps):
-        return np.full(len(at_ns), -1)
-    order = np.argsort(start)
-    row = order[np.maximum(np.searchsorted(start[order], at_ns, side="right") - 1, 0)]
-    inside = (start[row] <= at_ns) & (at_ns < start[row] + steps.ints("dur_ns")[row])
-    found: np.ndarray = np.where(inside, number[row], -1)
-    return found
 
 
 def _training_passes(nexts: Table, step: np.ndarray) -> np.ndarray:
@@ -152,12 +142,24 @@ def _training_passes(nexts: Table, step: np.ndarray) -> np.ndarray:
     return several
 
 
-def _times(made: Table) -> dict[str, np.ndarray]:
+class MakingTimes(NamedTuple):
+    """What the time to make each of K batches was spent on, ns, float64[K]."""
+
+    cpu_ns: np.ndarray
+    """CPU time, at most the time that the batch took; all of that if it is unknown."""
+    ready_ns: np.ndarray
+    """Time that the thread waited for a CPU meanwhile; 0 where unknown."""
+    blocked_ns: np.ndarray
+    """Rest of the time: reads, locks, sleeps."""
+
+
+def making_times(made: Table) -> MakingTimes:
+    """The times of `made`, rows of the table `stages`."""
     took = (made.ints("end_ns") - made.ints("start_ns")).astype(np.float64)
     # Several threads of a worker may run at once, and an unknown time is -1.
     cpu = np.where(made.ints("cpu_ns") < 0, took, np.minimum(made.ints("cpu_ns"), took))
     ready = np.clip(made.ints("ready_ns"), 0, took - cpu)
-    return {"cpu_ns": cpu, "ready_ns": ready, "blocked_ns": took - cpu - ready}
+    return MakingTimes(cpu, ready, took - cpu - ready)
 
 
 def _decoding(stages: Table, made: Table) -> np.ndarray:
