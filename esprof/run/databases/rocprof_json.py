@@ -14,7 +14,7 @@ from esprof.core.errors import InputError
 from esprof.core.types import Ns
 from esprof.run.databases import rocprof_chrome
 from esprof.run.databases.processes import ForeignEvent, Process
-from esprof.run.kineto.compressed import BROKEN_STREAM, decompressed
+from esprof.run.kineto.compressed import head
 from esprof.run.kineto.content import content
 from esprof.run.reading import memory_limit
 
@@ -105,12 +105,8 @@ class _Results(msgspec.Struct, frozen=True):
 
 def is_rocprof_json(path: Path) -> bool:
     """Whether the file at `path`, compressed or not, begins as the JSON of rocprofv3 or of the first rocprof does."""
-    try:
-        with path.open("rb") as file:
-            head = bytes(decompressed(file).read(_HEAD))
-            return any(begins.match(head) for begins in (_BEGIN, rocprof_chrome.BEGIN))
-    except BROKEN_STREAM:  # Reading it will raise the error.
-        return False
+    begin = head(path, _HEAD)
+    return any(begins.match(begin) for begins in (_BEGIN, rocprof_chrome.BEGIN))
 
 
 def processes(path: Path) -> list[Process]:

@@ -4,7 +4,6 @@ Field numbers are those of `et_def.proto` in mlcommons/chakra, names of attribut
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from esprof.run.protobuf.wire import (
     delimited,
     double,
     fields,
+    message,
     packed,
     signed,
     text,
@@ -107,24 +107,24 @@ def read_chakra(path: Path) -> ChakraTrace:
     try:
         messages = list(delimited(data))
         attributes = _metadata(messages[0]) if messages else {}
-        nodes = [_node(message) for message in messages[attributes is not None :]]
+        nodes = [_node(one) for one in messages[attributes is not None :]]
     except MalformedMessage as error:
         reason = f"is no Chakra execution trace, or a truncated one: {error}"
         raise InputError(reason, path=path, remedy="Convert it again (chakra_converter).") from error
     return ChakraTrace(path, attributes or {}, nodes)
 
 
-def _metadata(message: memoryview) -> dict[str, Any] | None:
+def _metadata(data: memoryview) -> dict[str, Any] | None:
     """The attributes of a GlobalMetadata; None if the message is a node, as it is in files of 2023."""
-    found = list(fields(message))
+    found = list(fields(data))
     if any(number > _LAST_OF_METADATA or (number == 1 and isinstance(value, int)) for number, value in found):
         return None
     return dict(_attribute(value) for number, value in found if number == _LAST_OF_METADATA)
 
 
-def _node(message: memoryview) -> ChakraNode:
+def _node(data: memoryview) -> ChakraNode:
     node = ChakraNode()
-    for number, value in fields(message):
+    for number, value in fields(data):
         match number:
             case 1:
                 node.id = signed(value)
@@ -139,7 +139,7 @@ def _node(message: memoryview) -> ChakraNode:
             case 7:
                 node.dur_us = signed(value)
             case 8:
-                described = {key: text(one) for key, one in _message(value)}
+                described = {key: text(one) for key, one in message(value)}
                 node.shapes, node.types = described.get(2, ""), described.get(3, "")
             case 10:
                 name, found = _attribute(value)
@@ -147,17 +147,11 @@ def _node(message: memoryview) -> ChakraNode:
     return node
 
 
-def _message(value: Value) -> Iterator[tuple[int, Value]]:
-    if isinstance(value, int):
-        raise MalformedMessage("a number stands where a message should")
-    return fields(value)
-
-
 def _attribute(value: Value) -> tuple[str, Any]:
     """(name, value) of an attribute; None for lists and other forms that esprof does not use."""
     name = ""
     found: Any = None
-    for number, given in _message(value):
+    for number, given in message(value):
         if number == 1:
             name = text(given)
         elif number in _SIGNED:

@@ -13,7 +13,7 @@ from esprof.core.errors import InputError
 from esprof.core.types import Rank
 from esprof.run.execution.trace import ExecutionTrace, Operation, kineto_shapes, kineto_type
 from esprof.run.groups import MAX_RANKS
-from esprof.run.kineto.compressed import BROKEN_STREAM, decompressed
+from esprof.run.kineto.compressed import head
 from esprof.run.kineto.content import content
 from esprof.run.reading import memory_limit
 
@@ -52,11 +52,7 @@ class _TraceDocument(msgspec.Struct):
 
 def is_execution_trace(path: Path) -> bool:
     """Whether the file at `path`, compressed or not, begins as PyTorch's execution traces do."""
-    try:
-        with path.open("rb") as file:
-            return _BEGIN.match(bytes(decompressed(file).read(_HEAD))) is not None
-    except BROKEN_STREAM:  # Reading it will raise the error.
-        return False
+    return _BEGIN.match(head(path, _HEAD)) is not None
 
 
 def read_execution_trace(path: Path) -> ExecutionTrace:

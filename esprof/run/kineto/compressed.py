@@ -5,6 +5,7 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -31,8 +32,17 @@ BROKEN_STREAM = (EOFError, zlib.error, lzma.LZMAError, OSError, pa.ArrowExceptio
 """What reading a broken compressed file raises."""
 
 
+def head(path: Path, size: Bytes) -> bytes:
+    """The first bytes of the content of a file, compressed or not; none if it is broken, as reading it will show."""
+    try:
+        with path.open("rb") as file:
+            return bytes(decompressed(file).read(size))
+    except BROKEN_STREAM:
+        return b""
+
+
 def decompressed(file: BinaryIO) -> Any:
     """Return `file`, read from its start, or the stream that decompresses it; either has `read(size)`."""
-    head = file.read(_HEAD)
+    begins = file.read(_HEAD)
     file.seek(0)
-    return next((opened(file) for begins, opened in _FORMATS if head.startswith(begins)), file)
+    return next((opened(file) for first, opened in _FORMATS if begins.startswith(first)), file)

@@ -60,6 +60,13 @@ def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
         yield number, content if kind == _BYTES else int.from_bytes(content, "little")
 
 
+def message(value: Value) -> Iterator[tuple[int, Value]]:
+    """The fields of a message inside another. Raises MalformedMessage, also for a number."""
+    if isinstance(value, int):
+        raise MalformedMessage("a number stands where a message should")
+    return fields(value)
+
+
 def delimited(data: memoryview) -> Iterator[memoryview]:
     """Yield the messages of a file that writes the size of each one before it. Raises MalformedMessage."""
     at = 0

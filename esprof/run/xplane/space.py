@@ -3,14 +3,14 @@
 Field numbers are those of `xplane.proto` in openxla/xla.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from esprof.core.errors import InputError
 from esprof.core.types import Ns
 from esprof.run.kineto.content import content
-from esprof.run.protobuf.wire import MalformedMessage, Value, double, fields, signed, text
+from esprof.run.protobuf.wire import MalformedMessage, Value, double, fields, message, signed, text
 from esprof.run.reading import memory_limit
 
 Stat = int | float | str
@@ -69,11 +69,11 @@ def read_space(path: Path) -> Space:
     return Space(planes, hosts)
 
 
-def _plane(message: Value) -> Plane:
+def _plane(data: Value) -> Plane:
     name, lines, stats = "", [], []
     events: dict[int, str] = {}
     names: dict[int, str] = {}
-    for number, value in _fields(message):
+    for number, value in message(data):
         match number:
             case 2:
                 name = text(value)
@@ -91,11 +91,11 @@ def _plane(message: Value) -> Plane:
 def _metadata(entry: Value) -> dict[int, str]:
     """Id -> name of an entry of a map of metadata; the name to display where there is one."""
     key, name, shown = 0, "", ""
-    for number, value in _fields(entry):
+    for number, value in message(entry):
         if number == 1:
             key = signed(value)
         elif number == 2:
-            for inner, content in _fields(value):
+            for inner, content in message(value):
                 if inner == 2:
                     name = text(content)
                 elif inner == 4:
@@ -103,10 +103,10 @@ def _metadata(entry: Value) -> dict[int, str]:
     return {key: shown or name}
 
 
-def _line(message: Value, names: dict[int, str], stat_names: dict[int, str]) -> Line:
+def _line(data: Value, names: dict[int, str], stat_names: dict[int, str]) -> Line:
     number_of_line, name, shown, begin = 0, "", "", 0
     events = []
-    for number, value in _fields(message):
+    for number, value in message(data):
         match number:
             case 1:
                 number_of_line = signed(value)
@@ -122,11 +122,11 @@ def _line(message: Value, names: dict[int, str], stat_names: dict[int, str]) -> 
     return Line(number_of_line, shown or name, [event for event in found if event is not None])
 
 
-def _event(message: Value, begin: Ns, names: dict[int, str], stat_names: dict[int, str]) -> Event | None:
+def _event(data: Value, begin: Ns, names: dict[int, str], stat_names: dict[int, str]) -> Event | None:
     """An event; None for one that sums up several and has no time."""
     name = offset = duration = 0
     stats = []
-    for number, value in _fields(message):
+    for number, value in message(data):
         match number:
             case 1:
                 name = signed(value)
@@ -146,10 +146,10 @@ def _event(message: Value, begin: Ns, names: dict[int, str], stat_names: dict[in
 
 def _stats(messages: list[Value], names: dict[int, str], wanted: Collection[str]) -> dict[str, Stat]:
     found: dict[str, Stat] = {}
-    for message in messages:
+    for data in messages:
         key = ""
         kept: Stat | None = None
-        for number, value in _fields(message):
+        for number, value in message(data):
             if number == 1:
                 key = names.get(signed(value), "")
             elif number == 2:
@@ -163,9 +163,3 @@ def _stats(messages: list[Value], names: dict[int, str], wanted: Collection[str]
         if key in wanted and kept is not None:
             found[key] = kept
     return found
-
-
-def _fields(message: Value) -> Iterator[tuple[int, Value]]:
-    if isinstance(message, int):
-        raise MalformedMessage("a number stands where a message should")
-    return fields(message)
