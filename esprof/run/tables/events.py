@@ -7,12 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from esprof.core.errors import InputError
 from esprof.core.types import Ns, Rank
 from esprof.run.collective_names import collective_word
 from esprof.run.groups import Group
 from esprof.run.schema import EVENTS, Table, table
-from esprof.run.tables.columns import COLUMNS_PAGE
+from esprof.run.tables.steps import spans_of
 
 _FIRST_COLLECTIVE_THREAD = 1 << 32
 """Id of the first thread of collectives, above all streams."""
@@ -101,13 +100,9 @@ def _timed(rows: pa.Table, kind: str) -> dict[str, object]:
 
 def _steps(rows: pa.Table) -> Table:
     """Return one row per step, from its first operation to that of the next step; the last step ends with its operations."""
-    spans = rows.filter(pc.is_valid(rows["step"])).group_by("step").aggregate([("start", "min"), ("end", "max")])
-    spans = spans.sort_by("step")
-    start = spans["start_min"].to_numpy()
-    end = np.append(start[1:], spans["end_max"].to_numpy()[-1:])
-    steps = spans["step"].to_pylist()
-    if (np.diff(start) <= 0).any():
-        raise InputError("has steps whose order differs from that of their numbers", remedy=COLUMNS_PAGE)
+    number, start, last = spans_of(rows)
+    end = np.append(start[1:], last[-1:])
+    steps = number.tolist()
     columns = {"name": [f"ProfilerStep#{step}" for step in steps], "kind": ["step"] * len(steps), "step": steps}
     threads = {"pid": [0] * len(steps), "tid": [0] * len(steps)}
     return table(columns | threads | {"start_ns": start, "dur_ns": end - start}, EVENTS)

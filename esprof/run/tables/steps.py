@@ -1,5 +1,7 @@
 """The steps of a table, which may be samples of a long job: one window, without the time between them."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,11 +18,7 @@ def one_window(rows: pa.Table) -> tuple[pa.Table, tuple[RunWarning, ...]]:
     All ranks are moved by the same time. Raises InputError where the order of the steps differs from that of their numbers.
     """
     rows, warnings = _shared(rows)
-    spans = rows.filter(pc.is_valid(rows["step"])).group_by("step").aggregate([("start", "min"), ("end", "max")])
-    spans = spans.sort_by("step")
-    number, first, last = (spans[name].to_numpy() for name in ("step", "start_min", "end_max"))
-    if (np.diff(first) <= 0).any():
-        raise InputError("has steps whose order differs from that of their numbers", remedy=COLUMNS_PAGE)
+    number, first, last = spans_of(rows)
     between = np.where(np.diff(number) > 1, np.maximum(first[1:] - last[:-1], 0), 0)
     if not (np.diff(number) > 1).any():
         return rows, warnings
@@ -34,6 +32,26 @@ def one_window(rows: pa.Table) -> tuple[pa.Table, tuple[RunWarning, ...]]:
     for name in ("start", "end"):
         rows = rows.set_column(rows.column_names.index(name), name, pa.array(rows[name].to_numpy() - earlier))
     return rows, (*warnings, RunWarning("steps-joined", text))
+
+
+class StepSpans(NamedTuple):
+    """The steps of some rows, by number; arrays have an entry for each."""
+
+    number: np.ndarray
+    start_ns: np.ndarray
+    """Start of the first operation."""
+    end_ns: np.ndarray
+    """End of the last operation."""
+
+
+def spans_of(rows: pa.Table) -> StepSpans:
+    """The steps of rows. Raises InputError where their order differs from that of their numbers."""
+    spans = rows.filter(pc.is_valid(rows["step"])).group_by("step").aggregate([("start", "min"), ("end", "max")])
+    spans = spans.sort_by("step")
+    found = StepSpans(*(spans[name].to_numpy() for name in ("step", "start_min", "end_max")))
+    if (np.diff(found.start_ns) <= 0).any():
+        raise InputError("has steps whose order differs from that of their numbers", remedy=COLUMNS_PAGE)
+    return found
 
 
 def _shared(rows: pa.Table) -> tuple[pa.Table, tuple[RunWarning, ...]]:
