@@ -6,9 +6,9 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from esprof.core.errors import InputError, UsageError, unreadable
-from esprof.run.readers import DEFAULT, READERS, operation_table, xplane
+from esprof.run.readers import DEFAULT, READERS
 from esprof.run.readers.archives import is_archive, unpacked
-from esprof.run.readers.reader import Reader
+from esprof.run.readers.reader import Read, Reader
 from esprof.run.run import Run, RunWarning
 
 _NAME_ONE = "Name a Run directory, a trace file, a folder or an archive of traces, or a pattern."
@@ -30,8 +30,7 @@ def load(
     sources = [source] if isinstance(source, str | Path) else list(source)
     matches = [_matches(one) for one in sources]
     if len(matches) == 1 and len(matches[0]) == 1 and (whole := _folder_reader(matches[0][0])) is not None:
-        _refuse_columns(columns)
-        return whole.read(matches[0], matches[0][0], executor)
+        return _read_of(whole, columns)(matches[0], matches[0][0], executor)
     files = [file for paths in matches for file in _files(paths)]
     if not files:
         raise InputError("no trace was named", remedy=_NAME_ONE)
@@ -43,22 +42,23 @@ def load(
     return run
 
 
-def _refuse_columns(columns: Mapping[str, str] | None) -> None:
-    if columns:
+def _read_of(reader: Reader, columns: Mapping[str, str] | None) -> Read:
+    """How this reader reads files with these columns. Raises UsageError if it knows no columns."""
+    if not columns:
+        return reader.read
+    if reader.with_columns is None:
         raise UsageError("columns are of tables of operations only", remedy="Name Parquet files, or no columns.")
+    return reader.with_columns(columns)
 
 
 def _read(files: list[Path], named: Path, executor: Executor | None, columns: Mapping[str, str] | None) -> Run:
     """Read files and archives of them. Messages name the archive, not the folder that it was unpacked to."""
     with unpacked(files, _is_trace) as sources:
         try:
-            traces = xplane.without_copies(sources.files)
-            reader = _reader_of(traces)
-            if reader is operation_table.READER:
-                run = operation_table.read(traces, named, executor, columns)
-            else:
-                _refuse_columns(columns)
-                run = reader.read(traces, named, executor)
+            traces: Sequence[Path] = sources.files
+            for reader in READERS:
+                traces = reader.without_copies(traces)
+            run = _read_of(_reader_of(traces), columns)(traces, named, executor)
         except InputError as error:
             error.path = Path(sources.shown(str(error.path))) if error.path is not None else None
             raise
@@ -72,7 +72,7 @@ def _folder_reader(path: Path) -> Reader | None:
     return next((reader for reader in READERS if reader.is_folder and reader.recognises(path)), None)
 
 
-def _reader_of(files: list[Path]) -> Reader:
+def _reader_of(files: Sequence[Path]) -> Reader:
     """Return the first reader that recognises all files; that of Kineto traces comes last, since it takes any JSON."""
     of_files = [reader for reader in READERS if not reader.is_folder and reader is not DEFAULT]
     return next((reader for reader in of_files if all(map(reader.recognises, files))), DEFAULT)
@@ -114,8 +114,8 @@ def _traces_in(folder: Path) -> list[Path]:
     """Return the traces in a folder, or else the archives in it."""
     named = [file for file in sorted(folder.iterdir()) if not file.name.startswith(".")]
     files = list(filter(_is_trace, named)) or list(filter(is_archive, named))
-    if not files and (profile := xplane.newest_profile(folder)) is not None:
-        return _traces_in(profile)
+    if not files and (inner := next(filter(None, (reader.folder_in(folder) for reader in READERS)), None)) is not None:
+        return _traces_in(inner)
     if not files:
         raise InputError(
             "contains no run.json, no trace (*.json, *.json.gz), no archive of traces and no dump of the Flight Recorder",

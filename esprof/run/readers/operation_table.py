@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from esprof.run.tables.groups import groups_of, with_groups_of_stages
 from esprof.run.tables.steps import one_window
 
 
-def read(
+def _read(
     paths: Sequence[Path], named: Path, executor: Executor | None, columns: Mapping[str, str] | None = None
 ) -> Run:
     """Read all tables. Unreadable ones become warnings, unless all are unreadable.
@@ -102,4 +103,9 @@ def _attempt(path: Path, columns: Mapping[str, str]) -> pa.Table | InputError:
         return error
 
 
-READER = Reader(name="table of operations", recognises=lambda path: path.suffix == ".parquet", read=read)
+READER = Reader(
+    name="table of operations",
+    recognises=lambda path: path.suffix == ".parquet",
+    read=_read,
+    with_columns=lambda columns: partial(_read, columns=columns),
+)

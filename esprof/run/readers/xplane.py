@@ -19,14 +19,14 @@ _COPY = ".trace.json.gz"
 """End of the name of the Chrome trace that JAX writes next to a profile, with part of its content."""
 
 
-def newest_profile(folder: Path) -> Path | None:
+def _newest_profile(folder: Path) -> Path | None:
     """The newest profile below a folder that was given to `jax.profiler.trace`; None if there is none. May raise OSError."""
     profiles = folder / "plugins" / "profile"
     dated = sorted(one for one in profiles.iterdir() if one.is_dir()) if profiles.is_dir() else []
     return dated[-1] if dated else None
 
 
-def without_copies(files: Sequence[Path]) -> list[Path]:
+def _without_copies(files: Sequence[Path]) -> list[Path]:
     """The files without the Chrome traces of profiles that are among them."""
     profiles = {
         str(file).removesuffix(".gz").removesuffix(_SUFFIXES[0]) for file in files if file.name.endswith(_SUFFIXES)
@@ -57,4 +57,10 @@ def _attempt(path: Path) -> list[tuple[Path, Trace] | InputError]:
         return [error]
 
 
-READER = Reader(name="XPlane", recognises=lambda path: path.name.endswith(_SUFFIXES), read=_read)
+READER = Reader(
+    name="XPlane",
+    recognises=lambda path: path.name.endswith(_SUFFIXES),
+    read=_read,
+    folder_in=_newest_profile,
+    without_copies=_without_copies,
+)
