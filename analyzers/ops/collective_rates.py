@@ -7,7 +7,6 @@ import numpy as np
 
 from esprof.analyzers.ops.answer import CollectiveRate
 from esprof.analyzers.views.links import bus_factor, link_peak
-from esprof.core.errors import InputError
 from esprof.core.types import NS_PER_S, Bytes, Rank, us
 from esprof.replay.building.build import MatchedRanks, matched_ranks
 from esprof.replay.building.rank_events import members_of
@@ -45,13 +44,9 @@ class _RateSum:
 
 
 def collective_rates(steps: RecordedSteps, ranks: Sequence[Rank]) -> CollectiveRates:
-    """The bandwidths of the collectives of these ranks in the steady-state steps; none without CPU operations, which
-    describe collectives."""
+    """The bandwidths of the collectives of these ranks in the steady-state steps."""
     found, unknown_ns = dict[_RateKey, _RateSum](), 0.0
-    try:
-        matched = matched_ranks(steps)
-    except InputError:
-        return CollectiveRates()
+    matched = matched_ranks(steps)
     groups = _ranks_of(steps.run, matched)
     for column, rank in enumerate(steps.run.ranks):
         if rank not in ranks:
