@@ -7,18 +7,23 @@ from functools import cached_property
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.finding import ACTIVITIES, GPU_BOUND, Finding, RankBreakdown
+from esprof.analyzers.finding import GPU_BOUND, Finding, RankBreakdown
 from esprof.analyzers.findings.kernels.gpu_bound import bound_by_gpu
 from esprof.analyzers.ops.gpu_calls import gpu_calls
 from esprof.analyzers.price import MIN_PCT_OF_STEP, MeasuredPrice
 from esprof.analyzers.rule import Cause
-from esprof.analyzers.views.breakdown import partition
+from esprof.analyzers.views.breakdown import of_rank, partition
 from esprof.core import readable
-from esprof.core.types import Ns, Rank, ns, us
+from esprof.core.statistics import mean_margin
+from esprof.core.types import Rank, ns
 from esprof.replay.building.build import MatchedRanks, matched_ranks
+from esprof.replay.ranks.blame import Arrivals
 from esprof.replay.runtime_names import copies_across_bus
 from esprof.replay.steps import RecordedSteps, steps_of
 from esprof.run.run import Run, RunWarning
+
+_ACTIVITIES = ("compute", "exposed_communication", "copy", "wait", "idle")
+"""The activities of a `RankBreakdown` that GPU work alone shows."""
 
 MIN_SHARE_OF_LATENESS = 0.5
 """Least share of the lateness of all ranks that one rank must have for it to be reported as late."""
@@ -89,42 +94,35 @@ class DeviceOnly:
     @cached_property
     def breakdown(self) -> tuple[RankBreakdown, ...]:
         """Breakdown of each rank's mean step. What no GPU work covers is idle, since its cause is unknown."""
-        return tuple(self._breakdown_of(column, rank) for column, rank in enumerate(self.run.ranks))
+        return tuple(
+            of_rank(
+                self.run.rank(rank),
+                dict(zip(_ACTIVITIES, self._shares_ns[rank].mean(axis=0).tolist(), strict=True)),
+                float(partition([self._layers(column, rank)[1]], self.spans(rank))[:, 0].mean()),
+            )
+            for column, rank in enumerate(self.run.ranks)
+        )
 
-    def _breakdown_of(self, column: int, rank: Rank) -> RankBreakdown:
-        events, meta = self.run.events(rank), self.run.rank(rank)
+    @cached_property
+    def _shares_ns(self) -> dict[Rank, np.ndarray]:
+        """Time of each rank in each of `_ACTIVITIES` in each steady-state step, ns, shape (steps, activities)."""
+        ranks = enumerate(self.run.ranks)
+        return {rank: partition(self._layers(column, rank), self.spans(rank)) for column, rank in ranks}
+
+    def _layers(self, column: int, rank: Rank) -> list[np.ndarray]:
+        """Intervals of each of `_ACTIVITIES` except `idle`, in order of precedence, ns, shape (n, 2) each."""
+        events = self.run.events(rank)
         start = events.ints("start_ns")
         end = start + events.ints("dur_ns")
         codes, names = events.codes("name")
         across = np.array([*map(copies_across_bus, names), False])[codes]
         on_gpu = events.ints("stream") >= 0
-        copies = on_gpu & across
         computes = on_gpu & events.is_kind("kernel", "memcpy", "memset") & ~across
         communicates = on_gpu & events.is_kind("collective")
         join = np.clip(self._join_ns(column, end), start, end)
-        layers = [
-            np.stack([start[mask], end[mask]], axis=1)
-            for mask, start, end in (
-                (computes, start, end),
-                (communicates, join, end),
-                (copies, start, end),
-                (communicates, start, join),
-            )
-        ]
-        spans = self.spans(rank)
-        shares = partition(layers, spans).mean(axis=0)
-        in_flight = float(partition(layers[1:2], spans)[:, 0].mean())
-        of = dict(zip(("compute", "exposed_communication", "copy", "wait", "idle"), shares.tolist(), strict=True))
-        values = {activity: us(of.get(activity, 0.0)) for activity in ACTIVITIES}
-        overlap = 100 * (1 - of["exposed_communication"] / in_flight) if in_flight else None
-        return RankBreakdown(
-            rank=rank,
-            device=meta.device,
-            host_name=meta.host,
-            step_us=round(sum(values.values()), 3),
-            overlap_pct=None if overlap is None else round(overlap, 2),
-            **values,
-        )
+        layers = ((computes, start, end), (communicates, join, end), (on_gpu & across, start, end))
+        waits = (communicates, start, join)
+        return [np.stack([begin[mask], end[mask]], axis=1) for mask, begin, end in (*layers, waits)]
 
     def causes(self) -> Iterator[Cause]:
         """Causes of lost time that GPU work alone shows."""
@@ -146,14 +144,16 @@ class DeviceOnly:
 
     def _exposed(self) -> Iterator[Cause]:
         exposed = {one.rank: ns(one.exposed_communication) for one in self.breakdown}
-        least = min(exposed.values())
-        if 100 * least < MIN_PCT_OF_STEP * self.step_ns:
+        rank = min(exposed, key=lambda one: exposed[one])
+        if 100 * exposed[rank] < MIN_PCT_OF_STEP * self.step_ns:
             return
+        margin = mean_margin(self._shares_ns[rank][:, _ACTIVITIES.index("exposed_communication")])
         yield Cause(
             id="ESP301",
-            title=f"Communication that does not overlap compute takes {readable.duration(least)} a step on every rank",
+            title="Communication that does not overlap compute takes "
+            f"{readable.duration(exposed[rank])} a step on every rank",
             ranks=tuple(exposed),
-            measured=MeasuredPrice(saving_ns=least, margin_ns=0.0, step_ns=self.step_ns),
+            measured=MeasuredPrice(saving_ns=exposed[rank], margin_ns=margin, step_ns=self.step_ns),
             is_bound=True,
             confidence="medium",
             evidence={"exposed": by_rank(exposed, "ns"), "priced_as": Evidence("upper bound: its whole time")},
@@ -162,40 +162,41 @@ class DeviceOnly:
         )
 
     def _late_rank(self) -> Iterator[Cause]:
-        late, count = self._lateness()
-        total = sum(late.values())
-        if not total:
+        arrivals = self._arrivals()
+        if not len(arrivals) or len(arrivals.ranks) < 2:
             return
+        late = dict(zip(self.run.ranks, (arrivals.late_ns() / len(self.steps.steady)).tolist(), strict=True))
         rank = max(late, key=lambda one: late[one])
-        a_step = late[rank] / len(self.steps.steady)
-        if late[rank] < MIN_SHARE_OF_LATENESS * total or 100 * a_step < MIN_LATE_PCT_OF_STEP * self.step_ns:
+        least = max(MIN_SHARE_OF_LATENESS * sum(late.values()), MIN_LATE_PCT_OF_STEP / 100 * self.step_ns)
+        if late[rank] < least:
             return
         yield Cause(
             id="ESP201",
-            title=f"Rank {rank} delays the other ranks by {readable.duration(a_step)} a step: reason unknown",
+            title=f"Rank {rank} delays the other ranks by {readable.duration(late[rank])} a step: reason unknown",
             ranks=(rank,),
             severity="warning",
             confidence="medium",
             evidence={
-                "collectives": Evidence(count),
-                "late_per_step": by_rank({one: round(ns / len(self.steps.steady)) for one, ns in late.items()}, "ns"),
+                "collectives": Evidence(len(arrivals)),
+                "late_per_step": by_rank({one: round(ns) for one, ns in late.items()}, "ns"),
             },
             advice="Its GPU reaches collectives after those of all other ranks. Compare its kernels with theirs "
             "(`esprof ops --rank`). Record CPU events to learn whether its CPU launches them late.",
         )
 
-    def _lateness(self) -> tuple[dict[Rank, Ns], int]:
-        """(how long the others waited for each rank alone, from the second-last arrival to its own, ns; collectives)."""
-        late, matched, ranks = dict.fromkeys(self.run.ranks, 0), self.matched, self.run.ranks
-        arrivals: dict[int, list[tuple[Ns, Rank]]] = {}
+    def _arrivals(self) -> Arrivals:
+        """When each rank arrived at the matched collectives of the steady-state steps, ns on one clock."""
+        rendezvous, ranks = self.matched.rendezvous, self.run.ranks
+        moments: dict[int, dict[int, float]] = {}
+        of_step: dict[int, int] = {}
         for column, rank in enumerate(ranks):
-            events, number = matched.events[column], matched.rendezvous.by_rank[column].number
-            steady = np.isin(events.step_at(events.start[events.collectives.row]), self.steps.steady)
-            start = matched.rendezvous.clocks.apply(rank, events.start[events.collectives.row])
-            for at in np.flatnonzero(steady & (number >= 0)).tolist():
-                arrivals.setdefault(int(number[at]), []).append((int(start[at]), rank))
-        for found in arrivals.values():
-            found.sort()
-            if len(found) > 1:
-                late[found[-1][1]] += found[-1][0] - found[-2][0]
-        return late, len(arrivals)
+            events, number = self.matched.events[column], rendezvous.by_rank[column].number
+            start = events.start[events.collectives.row]
+            step, arrived = events.step_at(start), rendezvous.clocks.apply(rank, start)
+            for at in np.flatnonzero(np.isin(step, self.steps.steady) & (number >= 0)).tolist():
+                moments.setdefault(int(number[at]), {})[column] = float(arrived[at])
+                of_step.setdefault(int(number[at]), int(step[at]))
+        found = np.full((len(moments), len(ranks)), np.nan)
+        for row, arrivals in enumerate(moments.values()):
+            found[row, [*arrivals]] = [*arrivals.values()]
+        return Arrivals(tuple(ranks), np.array([*of_step.values()], np.int64), found)

@@ -1,5 +1,7 @@
 """Breakdown of each rank's step: a partition of its time by the activity of device and host."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from esprof.analyzers.finding import ACTIVITIES, RankBreakdown
@@ -7,6 +9,7 @@ from esprof.core.types import Rank, us
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine.timeline import Timeline
 from esprof.replay.replayed import Replayed
+from esprof.run.run import RankMeta
 
 
 def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
@@ -23,26 +26,27 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
         communication_ns = partition([_intervals(timeline, _of(dfg, dfg.nodes_of(rank), Cls.COMMUNICATION))], spans)[
             :, 0
         ].mean()
-        meta = replayed.run.rank(rank)
-        values = {activity: us(float(value)) for activity, value in zip(ACTIVITIES, shares, strict=True)}
-        # Rounded shares must still sum to the step that is shown.
-        total = round(sum(values.values()), 3)
-        overlap = (
-            100 * (1 - shares[ACTIVITIES.index("exposed_communication")] / communication_ns)
-            if communication_ns
-            else None
-        )
-        found.append(
-            RankBreakdown(
-                rank=rank,
-                device=meta.device,
-                host_name=meta.host,
-                step_us=total,
-                overlap_pct=None if overlap is None else round(float(overlap), 2),
-                **values,
-            )
-        )
+        of = dict(zip(ACTIVITIES, shares.tolist(), strict=True))
+        found.append(of_rank(replayed.run.rank(rank), of, float(communication_ns)))
     return tuple(found)
+
+
+def of_rank(meta: RankMeta, shares_ns: Mapping[str, float], communication_ns: float) -> RankBreakdown:
+    """The breakdown of a rank from its time in each activity of a mean step, ns; missing ones are 0.
+
+    `communication_ns` is the time of its communication, whether it overlaps compute or not.
+    """
+    values = {activity: us(shares_ns.get(activity, 0.0)) for activity in ACTIVITIES}
+    overlap = 100 * (1 - shares_ns["exposed_communication"] / communication_ns) if communication_ns else None
+    return RankBreakdown(
+        rank=meta.rank,
+        device=meta.device,
+        host_name=meta.host,
+        # Rounded shares must still sum to the step that is shown.
+        step_us=round(sum(values.values()), 3),
+        overlap_pct=None if overlap is None else round(overlap, 2),
+        **values,
+    )
 
 
 def layers(timeline: Timeline, rank: Rank) -> list[np.ndarray]:
