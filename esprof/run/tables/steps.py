@@ -34,7 +34,7 @@ def one_window(rows: pa.Table) -> tuple[pa.Table, tuple[RunWarning, ...]]:
     return rows, (*warnings, RunWarning("steps-joined", text))
 
 
-class StepSpans(NamedTuple):
+class TableSteps(NamedTuple):
     """The steps of some rows, by number; arrays have an entry for each."""
 
     number: np.ndarray
@@ -44,11 +44,11 @@ class StepSpans(NamedTuple):
     """End of the last operation."""
 
 
-def spans_of(rows: pa.Table) -> StepSpans:
+def spans_of(rows: pa.Table) -> TableSteps:
     """The steps of rows. Raises InputError where their order differs from that of their numbers."""
     spans = rows.filter(pc.is_valid(rows["step"])).group_by("step").aggregate([("start", "min"), ("end", "max")])
     spans = spans.sort_by("step")
-    found = StepSpans(*(spans[name].to_numpy() for name in ("step", "start_min", "end_max")))
+    found = TableSteps(*(spans[name].to_numpy() for name in ("step", "start_min", "end_max")))
     if (np.diff(found.start_ns) <= 0).any():
         raise InputError("has steps whose order differs from that of their numbers", remedy=COLUMNS_PAGE)
     return found
