@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from nets import NOISE, SIDE, Critic, Generator
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.diagnosis.jobs.common import leave, read_arguments
@@ -67,6 +67,27 @@ def hang(generator: nn.Module, noise: torch.Tensor, file: Path) -> None:
 # END FAULT
 
 
+# FAULT smoothness
+def steepness(critic: nn.Module, batch: Tensor) -> Tensor:
+    some = batch.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(critic(some).sum(), some, create_graph=True)
+    return slope.square().sum((1, 2, 3)).mean()
+
+
+# END FAULT
+
+
+def improve(generator: nn.Module, critic: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> Tensor:
+    """A step of the generator, by what the critic says of new faces."""
+    critic.requires_grad_(False)
+    loss = -critic.module(generator(torch.randn(BATCH, NOISE))).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    critic.requires_grad_(True)
+    return loss
+
+
 def main() -> None:
     options = read_arguments(60, needs_files=True)
     dist.init_process_group("gloo")
@@ -103,20 +124,13 @@ def main() -> None:
         critic_loss = F.relu(1 - judged[:BATCH]).mean() + F.relu(1 + judged[BATCH:]).mean()
         # FAULT smoothness
         if fault == "smoothness":
-            some = batch[: round(strength)].clone().requires_grad_()
-            (slope,) = torch.autograd.grad(critic.module(some).sum(), some, create_graph=True)
-            critic_loss = critic_loss + 5 * slope.square().sum((1, 2, 3)).mean()
+            critic_loss = critic_loss + 5 * steepness(critic.module, batch[: round(strength)])
         # END FAULT
         for_critic.zero_grad()
         critic_loss.backward()
         for_critic.step()
 
-        critic.requires_grad_(False)
-        generator_loss = -critic.module(generator(torch.randn(BATCH, NOISE))).mean()
-        for_generator.zero_grad()
-        generator_loss.backward()
-        for_generator.step()
-        critic.requires_grad_(True)
+        generator_loss = improve(generator, critic, for_generator)
 
         # FAULT shadow
         if shadow:
