@@ -150,6 +150,22 @@ class CompressionBody(msgspec.Struct, frozen=True, kw_only=True):
     guard: GuardSettings = GuardSettings()
 
 
+class LoaderBody(msgspec.Struct, frozen=True, kw_only=True):
+    """How each rank's DataLoader makes batches."""
+
+    workers: Annotated[int, msgspec.Meta(ge=0, le=1 << 16)]
+    """Loader processes of a rank; 0 makes batches in the training process."""
+    prefetch: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)] | None = None
+    """Batches that each worker prepares ahead; None without workers."""
+
+
+class CheckpointBody(msgspec.Struct, frozen=True, kw_only=True):
+    """How often the job saves its state."""
+
+    every: Annotated[int, msgspec.Meta(ge=1)]
+    """Steps between two checkpoints."""
+
+
 Body = TypeVar("Body")
 
 
@@ -168,6 +184,8 @@ class PlanParts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     assignment: PlanPart[AssignmentBody] | None = None
     compression: PlanPart[CompressionBody] | None = None
+    loader: PlanPart[LoaderBody] | None = None
+    checkpoint: PlanPart[CheckpointBody] | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
