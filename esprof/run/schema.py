@@ -121,11 +121,11 @@ STEPS = pa.schema(
 
 ADDED = {
     "steps": ("padding", "cpu_ns", "ready_ns", "throttled_ns"),
-    "stages": ("cpu_ns", "took_ns", "ready_ns", "read_bytes", "read_chars"),
+    "stages": ("in_order", "batches", "cpu_ns", "took_ns", "ready_ns", "read_bytes", "read_chars"),
 }
 """Columns, by table, that Runs of earlier versions lack; they are null there."""
 
-StageKind = Literal["next", "fetch", "part", "stage"]
+StageKind = Literal["next", "fetch", "part", "pin", "stage"]
 
 STAGES = pa.schema(
     [
@@ -140,6 +140,8 @@ STAGES = pa.schema(
         ("samples", pa.int64()),
         ("workers", pa.int32()),
         ("prefetch", pa.int32()),
+        ("in_order", pa.bool_()),
+        ("batches", pa.int64()),
         ("cpu_ns", pa.int64()),
         ("took_ns", pa.int64()),
         ("ready_ns", pa.int64()),
@@ -153,18 +155,21 @@ STAGES = pa.schema(
 - `fetch`: the preparation of a batch in a loader worker
 - `part`: a named part of the preparation of a batch, in a worker or in the rank: `collate`, `decode`, `transform`, or a
   block that the dataset marked with `esprof.stage`
+- `pin`: the copy of a batch to pinned memory, by a thread of the rank; without workers it is a `part`
 - `stage`: another block that the job marked with `esprof.stage`
 
-- `kind`: `next`, `fetch` or `stage`;
+- `kind`: one of these;
 - `name`: name of a `part` or `stage`;
-- `loader`: number of the iterator, from 0 in each rank; null for a `stage`;
-- `batch`: number of the batch in the iterator; null for a `stage`;
+- `loader`: number of the pass over a DataLoader, from 0 in each rank; null for a `stage` or `pin`;
+- `batch`: number of the batch in the pass; null for a `stage` or `pin`;
 - `worker`: number of the loader worker;
 - `pid`: process that did it;
 - `start_ns`, `end_ns`: since the Unix epoch; of a `part`, those of its batch;
 - `samples`: number of samples in the batch;
 - `workers`: number of the loader's workers;
 - `prefetch`: batches that each worker prepares ahead;
+- `in_order`: whether the loader keeps the order of its batches; null without workers;
+- `batches`: number of batches in a pass, null for a loader without a length;
 - `cpu_ns`: CPU time of the thread that called `next` or ran the `part`, or of the worker process;
 - `took_ns`: time of a `part`, without parts inside it;
 - `ready_ns`: time that the thread which made a batch waited for a CPU;

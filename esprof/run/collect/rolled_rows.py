@@ -43,6 +43,8 @@ class Next(msgspec.Struct, frozen=True, array_like=True, gc=False):
     training: bool
     cpu_ns: Time | None = None
     padding: Large | None = None
+    in_order: bool | None = None
+    batches: Large | None = None
     ready_ns: Time | None = None
     read_bytes: Large | None = None
     read_chars: Large | None = None

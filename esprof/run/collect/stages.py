@@ -11,6 +11,7 @@ from esprof.core.types import Ns
 from esprof.run.collect.notes import RankNotes, Workers
 from esprof.run.collect.rolled_rows import Fetch, MarkedStage, Next, NotedStep, RankRows
 from esprof.run.raw.paced import PacedBy
+from esprof.run.raw.stages import PINNING
 from esprof.run.schema import STAGES, StageKind, Table, table
 
 _Pass = tuple[int, int]
@@ -26,7 +27,7 @@ def stages_of(notes: RankNotes, rows: RankRows) -> Table:
         _row(row, kind="fetch", loader=loaders[key]) for key, row in _fetches_by_pass(notes, rows) if key in loaders
     ]
     found += [part for row in found for part in _parts(row)]
-    found += [_row(row, kind="stage", pid=pid) for row in rows.stages]
+    found += [_row(row, kind="pin" if row.name == PINNING else "stage", pid=pid) for row in rows.stages]
     worker = {pid: number for start in notes.workers for number, pid in enumerate(start.pids)}
     for pid, stages in rows.worker_stages.items():
         # An unknown worker gets a unique number: without one, the stage would count as the rank's own.
@@ -48,7 +49,7 @@ def _parts(made: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-_OF_BATCHES = ("samples", "workers", "prefetch", "ready_ns", "read_bytes", "read_chars")
+_OF_BATCHES = ("samples", "workers", "prefetch", "in_order", "batches", "ready_ns", "read_bytes", "read_chars")
 """Columns that only whole batches have."""
 
 

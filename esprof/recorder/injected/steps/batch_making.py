@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ....run.raw.stages import DECODE, TRANSFORM
 from .kernel_files import opened, opened_schedule, ready_ns
-
-COLLATE, DECODE, TRANSFORM = "collate", "decode", "transform"
 
 _KNOWN = (
     ("PIL.ImageFile", "ImageFile", "load", DECODE),

@@ -3,17 +3,20 @@
 import functools
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.fetch import _BaseDatasetFetcher, _IterableDatasetFetcher, _MapDatasetFetcher
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ....run.raw import names
+from ....run.raw.stages import COLLATE, PINNING
 from ...shared import identity
 from ...shared.environment import LOADER_OF, changed, with_hook
 from ..hang import loader_waits
@@ -22,7 +25,10 @@ from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log, encode
 from ..log.rolling import RollingFile
 from .batch import padding, size
-from .batch_making import COLLATE, BatchMaking, Made
+from .batch_making import BatchMaking, Made
+
+_MIN_PIN_NS = 100_000
+"""Shortest recorded pinning of a batch, ns: no wait is due to a shorter one."""
 
 
 class LoaderProbe:
@@ -52,8 +58,21 @@ class LoaderProbe:
         _wrap(_BaseDataLoaderIter, "__init__", self._on_iterator)
         _wrap(_BaseDataLoaderIter, "_reset", self._on_reset)
         _wrap(_BaseDataLoaderIter, "__next__", self._on_next)
-        _wrap(_MultiProcessingDataLoaderIter, "__init__", self._on_workers)
+        self._watch_workers()
+        pin_memory.pin_memory = self._pinning(pin_memory.pin_memory)
         self._install_in_workers()
+
+    def _watch_workers(self) -> None:
+        """Wrap what starts workers: also in iterators that packages define later, such as torchdata's stateful ones."""
+        iterators: Any = _BaseDataLoaderIter
+        for kind in _subclasses(iterators):
+            _wrap_own(kind, "__init__", self._on_workers)
+
+        def defined(kind: Any, /, **options: Any) -> None:
+            super(iterators, kind).__init_subclass__(**options)
+            _wrap_own(kind, "__init__", self._on_workers)
+
+        iterators.__init_subclass__ = classmethod(defined)
 
     def install_in_worker(self, owner: str) -> None:
         """Wrap the fetchers in a worker process that was spawned, not forked, by the process named `owner`."""
@@ -82,21 +101,26 @@ class LoaderProbe:
         _wrap(_MapDatasetFetcher, "fetch", self._on_fetch)
         _wrap(_IterableDatasetFetcher, "fetch", self._on_fetch)
 
-    def _on_iterator(self, original: Callable[..., None], iterator: Any, *arguments: Any) -> None:
+    def _on_iterator(self, original: Callable[..., None], iterator: Any, loader: Any, *arguments: Any) -> None:
         iterator._esprof_number, iterator._esprof_epoch = self._iterators, 0
+        iterator._esprof_batches = self._breaker.run(_batches, loader)
         self._iterators += 1
-        original(iterator, *arguments)
+        original(iterator, loader, *arguments)
 
     def _on_reset(self, original: Callable[..., None], iterator: Any, loader: Any, first_iter: bool = False) -> None:
         original(iterator, loader, first_iter)
         if not first_iter:
             self._breaker.run(_next_epoch, iterator)
 
-    def _on_workers(self, original: Callable[..., None], iterator: Any, loader: Any, *arguments: Any) -> None:
+    def _on_workers(self, original: Callable[..., None], iterator: Any, *arguments: Any, **options: Any) -> None:
+        loader = arguments[0] if arguments else options.get("loader")
         start_ns = time.time_ns()
-        with self._breaker.run(self._worker_environment, loader) or nullcontext():
-            original(iterator, loader, *arguments)
-        self._breaker.run(self._note_workers, iterator, start_ns)
+        starts = getattr(loader, "num_workers", 0) > 0
+        with (self._breaker.run(self._worker_environment, loader) if starts else None) or nullcontext():
+            original(iterator, *arguments, **options)
+        # A class that others extend may start none by itself.
+        if getattr(iterator, "_workers", ()):
+            self._breaker.run(self._note_workers, iterator, start_ns)
 
     def _worker_environment(self, loader: Any) -> AbstractContextManager[None]:
         """Return a context that starts workers with the recorder: forked ones inherit it, others need the environment."""
@@ -148,6 +172,8 @@ class LoaderProbe:
             torch.is_grad_enabled(),
             cpu_ns,
             padding(batch),
+            getattr(iterator, "_in_order", None),
+            iterator._esprof_batches,
             *_noted(made),
         )
         self._log.roll("nexts", row)
@@ -189,6 +215,26 @@ class LoaderProbe:
         assert info is not None
         row = (os.getpid(), info.id, fetcher._esprof_epoch, number, start_ns, end_ns, samples, cpu_ns, *_noted(made))
         self._worker_log().write("fetches", row)
+
+    def _pinning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`original`, which pins a batch and calls itself for what that consists of, measured: by the pinning thread of a
+        loader or, without workers, while the batch is made."""
+        inside = threading.local()
+
+        @functools.wraps(original)
+        def measured(*arguments: Any, **options: Any) -> Any:
+            if getattr(inside, "pins", False):
+                return original(*arguments, **options)
+            inside.pins, start_ns = True, time.time_ns()
+            try:
+                with self.making.part(PINNING) as is_part:
+                    return original(*arguments, **options)
+            finally:
+                inside.pins, end_ns = False, time.time_ns()
+                if not is_part and end_ns - start_ns >= _MIN_PIN_NS:
+                    self.note_stage((PINNING, start_ns, end_ns))
+
+        return measured
 
     def _note_stage(self, row: tuple[str, int, int]) -> None:
         if get_worker_info() is None:
@@ -245,6 +291,18 @@ def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
     setattr(owner, name, method)
 
 
+def _wrap_own(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
+    """The same for a method that the class defines itself."""
+    if name in vars(owner):
+        _wrap(owner, name, wrapper)
+
+
+def _subclasses(owner: Any) -> Iterator[Any]:
+    for kind in owner.__subclasses__():
+        yield kind
+        yield from _subclasses(kind)
+
+
 def _next_epoch(iterator: Any) -> None:
     iterator._esprof_epoch += 1
 
@@ -263,6 +321,15 @@ def _batch_number(iterator: Any, tasks: _Tasks) -> int | None:
         return int(iterator._rcvd_idx) - 1
     returned = tasks.keys() - iterator._task_info.keys()
     return returned.pop() if len(returned) == 1 else None
+
+
+def _batches(loader: Any) -> int | None:
+    """Number of batches in a pass of `loader`; None where no sampler knows it."""
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    with suppress(Exception):  # A sampler of the job need not have a length.
+        return len(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+    return None
 
 
 def _asked_for(fetcher: Any, index: Any) -> int | None:

@@ -5,6 +5,7 @@ from itertools import pairwise
 from esprof.run.collect.notes import RankIdentity, RankNotes, Workers
 from esprof.run.collect.rolled_rows import Fetch, MarkedStage, Next, NotedStep, RankRows
 from esprof.run.collect.stages import loads_of_steps, stages_of
+from esprof.run.raw.stages import PINNING
 
 
 def taken(batch: int | None, start: int, end: int, **fields) -> Next:
@@ -126,3 +127,13 @@ def test_parts_of_a_batch_are_rows_at_its_time():
         [9],
         [-1],
     )
+
+
+def test_pinning_is_no_stage_of_the_job_and_a_pass_says_how_long_it_is():
+    rank = noted(
+        nexts=[taken(0, 8, 10, in_order=True, batches=12)],
+        stages=[MarkedStage(name=PINNING, start_ns=5, end_ns=9), MarkedStage(name="load", start_ns=6, end_ns=9)],
+    )
+    table = stages_of(*rank)
+    assert table.texts("kind") == ["pin", "stage", "next"]
+    assert (table.ints("in_order").tolist(), table.ints("batches").tolist()) == ([-1, -1, 1], [-1, -1, 12])
