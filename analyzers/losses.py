@@ -20,10 +20,13 @@ from esprof.replay.whatif.pricing import Pricer
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.stacks import functions_of
 
+_NO_BATCH = tuple(f"ESP{number}" for number in range(101, 111))
+"""Waits for input data, by cause."""
+
 UPSTREAM_FIRST = (
     "ESP404",  # A thread without a CPU does everything later.
     "ESP409",  # So does one that compiles.
-    *("ESP601", "ESP806", "ESP807"),  # Work of single steps, whichever line or rank does it.
+    *("ESP111", "ESP601", "ESP806", "ESP807"),  # Work of single steps, whichever line or rank does it.
     *(
         "ESP206",
         "ESP204",
@@ -34,7 +37,7 @@ UPSTREAM_FIRST = (
         "ESP208",
         "ESP205",
     ),  # A late rank makes all others wait.
-    "ESP101",  # Without a batch no rank computes.
+    *_NO_BATCH,  # Without a batch no rank computes.
     *("ESP403", "ESP402", "ESP406"),  # Python code delays the launches after it.
     *("ESP503", "ESP501"),  # So does an allocation.
     *("ESP701", "ESP703", "ESP705", "ESP702"),  # Kernels that take longer than necessary delay waits for the device.
@@ -50,7 +53,10 @@ MIN_PCT_BEFORE_BOUNDS = 3.0
 """Least saving, in per cent of a step, for a cause to precede bounds: a bound says what no remedy exceeds, and no remedy
 reaches it."""
 
-_ACTIVITIES = {"ESP101": LOADER, "ESP206": LOADER, "ESP404": NO_CPU, "ESP403": GARBAGE_COLLECTION}
+_ACTIVITIES = dict.fromkeys((*_NO_BATCH, "ESP111", "ESP206"), LOADER) | {
+    "ESP404": NO_CPU,
+    "ESP403": GARBAGE_COLLECTION,
+}
 """Id -> the activity that takes the time, as slow steps name it (`extra_time_in`)."""
 
 _LINES, _CALLEES = ("source_line", "python_line", "extra_time_in"), ("calls", "python_call", "innermost")

@@ -11,10 +11,10 @@ from benchmarks.testbed.network import bits_per_s
 NONE = "none"
 """What the jobs call it that no fault is planted."""
 
-INPUT = ("ESP101",)
-"""What names a loader that is slow on all ranks."""
+INPUT = ("ESP1",)
+"""What names a loader that is slow on all ranks, with whatever cause."""
 
-INPUT_OF_ONE = ("ESP101", "ESP206")
+INPUT_OF_ONE = (*INPUT, "ESP206")
 SLOW_RANK = ("ESP201", "ESP202", "ESP203")
 SAVE = ("ESP601",)
 

@@ -67,11 +67,11 @@ JOBS = (
             # Collation in the training process is Python code on all ranks as well as input data.
             Fault("heavy_collate", INPUT, (0.6, 1), second_best=("ESP402",), placed=True),
             # The loader makes every eighth step slow: input data that recurs.
-            Fault("burst", ("ESP101", "ESP806"), (1, 2), placed=True),
-            Fault("spawn_epochs", ("ESP807", "ESP101"), (1, 1)),
+            Fault("burst", (*INPUT, "ESP806"), (1, 2), placed=True),
+            Fault("spawn_epochs", ("ESP807", *INPUT), (1, 1)),
         ),
         # Its samples are made in the training process, fault or not.
-        true_without_fault=("ESP101",),
+        true_without_fault=INPUT,
     ),
     Job(
         "fsdp",

@@ -68,11 +68,11 @@ JOBS = (
             Fault("unzip_again", INPUT_OF_ONE, (4, 8), one_rank=True, placed=True),
             Fault("pil_filters", INPUT, (90, 160), placed=True),
             Fault("python_collate", INPUT, (1, 1), second_best=("ESP402",), placed=True),
-            Fault("shards", ("ESP101", "ESP806"), (4, 6), placed=True),
-            Fault("new_workers", ("ESP807", "ESP101"), (1, 1)),
+            Fault("shards", (*INPUT, "ESP806"), (4, 6), placed=True),
+            Fault("new_workers", ("ESP807", *INPUT), (1, 1)),
         ),
         # Its samples are made in the training process, fault or not.
-        true_without_fault=("ESP101",),
+        true_without_fault=INPUT,
     ),
     Job(
         "vit",

@@ -68,7 +68,7 @@ JOBS = (
             Fault("elastic", INPUT, (8, 30), placed=True),
             # Collation in the training process is Python code on all ranks as well as input data.
             Fault("equalise", INPUT, (10, 25), second_best=("ESP402",), placed=True),
-            Fault("forked_again", ("ESP807", "ESP101"), (0.25, 0.45)),
+            Fault("forked_again", ("ESP807", *INPUT), (0.25, 0.45)),
             Fault("overlap_check", ("ESP806",), (6, 9), placed=True),
         ),
     ),

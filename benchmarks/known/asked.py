@@ -13,7 +13,8 @@ from esprof.replay.rules import ALL_RULES, Rules
 
 LATE = ("ESP201", "ESP202", "ESP203", "ESP204", "ESP206")
 """Findings that name a rank as late."""
-INPUT = "ESP101"
+INPUT = "ESP1"
+"""Begins the findings on waits for input data."""
 STAGES = "ESP207"
 """Names a stage that computes longer for any reason: a trace does not distinguish a slow device from more layers."""
 

@@ -194,6 +194,6 @@ def _names(finding: str, ranks: tuple[int, ...], *, with_input: bool, with_stage
     is_alone = len(ranks) == 1
     return (
         finding in LATE
-        or (with_input and finding == INPUT and is_alone)
+        or (with_input and finding.startswith(INPUT) and is_alone)
         or (with_stages and finding == STAGES and is_alone)
     )

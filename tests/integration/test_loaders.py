@@ -1,11 +1,15 @@
-"""What-ifs on a real DataLoader whose batches take 60 ms to read: predicted from a run with one worker, then made."""
+"""Real DataLoaders: what-ifs on batches that take 60 ms to read, predicted and then made, and causes of waits."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from esprof import Run
+from esprof.analyzers.finding import Finding
 from esprof.replay import Replayed
+from tests.cases.findings import ungrouped
 from tests.cases.record import ESPROF, Ended, job, record, run
 
 pytestmark = pytest.mark.integration
@@ -32,6 +36,44 @@ def test_the_parts_of_a_batch_are_recorded(recorded):
     assert len(counted) == len(made) - 1
     blocked = counted.end_ns - counted.start_ns - counted.cpu_ns - counted.ready_ns
     assert blocked.median() > 0.8 * BATCH_NS
+
+
+def test_the_pass_of_a_batch_is_recorded(recorded):
+    stages = recorded.run.stages(0)
+    nexts = stages.where(stages.is_kind("next"))
+    assert set(nexts.ints("in_order").tolist()) == {1}
+    assert set(nexts.ints("batches").tolist()) == {40}
+
+
+def found_on_input(run: Run) -> dict[str, Finding]:
+    return {one.id: one for one in ungrouped(Replayed.of(run, max_error_pct=1000)) if one.id.startswith("ESP1")}
+
+
+def test_a_rank_that_waits_for_reads_waits_for_storage(recorded):
+    found = found_on_input(recorded.run)
+    assert list(found) == ["ESP102"]
+    assert found["ESP102"].title.endswith(": batches wait for storage")
+    parts = found["ESP102"].evidence["parts_of_batches"]
+    assert max(parts.value, key=parts.of) == "read"
+
+
+def test_workers_of_a_stateful_loader_are_recorded(tmp_path):
+    pytest.importorskip("torchdata")
+    ended = record(tmp_path / "run", job("reads.py", 1, "stateful"), skip=4, warmup=1, steps=16, stack_steps=0)
+    assert ended.code == 0, ended.stderr
+    stages = ended.run.stages(0)
+    assert np.count_nonzero(stages.is_kind("fetch")) == np.count_nonzero(stages.is_kind("next")) == 40
+    assert list(found_on_input(ended.run)) == ["ESP102"]
+
+
+def test_slow_collation_and_slow_starts_of_workers_are_told_apart(tmp_path):
+    ended = record(tmp_path / "run", job("late_batches.py"), skip=4, warmup=1, steps=16, stack_steps=0)
+    assert ended.code == 0, ended.stderr
+    found = found_on_input(ended.run)
+    assert set(found) == {"ESP106", "ESP111"}
+    assert found["ESP106"].title.endswith(": collating takes the time")
+    assert found["ESP111"].evidence["start_up"].of(0) >= 100e6
+    assert found["ESP111"].evidence["epochs"].value == 3
 
 
 def test_more_workers_and_faster_storage_shorten_the_wait(recorded):

@@ -35,7 +35,7 @@ _BALANCED = "balance=fix"
 def load_imbalance(case: Case) -> Iterator[Cause]:
     """Ranks that have more work than the others in different steps. The cost of stragglers is not included."""
     blame = case.pricer.blame
-    # The rank that delays each delayed step most, if it had significantly more work. ESP101 covers input data.
+    # The rank that delays each delayed step most, if it had significantly more work. ESP101 to ESP110 cover input data.
     delayed = np.flatnonzero(blame.late_ns.any(axis=1))
     worst = blame.late_ns[delayed].argmax(axis=1)
     has_more = blame.has_more(besides=(Cls.DATA,))[delayed, worst]
@@ -99,7 +99,7 @@ def _confidence(case: Case) -> Confidence:
 
 
 def _input_saving_ns(case: Case) -> float:
-    """Saving if no rank waited for input data, ns, which ESP101 reports."""
+    """Saving if no rank waited for input data, ns, which ESP101 to ESP110 report."""
     return case.pricer.saving_ns(READY) or 0.0
 
 

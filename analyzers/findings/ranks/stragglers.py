@@ -58,7 +58,7 @@ def _late_causes(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
 
 
 def _is_late_by_input(case: Case, ranks: tuple[Rank, ...]) -> bool:
-    """Whether input data persistently delays `ranks`, and ESP101 does not report the same ranks."""
+    """Whether input data persistently delays `ranks`, and no finding ESP101 to ESP110 reports the same ranks."""
     blame = case.pricer.blame
     # That the ranks are slow is established; the question is whether input data is the reason.
     columns = np.searchsorted(blame.dfg.marks.ranks, ranks)
@@ -326,7 +326,7 @@ _PAGES = (
         "ESP206",
         "A rank is late because of its input data",
         "One rank's batches take longer to make than those of the others, which wait for it. If only its loader "
-        "makes the job wait, ESP101 reports it; here the loaders of the others also stall, for a shorter time.",
+        "makes the job wait, ESP101 to ESP110 report it; here the loaders of the others also stall, for a shorter time.",
         _EVIDENCE,
         "`straggler[data]=fix`: replay gives this rank's batches the median duration of those of the others and "
         "replays the whole job.",

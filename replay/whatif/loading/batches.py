@@ -8,13 +8,12 @@ import numpy as np
 
 from esprof.core.types import NS_PER_S, Rank
 from esprof.replay.whatif.loading.hit_rates import POLICIES
+from esprof.replay.whatif.loading.passes import training_passes
 from esprof.replay.whatif.scenario import Declined
+from esprof.run.raw.stages import DECODE
 from esprof.run.run import Run
 from esprof.run.schema import Table
 from esprof.run.step_rows import step_at
-
-DECODE = "decode"
-"""Name of the part in which samples are decoded."""
 
 MIN_BATCHES = 8
 """Least number of recorded batches from which a loader is replayed."""
@@ -22,7 +21,7 @@ MIN_BATCHES = 8
 _MIN_BLOCKED_SHARE = 0.02
 """Least share of the time to make batches that is blocked, from which on the batches wait for reads."""
 
-_MIN_DISK_RATE = 2e5
+MIN_DISK_RATE = 2e5
 """Least bytes per second of blocked time from a local disk: with fewer, the batches wait for other storage."""
 
 
@@ -106,7 +105,7 @@ def batches_of(run: Run, rank: Rank, steps: tuple[int, ...]) -> RecordedBatches 
     stages, table = run.stages(rank), run.steps(rank)
     nexts = stages.where(stages.is_kind("next"))
     step = step_at(table, nexts.ints("end_ns"))
-    training = _training_passes(nexts, step)
+    training = training_passes(nexts, step)
     inside = np.isin(step, steps)
     if not (training & inside).any():
         return None
@@ -129,17 +128,6 @@ def batches_of(run: Run, rank: Rank, steps: tuple[int, ...]) -> RecordedBatches 
         missed=_missed(made, times.blocked_ns),
         **times._asdict(),
     )
-
-
-def _training_passes(nexts: Table, step: np.ndarray) -> np.ndarray:
-    """Mask of the calls in passes of more than one step: a pass within one step is a validation."""
-    loader, at = np.unique(nexts.ints("loader"), return_inverse=True)
-    first, last = np.full(len(loader), np.iinfo(np.int64).max), np.full(len(loader), -1)
-    known = step >= 0
-    np.minimum.at(first, at[known], step[known])
-    np.maximum.at(last, at[known], step[known])
-    several: np.ndarray = (last > first)[at]
-    return several
 
 
 class MakingTimes(NamedTuple):
@@ -182,6 +170,6 @@ def _missed(made: Table, blocked_ns: np.ndarray) -> float:
     """Share of the bytes read that came from storage; 1 if the batches wait for no local disk, or if that is unknown."""
     asked, read = made.ints("read_chars"), made.ints("read_bytes")
     known = (asked > 0) & (read >= 0)
-    if read[known].sum() < _MIN_DISK_RATE * blocked_ns[known].sum() / NS_PER_S:
+    if read[known].sum() < MIN_DISK_RATE * blocked_ns[known].sum() / NS_PER_S:
         return 1.0
     return float(min(1.0, read[known].sum() / asked[known].sum())) if known.any() else 1.0

@@ -1,4 +1,4 @@
-"""Train on samples that a sleep stands for the reading of: `reads.py WORKERS`."""
+"""Train on samples that a sleep stands for the reading of: `reads.py WORKERS`, or `reads.py WORKERS stateful`."""
 
 import sys
 import time
@@ -23,6 +23,9 @@ class Slow(Dataset[Tensor]):
             time.sleep(0.015)
         return torch.full((8,), float(index))
 
+
+if "stateful" in sys.argv:
+    from torchdata.stateful_dataloader import StatefulDataLoader as DataLoader
 
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
