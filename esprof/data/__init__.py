@@ -1,5 +1,7 @@
 """Remedies for slow input data, for training scripts."""
 
+from esprof.data.hosts.job_hosts import JobHosts
 from esprof.data.minio_cache import MinIOCache
+from esprof.data.partitioned_cache import PartitionCounts, PartitionedCache
 
-__all__ = ["MinIOCache"]
+__all__ = ["JobHosts", "MinIOCache", "PartitionCounts", "PartitionedCache"]

@@ -1,0 +1,1 @@
+"""How the hosts of a job send cached samples to each other."""
