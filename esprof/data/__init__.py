@@ -3,5 +3,6 @@
 from esprof.data.hosts.job_hosts import JobHosts
 from esprof.data.minio_cache import MinIOCache
 from esprof.data.partitioned_cache import PartitionCounts, PartitionedCache
+from esprof.data.shared_preparation import SharedOrder, SharedPreparation
 
-__all__ = ["JobHosts", "MinIOCache", "PartitionCounts", "PartitionedCache"]
+__all__ = ["JobHosts", "MinIOCache", "PartitionCounts", "PartitionedCache", "SharedOrder", "SharedPreparation"]

@@ -1,0 +1,1 @@
+"""How the jobs of a host share out the preparation of samples."""

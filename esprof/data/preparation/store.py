@@ -1,0 +1,186 @@
+"""Prepared samples that the jobs of a host pass to each other: who prepares which, and the bytes until all have used them.
+
+A sample is held as long as a live job needs it. A job needs those samples of its own epoch and of the next that it has not
+used, so what is held is the lead of the fastest job over the slowest. Every change is a transaction; what a killed process
+has claimed is free again at once, and what only a dead job needed is removed.
+"""
+
+import enum
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from esprof.core.errors import OutputError
+from esprof.data.preparation import entries
+from esprof.data.preparation.entries import EpochItem, JobRank
+from esprof.data.preparation.living import Living
+from esprof.data.shared_database import About, SharedDatabase, lmdb
+
+_ROOM = 7 / 8
+"""Share of the database for samples. The rest is for other entries, and for the copies of pages that a change needs."""
+_LOOK_FOR_DEAD_S = 1.0
+
+
+class Turn(enum.Enum):
+    """What a job that has asked for a sample has to do."""
+
+    PREPARE = enum.auto()
+    WAIT = enum.auto()
+
+
+class PreparedStore:
+    """The samples in `folder`, which takes no more while it is full."""
+
+    def __init__(self, size: int, items: int, folder: str | os.PathLike[str]) -> None:
+        """Raises what `SharedDatabase` raises."""
+        self._database = SharedDatabase(size, About(items=items, use="prepared"), folder)
+        self._living = Living(self.folder / "alive")
+        self._room = int(self._database.size * _ROOM)
+        self._looked_s = 0.0
+
+    @property
+    def folder(self) -> Path:
+        return self._database.folder
+
+    @property
+    def held(self) -> int:
+        """Number of samples that are held."""
+        with self._database.begin() as transaction:
+            return len(entries.keys(transaction, entries.SAMPLE))
+
+    @property
+    def held_bytes(self) -> int:
+        """What they take up."""
+        with self._database.begin() as transaction:
+            return entries.count(transaction, entries.HELD_BYTES)
+
+    def join(self, job: str) -> int:
+        """Note a rank of `job` until it leaves or its process ends. Returns its number. Raises OutputError without room."""
+        try:
+            number = self._new_number()
+            with self._changing_ranks() as ranks:
+                ranks[number] = JobRank(job)
+        except lmdb().Error as error:
+            reason = f"prepared samples cannot be shared here: {error}"
+            raise OutputError(reason, path=self.folder, remedy="Make room, or name another folder.") from error
+        return number
+
+    def begin(self, number: int, epoch: int) -> None:
+        """Note that a rank begins `epoch`: it needs nothing of those before."""
+        with suppress(lmdb().Error), self._changing_ranks() as ranks:
+            if number in ranks:
+                ranks[number] = JobRank(ranks[number].job, epoch)
+
+    def leave(self, number: int) -> None:
+        """Note that a rank needs nothing any more."""
+        self._living.release(number)
+        with suppress(lmdb().Error), self._changing_ranks():
+            pass
+
+    def jobs(self) -> set[str]:
+        """Jobs with live ranks."""
+        with self._database.begin() as transaction:
+            return {rank.job for rank in self._alive(transaction).values()}
+
+    def take(self, job: str, item: EpochItem, *, insist: bool = False) -> bytes | Turn:
+        """The sample, which `job` has used then, or else what `job` has to do: prepare it, which is claimed then, or wait
+        for the process that does. With `insist`, it does not wait."""
+        with suppress(lmdb().Error):  # Without room for the claim, both may prepare it.
+            return self._taken(job, item, insist)
+        return Turn.PREPARE
+
+    def is_needed(self, item: EpochItem, *, besides: str) -> bool:
+        """Whether a job needs the sample, other than the job `besides`."""
+        with suppress(lmdb().Error), self._database.begin() as transaction:
+            return entries.is_needed(transaction, item, besides)
+        return False
+
+    def finish(self, job: str, item: EpochItem, data: bytes | None) -> None:
+        """Note that `job` has prepared the sample and used it. Its `data` are held if a job needs them and there is room."""
+        with suppress(lmdb().Error), self._database.begin(write=True) as transaction:
+            if time.monotonic() - self._looked_s > _LOOK_FOR_DEAD_S:
+                self._look_for_dead(transaction)
+            transaction.delete(entries.key_of(entries.CLAIM, item))
+            entries.note_use(transaction, job, item)
+            if data is not None and entries.is_needed(transaction, item):
+                self._hold(transaction, item, data)
+
+    def give_up(self, item: EpochItem) -> None:
+        """Withdraw the claim to prepare the sample."""
+        with suppress(lmdb().Error), self._database.begin(write=True) as transaction:
+            transaction.delete(entries.key_of(entries.CLAIM, item))
+
+    def _taken(self, job: str, item: EpochItem, insist: bool) -> bytes | Turn:
+        sample, claim = entries.key_of(entries.SAMPLE, item), entries.key_of(entries.CLAIM, item)
+        if not insist:
+            # Processes that wait look often, and must not hinder those that write.
+            with self._database.begin() as transaction:
+                if transaction.get(sample) is None and self._is_claimed(transaction, claim):
+                    return Turn.WAIT
+        own = self._own_number()
+        with self._database.begin(write=True) as transaction:
+            data = transaction.get(sample)
+            if data is not None:
+                found = bytes(data)
+                entries.note_use(transaction, job, item)
+                if not entries.is_needed(transaction, item):
+                    entries.remove(transaction, sample)
+                return found
+            if not insist and self._is_claimed(transaction, claim):
+                return Turn.WAIT
+            transaction.put(claim, entries.packed(own))
+            return Turn.PREPARE
+
+    def _is_claimed(self, transaction: Any, claim: bytes) -> bool:
+        holder = transaction.get(claim)
+        return holder is not None and self._living.is_held(entries.number_in(holder))
+
+    def _hold(self, transaction: Any, item: EpochItem, data: bytes) -> None:
+        held = entries.count(transaction, entries.HELD_BYTES) + entries.taken_up(data)
+        if held <= self._room and transaction.put(entries.key_of(entries.SAMPLE, item), data, overwrite=False):
+            transaction.put(entries.HELD_BYTES, entries.packed(held))
+
+    @contextmanager
+    def _changing_ranks(self) -> Iterator[dict[int, JobRank]]:
+        """The live ranks by number, to be changed. What none of them needs then is removed."""
+        with self._database.begin(write=True) as transaction:
+            ranks = self._alive(transaction)
+            yield ranks
+            entries.put_ranks(transaction, ranks)
+            entries.tidy(transaction)
+
+    def _look_for_dead(self, transaction: Any) -> None:
+        """Remove dead ranks, and what only they needed."""
+        self._looked_s = time.monotonic()
+        self._database.release_dead_readers()
+        alive = self._alive(transaction)
+        if len(alive) < len(entries.ranks_of(transaction)):
+            entries.put_ranks(transaction, alive)
+            entries.tidy(transaction)
+
+    def _alive(self, transaction: Any) -> dict[int, JobRank]:
+        return {number: rank for number, rank in entries.ranks_of(transaction).items() if self._living.is_held(number)}
+
+    def _own_number(self) -> int:
+        """The number of this process in claims."""
+        key = str(self.folder)
+        if key not in _own:
+            _own[key] = self._new_number()
+        return _own[key]
+
+    def _new_number(self) -> int:
+        """A number that this process alone holds."""
+        with self._database.begin(write=True) as transaction:
+            number = entries.count(transaction, entries.NEXT)
+            transaction.put(entries.NEXT, entries.packed(number + 1))
+        self._living.hold(number)
+        return number
+
+
+_own: dict[str, int] = {}
+"""Number of this process in each folder."""
+
+os.register_at_fork(after_in_child=_own.clear)
