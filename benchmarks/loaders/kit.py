@@ -1,0 +1,184 @@
+"""What a training job needs to take part in `benchmarks.loaders`: this page is all that its author has to know.
+
+A job is a module that runs as `python -m MODULE OPTIONS` and trains any model, in one process, on samples that it decodes
+from files. It is made of the pieces of this module:
+
+    from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, parse
+
+    def main() -> None:
+        settings = parse(__doc__)
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        files = SampleFiles(make_files(settings.files), settings)    # paths of the sample files, see below
+        dataset = MyDataset(behind_cache(files, settings))           # its __getitem__ decodes files[index], bytes
+        loader = DataLoader(dataset, batch_size=8, **loader_options(files, settings))
+        ...                                                          # any model and optimizer
+        for batch in batches(loader, files, settings):
+            optimizer.zero_grad()
+            loss = ...                                               # from the batch and the model
+            loss.backward()
+            device(loss, settings)                                   # the emulated accelerator
+            optimizer.step()
+
+Rules:
+
+- `make_files(folder)` returns 96 to 256 paths, always in the same order. It makes the files if the folder has none: real
+  content in a compressed format (images, audio, text, records), from a fixed seed, of 20 to 200 KB each and of various
+  sizes. It writes each under another name first and renames it, so that a broken-off job leaves none half.
+- The dataset is map-style: item `index` comes from `files[index]` and from nothing else that takes time. It really decodes
+  the bytes, and transforms them in a way that its kind of data needs. Decoding a batch takes 5 to 40 ms of one core, and
+  may differ between samples.
+- The batch size is fixed, 4 to 16. A `collate_fn` of the job's own is allowed.
+- The model is small: forward, backward and update take less than 10 ms. `optimizer.step()` is called once per batch.
+- The job has no further options, and does not sleep, read the clock or print. It needs no more than NumPy, PyTorch, Pillow
+  and the standard library.
+
+What the driver changes by OPTIONS, with their defaults:
+
+    --files FOLDER   the folder of the sample files
+    --workers 1      `num_workers`
+    --prefetch 2     `prefetch_factor`
+    --device-ms 15   time of a step on the emulated accelerator
+    --store 1        speed of the emulated store
+    --cached 0       share of the files in the page cache; the others are read from the disk, cold, and from the store
+    --minio 0        share of the files' bytes that a `MinIOCache` between files and decoding holds; 0: there is none
+    --steps 96       number of steps
+
+Emulated store: besides its real, cold read, a file takes `_LATENCY_S` + size / `_BYTES_PER_S`, over the store's speed.
+Emulated accelerator: a sleep of `--device-ms`, as an operation of torch, so that the profiler sees it.
+Epochs follow each other without a border: the loader reads all files in a random order, then in another one, and so on.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from esprof.data import MinIOCache
+
+DEVICE = "emulated::device"
+"""Name of the accelerator's operation in profiles."""
+
+_LATENCY_S, _BYTES_PER_S = 3e-3, 20e6
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a job."""
+
+    files: Path
+    workers: int
+    prefetch: int
+    device_ms: float
+    store: float
+    cached: float
+    minio: float
+    steps: int
+
+
+def parse(description: str | None) -> Settings:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=Path, required=True, help="folder of the sample files")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--prefetch", type=int, default=2)
+    parser.add_argument("--device-ms", type=float, default=15)
+    parser.add_argument("--store", type=float, default=1)
+    parser.add_argument("--cached", type=float, default=0)
+    parser.add_argument("--minio", type=float, default=0)
+    parser.add_argument("--steps", type=int, default=96)
+    return Settings(**vars(parser.parse_args()))
+
+
+class SampleFiles:
+    """The content of files, by index. A share of them, evenly spread, is not in the page cache, and comes from the store."""
+
+    def __init__(self, paths: Sequence[Path], settings: Settings) -> None:
+        self.paths, self._speed = list(paths), settings.store
+        share = 1 - settings.cached
+        self._is_cold = [int((number + 1) * share) > int(number * share) for number in range(len(paths))]
+        for index, path in enumerate(paths):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())  # Pages that are not on the disk yet cannot be dropped.
+            self._read(index)  # Warms those that are cached.
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> bytes:
+        data = self._read(index)
+        if self._is_cold[index]:
+            time.sleep((_LATENCY_S + len(data) / _BYTES_PER_S) / self._speed)
+        return data
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.paths)
+
+    def _read(self, index: int) -> bytes:
+        """Read a file, and drop it from the page cache unless it is cached."""
+        with self.paths[index].open("rb") as file:
+            data = file.read()
+            if self._is_cold[index]:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return data
+
+
+def behind_cache(files: SampleFiles, settings: Settings) -> SampleFiles | MinIOCache:
+    """`files`, behind a `MinIOCache` if the settings ask for one."""
+    return MinIOCache(files, int(settings.minio * files.total_bytes)) if settings.minio else files
+
+
+class Shuffled(Sampler[int]):
+    """All indices in a random order, then in another one, and so on without end."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(0)
+        while True:
+            yield from torch.randperm(self._count, generator=generator).tolist()
+
+
+def loader_options(files: SampleFiles, settings: Settings) -> dict[str, Any]:
+    """The options of a DataLoader that the settings determine: its sampler, workers and prefetching."""
+    options: dict[str, Any] = {"sampler": Shuffled(len(files)), "num_workers": settings.workers}
+    return options | ({"prefetch_factor": settings.prefetch} if settings.workers else {})
+
+
+def batches(loader: DataLoader[Any], files: SampleFiles, settings: Settings) -> Iterator[Any]:
+    """The batches of all steps.
+
+    At the end, prints a JSON line: `per_epoch`, the number of batches that read all files, and `step_ms`, the time of each
+    step from the end of the step before.
+    """
+    assert loader.batch_size is not None
+    step_ms: list[float] = []
+    before = time.perf_counter()
+    for batch in itertools.islice(loader, settings.steps):
+        yield batch
+        now = time.perf_counter()
+        step_ms.append(round(1e3 * (now - before), 3))
+        before = now
+    print(json.dumps({"per_epoch": -(-len(files) // loader.batch_size), "step_ms": step_ms}), flush=True)
+
+
+def device(after: Tensor, settings: Settings) -> None:
+    """Take the time of a step on the emulated accelerator, once `after` is known."""
+    _device(after.detach(), settings.device_ms)
+
+
+@torch.library.custom_op(DEVICE, mutates_args=())
+def _device(after: Tensor, ms: float) -> Tensor:
+    time.sleep(ms / 1e3)
+    return after.new_empty(0)
