@@ -3,13 +3,14 @@
 A job is a module that runs as `python -m MODULE OPTIONS` and trains any model, in one process, on samples that it decodes
 from files. It is made of the pieces of this module:
 
-    from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, parse
+    from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse
 
     def main() -> None:
         settings = parse(__doc__)
         torch.manual_seed(0)
         torch.set_num_threads(1)
-        files = SampleFiles(make_files(settings.files), settings)    # paths of the sample files, see below
+        paths = [made(settings.files / f"{n:04d}.jpg", lambda n=n: content(n)) for n in range(192)]
+        files = SampleFiles(paths, settings)
         dataset = MyDataset(behind_cache(files, settings))           # its __getitem__ decodes files[index], bytes
         loader = DataLoader(dataset, batch_size=8, **loader_options(files, settings))
         ...                                                          # any model and optimizer
@@ -22,9 +23,8 @@ from files. It is made of the pieces of this module:
 
 Rules:
 
-- `make_files(folder)` returns 96 to 256 paths, always in the same order. It makes the files if the folder has none: real
-  content in a compressed format (images, audio, text, records), from a fixed seed, of 20 to 200 KB each and of various
-  sizes. It writes each under another name first and renames it, so that a broken-off job leaves none half.
+- There are 96 to 256 files. `content(n)` makes the bytes of file n, the same each time: content of a compressed format
+  (images, audio, text, records) of 20 to 200 KB, and of various sizes. `made` writes a file unless it is there.
 - The dataset is map-style: item `index` comes from `files[index]` and from nothing else that takes time. It really decodes
   the bytes, and transforms them in a way that its kind of data needs. Decoding a batch takes 5 to 40 ms of one core, and
   may differ between samples.
@@ -54,7 +54,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,16 @@ class Settings:
     cached: float
     minio: float
     steps: int
+
+
+def made(path: Path, content: Callable[[], bytes]) -> Path:
+    """The file `path`, with `content` if it is not there yet."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half = path.with_suffix(".half")
+        half.write_bytes(content())
+        half.replace(path)
+    return path
 
 
 def parse(description: str | None) -> Settings:

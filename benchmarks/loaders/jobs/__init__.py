@@ -1,0 +1,1 @@
+"""Jobs of `benchmarks.loaders`."""
