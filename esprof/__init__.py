@@ -15,7 +15,7 @@ from esprof.version import __version__
 if TYPE_CHECKING:
     from esprof.analyzers.diagnosis import diagnose
     from esprof.api import Analysis, analyze
-    from esprof.elastic.plans.ddp import apply_plan
+    from esprof.elastic.plans.plain import apply_plan
     from esprof.recorder.api import environment, record, stage, step
     from esprof.run.load import load
     from esprof.run.run import Run
@@ -38,7 +38,7 @@ _HOME = {
     "Analysis": "esprof.api",
     "Run": "esprof.run.run",
     "analyze": "esprof.api",
-    "apply_plan": "esprof.elastic.plans.ddp",
+    "apply_plan": "esprof.elastic.plans.plain",
     "diagnose": "esprof.analyzers.diagnosis",
     "environment": "esprof.recorder.api",
     "load": "esprof.run.load",

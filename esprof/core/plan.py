@@ -156,7 +156,7 @@ class LoaderBody(msgspec.Struct, frozen=True, kw_only=True):
     workers: Annotated[int, msgspec.Meta(ge=0, le=1 << 16)]
     """Loader processes of a rank; 0 makes batches in the training process."""
     prefetch: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)] | None = None
-    """Batches that each worker prepares ahead; None without workers."""
+    """Batches that each worker prepares ahead; None without workers, or for torch's default."""
 
 
 class CheckpointBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,12 +272,17 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 def check(plan: Plan) -> None:
     """Raise UsageError if a plan is inconsistent: its assignment is not a partition of the job's ESTs over its ranks, it has
-    an interleaved trial of a codec, or it compresses both sharded gradients and buckets, which no job has."""
+    an interleaved trial of a codec, it compresses both sharded gradients and buckets, which no job has, or it prefetches
+    without workers."""
     if plan.fallback.blocks and plan.parts.compression is not None:
         raise UsageError("a plan with a codec cannot have an interleaved trial: its changes to the bits stay")
     if plan.parts.compression is not None:
         body = plan.parts.compression.body
         if body.sharded != "none" and (body.buckets or body.default != CodecChoice() or body.bucket_mb is not None):
             raise UsageError("it compresses sharded gradients and buckets")
+    if plan.parts.loader is not None:
+        loader = plan.parts.loader.body
+        if not loader.workers and loader.prefetch is not None:
+            raise UsageError("its loader prefetches batches without workers")
     if plan.parts.assignment is not None:
         Assignment(plan.parts.assignment.body.ests).check_fits(plan.job.n_est, plan.job.world)

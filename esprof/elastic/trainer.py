@@ -17,7 +17,7 @@ from esprof.core.errors import UsageError
 from esprof.elastic.checkpoint import extra
 from esprof.elastic.checkpoint.job_checkpoints import JobCheckpoints
 from esprof.elastic.checkpoint.saving import Checkpoints
-from esprof.elastic.data.feed import feed
+from esprof.elastic.data.feed import feed, loads_ahead
 from esprof.elastic.launch.worker import Launched
 from esprof.elastic.leaving.departure import Departure
 from esprof.elastic.options import (
@@ -111,8 +111,8 @@ class ElasticTrainer:
         transport = placement.transport or transport_for(model, self._roll_call)
         assignment = placement.assignment_of(n_est, transport.world)
         self.layout = Layout(model, transport.world, bucket_bytes(gradients.bucket_mb))
-        workers, signature = data.num_workers, model_signature(model)
-        self._telemetry = open_telemetry(telemetry, transport, self.layout.device, workers, signature)
+        ahead, signature = partial(loads_ahead, batches), model_signature(model)
+        self._telemetry = open_telemetry(telemetry, transport, self.layout.device, ahead, signature)
         self._reporter = JobReporter(Path(telemetry) if telemetry else None, self._telemetry)
         self._transport = self._telemetry.transport
         self.state = TrainingState.started(

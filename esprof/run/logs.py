@@ -15,6 +15,7 @@ import msgspec
 
 from esprof.core.errors import unreadable
 from esprof.core.output import unwritable
+from esprof.core.plan import LoaderBody
 from esprof.core.types import Ns
 from esprof.run import files
 
@@ -102,6 +103,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     ests: tuple[tuple[int, ...], ...]
     """ESTs of each rank."""
     codec: str | None = None
+    """None if the plan does not change it."""
+    loader: LoaderBody | None = None
     """None if the plan does not change it."""
 
 

@@ -88,6 +88,9 @@ def plan_back(run: Path, adopted: JobEvent, was: Setting) -> Plan:
             predicted=promise,
             body=CompressionBody(default=CodecChoice(codec=was.codec)),
         ),
+        loader=None
+        if was.loader is None
+        else PlanPart(applies="live", changes_bits=False, evidence=evidence, predicted=promise, body=was.loader),
     )
     return Plan(
         id=f"back-{sha256(msgspec.json.encode(parts)).hexdigest()[:11]}",

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse
 
 FILES, SPEAKERS = 192, 16
-RATE, SECONDS = 16_000, 4.0
+RATE, SECONDS = 16_000, 2.5
 """Samples per second, and median length of a recording."""
 WINDOW, HOP, BANDS = 512, 128, 64
 

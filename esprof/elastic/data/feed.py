@@ -1,12 +1,14 @@
 """Sources of batches for the ESTs of a process: one dataset for all, or one loader for each."""
 
 from collections.abc import Callable, Sequence, Sized
+from dataclasses import replace
 from typing import Any, Protocol
 
 from torch.utils.data import Dataset
 
 from esprof.core.assignment import Est
 from esprof.core.errors import MismatchError, UsageError
+from esprof.core.plan import LoaderBody
 from esprof.elastic.data.loaders import EstLoader, Loaders, batches_per_epoch
 from esprof.elastic.data.order import Batches, SampleOrder
 from esprof.elastic.data.sampled import SampledOrder
@@ -20,6 +22,9 @@ _OWN_STATE_REMEDY = (
     "made of the index; or pass Loaders, for datasets that have a state."
 )
 
+_PREFETCH = 2
+"""Torch's default of `prefetch_factor`."""
+
 
 class Feed(Protocol):
     """Provides batches to ESTs, in the order in which they run."""
@@ -27,6 +32,13 @@ class Feed(Protocol):
     order: SampleOrder
     can_repeat: bool
     """Whether any rank can make a batch again."""
+
+    @property
+    def loader(self) -> LoaderBody | None:
+        """How batches are made; None if the script's own loaders make them."""
+
+    def use_loader(self, loader: LoaderBody) -> None:
+        """Make batches so from the next `move` on. Only where `loader` is not None."""
 
     def move(self, ests: Sequence[Est], step: int) -> None:
         """Provide batches for these ESTs, from `step` on."""
@@ -51,6 +63,14 @@ class DatasetFeed:
         self._outlive = outlive
         self._dataset = dataset
         self._data = data
+
+    @property
+    def loader(self) -> LoaderBody:
+        workers = self._data.num_workers
+        return LoaderBody(workers=workers, prefetch=(self._data.prefetch_factor or _PREFETCH) if workers else None)
+
+    def use_loader(self, loader: LoaderBody) -> None:
+        self._data = replace(self._data, num_workers=loader.workers, prefetch_factor=loader.prefetch)
 
     def move(self, ests: Sequence[Est], step: int) -> None:
         self._batches = Batches(
@@ -81,10 +101,14 @@ class LoaderFeed:
     """Asks the loader of each EST, which moves with it."""
 
     can_repeat = False
+    loader = None
 
     def __init__(self, loaders: Loaders, order: SampleOrder) -> None:
         self.order = order
         self._make = loaders.make
+
+    def use_loader(self, loader: LoaderBody) -> None:
+        raise NotImplementedError("the script makes these loaders")
 
     def move(self, ests: Sequence[Est], step: int) -> None: ...
 
@@ -117,6 +141,11 @@ def feed(data: Data, n_est: int, *, outlive: bool = False) -> Feed:
     if not isinstance(dataset, Sized):
         raise UsageError("the dataset has no length", remedy="Pass Loaders instead: a StatefulDataLoader for each EST.")
     return DatasetFeed(dataset, order(sampled.length if sampled is not None else len(dataset)), data, outlive=outlive)
+
+
+def loads_ahead(batches: Feed) -> bool:
+    """Whether other processes make the batches now, as far as that is known."""
+    return batches.loader is not None and batches.loader.workers > 0
 
 
 def check_sample(index: int, make: Callable[[int], object], transport: Transport) -> None:

@@ -19,7 +19,7 @@ from esprof.core.errors import EsprofError, UsageError
 from esprof.core.plan import CompressionBody, Plan, PlanStatus, State, read_plan_bytes, status_of
 from esprof.elastic.compress.codecs.registry import check_codec
 from esprof.elastic.compress.ests import Guarded
-from esprof.elastic.plans.change import Change, Ests, Fits, Now
+from esprof.elastic.plans.change import Change, Fits, Now
 from esprof.elastic.plans.judgement import Judge, LatestSteps, TrialJudge, Verdict, WindowJudge, promise_of
 from esprof.elastic.plans.memory import check_room
 from esprof.elastic.plans.source import PlanSource
@@ -38,12 +38,12 @@ class _Trial:
 
     schedule: TrialSchedule
     change: Change
-    before: Ests
+    before: Now
 
     def at(self, step: int) -> Change:
         """The change at the start of the block that begins with this step."""
-        ests = self.change.ests if self.schedule.has_plan(step) else self.before
-        return msgspec.structs.replace(self.change, at_step=step, ests=ests)
+        change = msgspec.structs.replace(self.change, at_step=step)
+        return change if self.schedule.has_plan(step) else _as_before(change, self.before)
 
 
 class Adoption:
@@ -68,8 +68,8 @@ class Adoption:
         self._trial: _Trial | None = None
         self._steps = LatestSteps()
         self._judge: Judge | None = None
-        self._before: tuple[Ests, str, Guarded | None] | None = None
-        """Assignment, codec and its guard before the plan that is judged."""
+        self._before: Now | None = None
+        """The job before the plan that is judged."""
         self._settling: Change | None = None
         """Change by the verdict on that plan, which the other ranks do not know yet."""
         self._accepted: int | None = None
@@ -118,11 +118,12 @@ class Adoption:
         change = Change(
             plan=plan.id, version=plan.version, at_step=0, ests=None, codec=None, settles=True, goes_back=goes_back
         )
-        if self._trial is not None:
-            return msgspec.structs.replace(change, ests=self._trial.before if goes_back else self._trial.change.ests)
+        if self._trial is not None and not goes_back:
+            tried = self._trial.change
+            return msgspec.structs.replace(change, ests=tried.ests, loader=tried.loader)
         if goes_back and self._before is not None:
-            ests, codec, guard = self._before
-            return msgspec.structs.replace(change, ests=ests, codec=codec, guard=guard)
+            before = self._before
+            return msgspec.structs.replace(_as_before(change, before), codec=before.codec, guard=before.guard)
         return None
 
     def codec_given_up(self, step: int, guarded: Guarded, reason: str) -> None:
@@ -244,9 +245,10 @@ class Adoption:
 
     def _begin(self, change: Change, now: Now) -> None:
         """Start judging the steps after a change."""
-        is_tried = change.blocks > 0 and change.ests not in (None, now.assignment.ests)
+        moves, reloads = change.ests not in (None, now.assignment.ests), change.loader not in (None, now.loader)
+        is_tried = change.blocks > 0 and (moves or reloads)
         schedule = TrialSchedule(now.step, change.window, change.blocks)
-        self._trial = _Trial(schedule, change, now.assignment.ests) if is_tried else None
+        self._trial = _Trial(schedule, change, now) if is_tried else None
         if self._source is None:
             return
         if change.settles:
@@ -256,16 +258,16 @@ class Adoption:
             assert plan is not None, "a change is of a plan"
             before = self._steps.last(plan.fallback.window)
             if self._settling is not None:  # The assignment of the previous plan is replaced; its codec is not.
-                self._settling = msgspec.structs.replace(self._settling, ests=None)
+                self._settling = msgspec.structs.replace(self._settling, ests=None, loader=None)
                 if change.codec is not None:
                     self._settling = None
-            self._before = (now.assignment.ests, now.codec, now.guard)
+            self._before = now
             self._judge = TrialJudge(plan, schedule, before) if is_tried else WindowJudge(plan, before)
             self._accepted_before = self._accepted
             if not is_tried:
                 self._accepted = change.version
             codec = None if change.codec in (None, now.codec) else now.codec
-            was = Setting(ests=now.assignment.ests, codec=codec)
+            was = Setting(ests=now.assignment.ests, codec=codec, loader=now.loader if reloads else None)
             before_us = median(before) if before else None
             self._report("trying" if is_tried else "adopted", plan, now.step, was=was, before_us=before_us)
         self._steps.changed()
@@ -314,9 +316,11 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
     if plan.job.world != world:
         fits.check_world(plan.job.world, world)
         return Change(plan=plan.id, version=plan.version, at_step=now.step, ests=None, codec=None, world=plan.job.world)
-    assigned, compressed = plan.parts.assignment, plan.parts.compression
-    if assigned is None and compressed is None:
+    assigned, compressed, loader = plan.parts.assignment, plan.parts.compression, plan.parts.loader
+    if assigned is None and compressed is None and loader is None:
         raise UsageError("it has no section that an elastic job can adopt")
+    if loader is not None and now.loader is None:
+        raise UsageError("it is for the trainer's own loader; this job has Loaders of the script")
     codec = None if compressed is None else _one_codec(compressed.body)
     at_step = now.step if plan.apply_at is None else plan.apply_at
     # Moving ESTs late changes no bits, and a resumed job has passed the step of its codec.
@@ -331,9 +335,15 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
         guard=None
         if compressed is None
         else Guarded(plan=plan.id, version=plan.version, settings=compressed.body.guard),
+        loader=None if loader is None else loader.body,
         window=plan.fallback.window,
         blocks=plan.fallback.blocks,
     )
+
+
+def _as_before(change: Change, before: Now) -> Change:
+    """The change, with the assignment and the loader as they were `before`: the part that a trial takes back and forth."""
+    return msgspec.structs.replace(change, ests=before.assignment.ests, loader=before.loader)
 
 
 def _one_codec(body: CompressionBody) -> str:

@@ -1,5 +1,5 @@
-"""Applies a plan to the running job, between two steps: ESTs move, the codec changes, or the job leaves for another
-number of processes."""
+"""Applies a plan to the running job, between two steps: ESTs move, the codec or the loader changes, or the job leaves
+for another number of processes."""
 
 from esprof.core.assignment import Assignment
 from esprof.elastic.leaving.departure import Departure
@@ -34,6 +34,7 @@ class PlanApplier:
             self._placement.assignment,
             self._state.codec_spec(step),
             guard.of if guard is not None else None,
+            self._placement.loader,
             self._placement.largest_context,
         )
 
@@ -42,6 +43,8 @@ class PlanApplier:
             return
         if change.world is not None:
             self._departure.leave_for(change.world)
+        if change.loader is not None and change.loader != self._placement.loader:
+            self._placement.use_loader(change.loader)
         if change.ests is not None and change.ests != self._placement.assignment.ests:
             self._placement.move(Assignment.of(change.ests))
         if change.codec is not None and change.codec != self._state.codec_spec(self._state.next_step):

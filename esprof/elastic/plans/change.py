@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from esprof.core.assignment import Assignment
+from esprof.core.plan import LoaderBody
 from esprof.elastic.compress.ests import Guarded
 from esprof.elastic.plans.signature import model_signature
 from esprof.elastic.reduce.layout import Layout
@@ -28,6 +29,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """None if unchanged."""
     guard: Guarded | None = None
     """Of that codec."""
+    loader: LoaderBody | None = None
+    """How each rank makes its batches; None if unchanged."""
     window: int = 1
     blocks: int = 0
     """Number of trial blocks of `window` steps; 0 for no trial."""
@@ -76,5 +79,7 @@ class Now:
     codec: str
     guard: Guarded | None
     """Guard of that codec, if a plan has set it."""
+    loader: LoaderBody | None
+    """None if the script's own loaders make the batches."""
     context_bytes: int
     """Size of the largest EST context on this rank."""

@@ -1,6 +1,7 @@
-"""Which ESTs run on which rank of a running job, and how they move."""
+"""Which ESTs run on which rank of a running job, how they move, and how their batches are made."""
 
 from esprof.core.assignment import Assignment, Est
+from esprof.core.plan import LoaderBody
 from esprof.core.types import Bytes
 from esprof.elastic.data.feed import Feed
 from esprof.elastic.runtime.context import move
@@ -25,6 +26,16 @@ class EstPlacement:
         """Size of the largest EST context that this rank has; 0 where it has none."""
         contexts = self._state.contexts.values()
         return max((sum(tensor.nbytes for tensor in context.tensors().values()) for context in contexts), default=0)
+
+    @property
+    def loader(self) -> LoaderBody | None:
+        """How this rank makes its batches; None if the script's own loaders do."""
+        return self._feed.loader
+
+    def use_loader(self, loader: LoaderBody) -> None:
+        """Make batches so from the next step on."""
+        self._feed.use_loader(loader)
+        self.begin()
 
     def begin(self) -> None:
         """Feed this rank's ESTs from the next step on."""

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,8 @@ class _Step:
     samples: int
     spans: list[Span]
     collectives: list[TimedCollective]
+    loader_event: str
+    """Name of the events of its loader."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,17 @@ class Telemetry:
         transport: Transport,
         device: torch.device,
         *,
-        workers: int = 0,
+        loads_ahead: Callable[[], bool] = lambda: False,
         model_signature: str | None = None,
     ) -> None:
-        """`workers` is how many processes load data."""
+        """`loads_ahead` says whether other processes make the batches now."""
         self.spans = StepSpans(device, keep=True)
         self.transport = WatchedTransport(transport, self.spans)
         self._path = path
         self.unwatched = transport
         self._device = device
         self._model_signature = model_signature
-        self._next = _LOADER_EVENT.format("MultiProcessing" if workers else "SingleProcess")
+        self._loads_ahead = loads_ahead
         self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS_RETAINED)
         self._since_written = 0
         self._step_start_ns = time.time_ns()
@@ -121,7 +123,8 @@ class Telemetry:
         """End step `number`, in which this rank saw so many samples."""
         end_ns = time.time_ns()
         spans, collectives = self.spans.take(), self.transport.take()
-        self._steps.append(_Step(number, self._step_start_ns, end_ns, self._phase, samples, spans, collectives))
+        load = _LOADER_EVENT.format("MultiProcessing" if self._loads_ahead() else "SingleProcess")
+        self._steps.append(_Step(number, self._step_start_ns, end_ns, self._phase, samples, spans, collectives, load))
         self._step_start_ns, self._phase = end_ns, "timed"
         self._since_written += 1
         if self._since_written == _MAX_STEPS_RETAINED:
@@ -180,7 +183,9 @@ class Telemetry:
         waits = sorted(wait for collective in step.collectives for wait in collective.waits)
         for span in step.spans:
             if span.what == "data":
-                yield _EventRow(self._next, "loader", span.start_ns, span.end_ns - span.start_ns, step.number, span.est)
+                yield _EventRow(
+                    step.loader_event, "loader", span.start_ns, span.end_ns - span.start_ns, step.number, span.est
+                )
             else:
                 for start, end in _without(waits, span.start_ns, span.end_ns):
                     yield _EventRow(span.what, "op", start, end - start, step.number, span.est)
@@ -237,12 +242,16 @@ class NoTelemetry:
 
 
 def open_telemetry(
-    path: str | Path | None, transport: Transport, device: torch.device, workers: int, model_signature: str
+    path: str | Path | None,
+    transport: Transport,
+    device: torch.device,
+    loads_ahead: Callable[[], bool],
+    model_signature: str,
 ) -> Telemetry | NoTelemetry:
-    """The telemetry of a job: none where `path`, the Run to write, is None. `workers` processes load data."""
+    """The telemetry of a job: none where `path`, the Run to write, is None. The others are as in `Telemetry`."""
     if not path:
         return NoTelemetry(transport, device)
-    return Telemetry(Path(path), transport, device, workers=workers, model_signature=model_signature)
+    return Telemetry(Path(path), transport, device, loads_ahead=loads_ahead, model_signature=model_signature)
 
 
 class _Lanes:
