@@ -9,6 +9,7 @@ from esprof.core.plan import (
     CodecChoice,
     CompressionBody,
     Fallback,
+    LoaderBody,
     Plan,
     PlanEvidence,
     PlannedJob,
@@ -18,8 +19,11 @@ from esprof.core.plan import (
 )
 
 
-def plan_of(ests=None, codec=None, *, version=1, n_est=4, world=None, signature=None, promised_us=1e9, **more):
-    """`codec` may be a body. By default a plan promises a step so long that jobs always keep the promise."""
+def plan_of(
+    ests=None, codec=None, *, workers=None, version=1, n_est=4, world=None, signature=None, promised_us=1e9, **more
+):
+    """`codec` may be a body; `workers` are those of each rank's loader. By default a plan promises a step so long that jobs
+    always keep the promise."""
     promise = PlanPromise(step_us=promised_us, low_us=promised_us, high_us=promised_us, baselines_us={})
 
     def part(body, *, changes_bits):
@@ -33,6 +37,9 @@ def plan_of(ests=None, codec=None, *, version=1, n_est=4, world=None, signature=
     if codec is not None:
         body = codec if isinstance(codec, CompressionBody) else CompressionBody(default=CodecChoice(codec=codec))
         parts["compression"] = part(body, changes_bits=True)
+    if workers is not None:
+        body = LoaderBody(workers=workers, prefetch=3 if workers else None)
+        parts["loader"] = part(body, changes_bits=False)
     if world is None:
         world = len(ests) if ests is not None else 2
     fallback = more.pop("fallback", Fallback(window=1000))

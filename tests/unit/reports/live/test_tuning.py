@@ -76,7 +76,7 @@ class SimulatedJob:
             step += 1
             change = None
             if news or adoption.is_due(step):
-                change = adoption.at_boundary(Now(step, assignment, self.codec, None, 0), news=news)
+                change = adoption.at_boundary(Now(step, assignment, self.codec, None, None, 0), news=news)
             if change is not None and change.ests is not None:
                 assignment = Assignment.of(change.ests)
             if is_first and change is not None and change.codec is not None:
