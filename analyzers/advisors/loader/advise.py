@@ -96,10 +96,10 @@ class _Loaders:
         return self.replayed.pricer.error.of_terms(self.changed(loader) or [WORKERS])
 
     def smallest_good(self) -> LoaderBody:
-        """The smallest setting whose step exceeds the shortest one by no more than the error."""
+        """The smallest setting whose step exceeds the shortest one by no more than the error, as a share of that."""
         known = sorted([self.now, *(one for one, price in self.prices.items() if isinstance(price, Price))], key=_size)
         best = min(known, key=self.step_ns)
-        at_most = self.step_ns(best) + self.error(best) * self.replayed.pricer.step_ns
+        at_most = (1 + self.error(best)) * self.step_ns(best)
         return next(one for one in known if self.step_ns(one) <= at_most)
 
     @property
