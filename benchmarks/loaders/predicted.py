@@ -1,5 +1,6 @@
 """What is predicted of a change, from a recording of the job before it: by replay, and by DS-Analyzer's rule."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from esprof import Run
@@ -55,7 +56,8 @@ def min_fpg_ms(replayed: Replayed, batches: RecordedBatches, what_if: str) -> fl
     terms = parse(what_if)
     for term in terms:
         if isinstance(term.kind.effect, Loading):
-            batches = term.kind.effect.change(batches, term)
+            with suppress(Declined):  # Then it changes nothing here.
+                batches = term.kind.effect.change(batches, term)
     others = [term.text for term in terms if not isinstance(term.kind.effect, Loading)]
     device = float(replayed.pricer.price(",".join([*others, "data[ready]=0"])).step_ns.mean())
     fetch, prepare = batches.blocked_ns.mean(), (batches.cpu_ns + batches.ready_ns).mean()

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, Protocol
 
+import msgspec
+
 from esprof.core.plan import Plan, PlanPromise
 from esprof.elastic.plans.trial import SETTLES, TrialSchedule, TrialSteps, typical
 
@@ -61,7 +63,7 @@ class Judge(Protocol):
 
 def promise_of(plan: Plan) -> PlanPromise:
     """The prediction of the shortest step among all sections of a plan."""
-    sections = (plan.parts.assignment, plan.parts.compression)
+    sections = msgspec.structs.astuple(plan.parts)
     return min((section.predicted for section in sections if section is not None), key=lambda one: one.step_us)
 
 

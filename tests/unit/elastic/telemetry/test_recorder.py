@@ -175,7 +175,7 @@ def test_gloos_two_threads_take_up_transfers_in_turn():
         return TimedCollective("broadcast", 0, 0, 4, 4, "float32", None, start, start, end)
 
     step = recorder._Step(
-        0, 0, 100, "timed", 1, [], [transfer(0, 10), transfer(1, 5), transfer(2, 20), transfer(30, 40)]
+        0, 0, 100, "timed", 1, [], [transfer(0, 10), transfer(1, 5), transfer(2, 20), transfer(30, 40)], ""
     )
     found = [(row.tid, row.start_ns, row.start_ns + row.dur_ns) for row in recorder._Lanes("gloo").rows(step)]
     assert found == [(0, 0, 10), (1, 1, 5), (1, 5, 20), (0, 30, 40)]
@@ -208,6 +208,6 @@ def test_a_transfer_is_called_by_its_backend_whose_streams_or_threads_take_it_up
     def transfer(start, end):
         return TimedCollective("all_reduce", 0, None, 4, 4, "float32", None, start, start, end)
 
-    step = recorder._Step(0, 0, 100, "timed", 1, [], [transfer(0, 10), transfer(1, 12)])
+    step = recorder._Step(0, 0, 100, "timed", 1, [], [transfer(0, 10), transfer(1, 12)], "")
     found = [(row.name, row.tid, row.start_ns) for row in recorder._Lanes("nccl").rows(step)]
     assert found == [("nccl:all_reduce", 0, 0), ("nccl:all_reduce", 0, 10)]
