@@ -3,11 +3,11 @@
 from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from esprof.core.plan import Plan, PlanPromise
+from esprof.core.plan import Plan, PlanPart, PlanPromise
 from esprof.elastic.plans.trial import SETTLES, TrialSchedule, TrialSteps, typical
 
 Outcome = Literal["kept", "missed", "reverted"]
@@ -63,8 +63,9 @@ class Judge(Protocol):
 
 def promise_of(plan: Plan) -> PlanPromise:
     """The prediction of the shortest step among all sections of a plan."""
-    sections = msgspec.structs.astuple(plan.parts)
-    return min((section.predicted for section in sections if section is not None), key=lambda one: one.step_us)
+    sections: tuple[PlanPart[Any] | None, ...] = msgspec.structs.astuple(plan.parts)
+    promises = [section.predicted for section in sections if section is not None]
+    return min(promises, key=lambda one: one.step_us)
 
 
 @dataclass
