@@ -23,9 +23,17 @@ from esprof.run.probes import SCHEMA as PROBES_SCHEMA
 from esprof.run.probes import Probes
 from esprof.run.reading import memory_limit
 from esprof.run.run import SCHEMA, Run, RunMeta, RunWarning, WarningCode
-from esprof.run.schema import ADDED, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
+from esprof.run.schema import ACCESSES, ADDED, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 
-SCHEMAS = {"events": EVENTS, "steps": STEPS, "stages": STAGES, "memory": MEMORY, "samples": SAMPLES, "stacks": STACKS}
+SCHEMAS = {
+    "events": EVENTS,
+    "steps": STEPS,
+    "stages": STAGES,
+    "accesses": ACCESSES,
+    "memory": MEMORY,
+    "samples": SAMPLES,
+    "stacks": STACKS,
+}
 
 _Line = TypeVar("_Line", bound=msgspec.Struct)
 

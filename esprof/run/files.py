@@ -11,6 +11,7 @@ Name                         Written by                  Content
 `events/rank-00000.parquet`  record, elastic job, merge  Profiler events of one rank, one row per event: `EVENTS`.
 `steps/rank-….parquet`       record, elastic job, merge  Start, duration and phase of every step: `STEPS`.
 `stages/rank-….parquet`      record, merge               Data loading and the stages that the job marks: `STAGES`.
+`accesses/rank-….parquet`    record, merge               Samples that DataLoaders read, by key: `ACCESSES`.
 `memory/rank-….parquet`      record, merge               Memory use at each step: `MEMORY`.
 `samples/rank-….parquet`     record, merge               Sampled stacks of the training thread: `SAMPLES`.
 `stacks/rank-….parquet`      record, merge               Python frames of the steps recorded with stacks: `STACKS`.

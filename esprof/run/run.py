@@ -19,7 +19,7 @@ from esprof.run.groups import MAX_RANKS, Group, RankField
 from esprof.run.logs import JobEvent, Round
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Probes
-from esprof.run.schema import MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
+from esprof.run.schema import ACCESSES, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -281,6 +281,10 @@ class Run:
     def stages(self, rank: Rank) -> Table:
         """Data loading and marked stages of `rank`; may be empty. See `schema.STAGES`."""
         return self._table("stages", rank) or table({}, STAGES)
+
+    def accesses(self, rank: Rank) -> Table:
+        """Samples that the DataLoaders of `rank` read, in order; empty unless they were noted. See `schema.ACCESSES`."""
+        return self._table("accesses", rank) or table({}, ACCESSES)
 
     def memory(self, rank: Rank) -> Table:
         """Memory samples of `rank`; may be empty. See `schema.MEMORY`."""

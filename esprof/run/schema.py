@@ -176,6 +176,26 @@ STAGES = pa.schema(
 - `read_bytes`: bytes that the process read from storage while it made a batch;
 - `read_chars`: bytes that it asked for by `read`, from storage or from the page cache."""
 
+ACCESSES = pa.schema(
+    [
+        ("loader", pa.int32()),
+        ("batch", pa.int64()),
+        ("worker", pa.int32()),
+        ("start_ns", pa.int64()),
+        ("key", pa.int64()),
+        ("items", pa.int64()),
+    ]
+)
+"""`accesses/`: samples that DataLoaders read from map-style datasets, with `record --sample-keys`. One row per sample, in
+the order in which their batches were begun.
+
+- `loader`: number of the iterator, as in `stages/`;
+- `batch`: number of the batch in the iterator;
+- `worker`: number of the loader worker; null if the rank reads its samples itself;
+- `start_ns`: start of the preparation of the batch, since the Unix epoch;
+- `key`: the sample's index, or a hash of any other key, which is at least 2^62;
+- `items`: number of samples of the dataset."""
+
 MEMORY = pa.schema(
     [
         ("step", pa.int32()),

@@ -113,6 +113,11 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--shapes", is_flag=True, help="Record input shapes; doubles the overhead on CPU.")
 @click.option(
+    "--sample-keys",
+    is_flag=True,
+    help="Note which samples DataLoaders read, for the what-ifs cache= and order=; 11 bytes of log per sample.",
+)
+@click.option(
     "--probe",
     metavar="SECONDS",
     type=Finite(1, 86_400),

@@ -41,7 +41,8 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
     global _current
     log = Log()
     settings = Settings.read(raw)
-    probe = LoaderProbe(raw, hook, log, CircuitBreaker("recording of DataLoaders", log), settings.max_log)
+    breaker = CircuitBreaker("recording of DataLoaders", log)
+    probe = LoaderProbe(raw, hook, log, breaker, settings.max_log, sample_keys=settings.sample_keys)
     if settings.probe_s:
         OpenedFiles(raw).install()
     owner = os.environ.pop(LOADER_OF, None)

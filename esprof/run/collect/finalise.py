@@ -19,6 +19,7 @@ from esprof.core.errors import OutputError
 from esprof.core.types import Rank
 from esprof.run import files
 from esprof.run.clocks.by_exchange import HostOffset, clocks_of_ranks
+from esprof.run.collect.accesses import accesses_of
 from esprof.run.collect.notes import RankNotes
 from esprof.run.collect.probes import probes_of
 from esprof.run.collect.raw import (
@@ -235,6 +236,7 @@ def _tables(notes: RankNotes, rows: RankRows, windows: RankWindows) -> dict[str,
         "events": windows.events,
         "steps": table(steps | loads_of_steps(notes, rows), STEPS),
         "stages": stages_of(notes, rows),
+        "accesses": accesses_of(notes, rows),
         "memory": table(memory, MEMORY),
         "stacks": windows.stacks,
     }

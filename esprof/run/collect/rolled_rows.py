@@ -49,6 +49,10 @@ class Next(msgspec.Struct, frozen=True, array_like=True, gc=False):
     read_bytes: Large | None = None
     read_chars: Large | None = None
     parts: _Parts = {}
+    keys: bytes | None = None
+    """Keys of its samples, int64; None if they were not noted (`esprof.run.raw.sample_keys`)."""
+    items: Large | None = None
+    """Number of samples of the dataset."""
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -64,6 +68,10 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     read_bytes: Large | None = None
     read_chars: Large | None = None
     parts: _Parts = {}
+    keys: bytes | None = None
+    """Keys of its samples, int64; None if they were not noted (`esprof.run.raw.sample_keys`)."""
+    items: Large | None = None
+    """Number of samples of the dataset."""
 
 
 class MemorySample(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -14,17 +14,17 @@ from esprof.run.raw.paced import PacedBy
 from esprof.run.raw.stages import PINNING
 from esprof.run.schema import STAGES, StageKind, Table, table
 
-_Pass = tuple[int, int]
+Pass = tuple[int, int]
 """(iterator, epoch): one pass over a DataLoader. `loader` in the table numbers the passes of a rank from 0."""
 
 
 def stages_of(notes: RankNotes, rows: RankRows) -> Table:
     """Return the `stages` table of one rank, by start, without fetches of unknown passes."""
-    loaders = {key: i for i, key in enumerate(dict.fromkeys((row.iterator, row.epoch) for row in rows.nexts))}
+    loaders = passes(rows)
     pid = notes.identity.pid
     found = [_row(row, kind="next", loader=loaders[row.iterator, row.epoch], pid=pid) for row in rows.nexts]
     found += [
-        _row(row, kind="fetch", loader=loaders[key]) for key, row in _fetches_by_pass(notes, rows) if key in loaders
+        _row(row, kind="fetch", loader=loaders[key]) for key, row in fetches_by_pass(notes, rows) if key in loaders
     ]
     found += [part for row in found for part in _parts(row)]
     found += [_row(row, kind="pin" if row.name == PINNING else "stage", pid=pid) for row in rows.stages]
@@ -35,6 +35,11 @@ def stages_of(notes: RankNotes, rows: RankRows) -> Table:
         found += [_row(row, kind="stage", pid=pid, worker=number) for row in stages]
     found.sort(key=lambda row: row["start_ns"])
     return table({name: [row.get(name) for row in found] for name in STAGES.names}, STAGES)
+
+
+def passes(rows: RankRows) -> dict[Pass, int]:
+    """Return the number of each pass, in the order of their first batches."""
+    return {key: i for i, key in enumerate(dict.fromkeys((row.iterator, row.epoch) for row in rows.nexts))}
 
 
 def _row(noted: Next | Fetch | MarkedStage, *, kind: StageKind, **more: object) -> dict[str, Any]:
@@ -60,7 +65,7 @@ def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | Non
     """
     no_optimizer = notes.paced is not None and notes.paced.by is not PacedBy.OPTIMIZER
     evaluates = no_optimizer and not any(row.training for row in rows.nexts)
-    exact = {(*key, row.batch): row.samples for key, row in _fetches_by_pass(notes, rows)}
+    exact = {(*key, row.batch): row.samples for key, row in fetches_by_pass(notes, rows)}
     samples: list[int | None] = [None] * len(rows.steps)
     tokens: list[int | None] = [None] * len(rows.steps)
     padding: list[int | None] = [None] * len(rows.steps)
@@ -77,7 +82,7 @@ def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | Non
     return {"samples": samples, "tokens": tokens, "padding": padding, "loader_wait_ns": waits}
 
 
-def _fetches_by_pass(notes: RankNotes, rows: RankRows) -> list[tuple[_Pass, Fetch]]:
+def fetches_by_pass(notes: RankNotes, rows: RankRows) -> list[tuple[Pass, Fetch]]:
     """Return each fetch with its pass. Process ids are reused, so the latest iterator with the worker's id counts."""
     owners: dict[int, list[Workers]] = defaultdict(list)
     for row in notes.workers:

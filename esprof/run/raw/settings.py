@@ -36,6 +36,8 @@ class Settings:
     """Seconds from one window to the next, instead of `every`."""
     shapes: bool = False
     """Whether the shapes of operands are recorded: on a CPU this doubles the profiler's cost."""
+    sample_keys: bool = False
+    """Whether the key of each sample that a DataLoader reads is noted."""
     flight_steps: int = 0
     """Number of latest steps to retain; 0 for as many as fit into `max_log`."""
     hang_s: float = 5

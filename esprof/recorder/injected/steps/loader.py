@@ -26,6 +26,7 @@ from ..log.notes import Log, encode
 from ..log.rolling import RollingFile
 from .batch import padding, size
 from .batch_making import BatchMaking, Made
+from .sample_keys import length_of, noted_keys
 
 _MIN_PIN_NS = 100_000
 """Shortest recorded pinning of a batch, ns: no wait is due to a shorter one."""
@@ -38,13 +39,18 @@ class LoaderProbe:
     knows neither number: it notes its process id and counts its fetchers, of which each epoch has one.
     """
 
-    def __init__(self, raw: str, hook: str, log: Log, breaker: CircuitBreaker, limit: int) -> None:
-        """`limit` bounds the bytes on disk of all of the rank's workers together."""
+    def __init__(
+        self, raw: str, hook: str, log: Log, breaker: CircuitBreaker, limit: int, *, sample_keys: bool = False
+    ) -> None:
+        """`limit` bounds the bytes on disk of all of the rank's workers together. `sample_keys` notes the key of each
+        sample."""
         self._raw = raw
         self._hook = hook
         self._log = log
         self._breaker = breaker
         self._limit = limit
+        self._sample_keys = sample_keys
+        self._asked: _Keys = ()
         self._iterators = 0
         self._owner = ""
         self._owner_pid = 0
@@ -174,18 +180,23 @@ class LoaderProbe:
             padding(batch),
             getattr(iterator, "_in_order", None),
             iterator._esprof_batches,
-            *_noted(made),
+            *_noted(made, self._asked),
         )
+        self._asked = ()
         self._log.roll("nexts", row)
 
     def _on_fetcher(self, original: Callable[..., None], fetcher: Any, *arguments: Any) -> None:
         original(fetcher, *arguments)
         fetcher.collate_fn = self.making.timed(COLLATE, fetcher.collate_fn)
+        if self._sample_keys:
+            fetcher._esprof_length = length_of(fetcher.dataset)
         if get_worker_info() is not None:
             fetcher._esprof_epoch = self._breaker.run(lambda: self._worker_log().next_epoch())
 
     def _on_fetch(self, original: Callable[..., Any], fetcher: Any, index: Any) -> Any:
+        asked = (self._breaker.run(_keys_of, fetcher, index) or ()) if self._sample_keys else ()
         if get_worker_info() is None:
+            self._asked = asked
             return original(fetcher, index)
         # A worker makes one batch at a time, with whatever threads: all that its process runs is for that batch.
         self._breaker.run(self.making.begin)
@@ -198,7 +209,7 @@ class LoaderProbe:
         samples = self._breaker.run(lambda: _asked_for(fetcher, index) or size(batch)[0])
         # The batch's number is known to the caller of `fetch` alone: the worker's loop, two frames up from here.
         number = sys._getframe(2).f_locals.get("idx")
-        self._breaker.run(self._note_fetch, fetcher, samples, number, made, *span)
+        self._breaker.run(self._note_fetch, fetcher, samples, number, _noted(made, asked), *span)
         return batch
 
     def _note_fetch(
@@ -206,14 +217,14 @@ class LoaderProbe:
         fetcher: Any,
         samples: int | None,
         number: int | None,
-        made: Made | None,
+        noted: tuple[object, ...],
         start_ns: int,
         end_ns: int,
         cpu_ns: int,
     ) -> None:
         info = get_worker_info()
         assert info is not None
-        row = (os.getpid(), info.id, fetcher._esprof_epoch, number, start_ns, end_ns, samples, cpu_ns, *_noted(made))
+        row = (os.getpid(), info.id, fetcher._esprof_epoch, number, start_ns, end_ns, samples, cpu_ns, *noted)
         self._worker_log().write("fetches", row)
 
     def _pinning(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -271,9 +282,13 @@ class _WorkerLog:
         self._file.write(encode({"kind": kind, "rows": [row]}))
 
 
-def _noted(made: Made | None) -> tuple[object, ...]:
+_Keys = tuple[()] | tuple[str, int | None]
+"""Keys of the samples of a batch, and number of samples of the dataset; empty if they are not noted."""
+
+
+def _noted(made: Made | None, asked: _Keys) -> tuple[object, ...]:
     """Further columns of a batch's row."""
-    return () if made is None else (*made.counters, made.parts)
+    return () if made is None else (*made.counters, made.parts, *asked)
 
 
 _Tasks = dict[int, tuple[Any, ...]]
@@ -335,6 +350,14 @@ def _batches(loader: Any) -> int | None:
 def _asked_for(fetcher: Any, index: Any) -> int | None:
     """Samples in a batch by the indices asked for: exact, however they are collated. None for an iterable dataset."""
     return len(index) if isinstance(fetcher, _MapDatasetFetcher) and fetcher.auto_collation else None
+
+
+def _keys_of(fetcher: Any, index: Any) -> _Keys:
+    """What the batch `index` asks a map-style dataset for. Without automatic batching, a list is a batch of keys."""
+    if not isinstance(fetcher, _MapDatasetFetcher):
+        return ()
+    keys = noted_keys(index if fetcher.auto_collation or isinstance(index, list) else [index])
+    return () if keys is None else (keys, getattr(fetcher, "_esprof_length", None))
 
 
 def _make_room(raw: str, prefix: str, limit: int) -> None:
