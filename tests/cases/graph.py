@@ -132,6 +132,7 @@ def run_of(
     stages: dict[int, Sequence[dict[str, Any]]] | None = None,
     stacks: dict[int, Sequence[dict[str, Any]]] | None = None,
     steps: dict[int, Table] | None = None,
+    accesses: dict[int, Table] | None = None,
     hosts: dict[int, str] | None = None,
     cpus: dict[int, tuple[int, ...]] | None = None,
     quotas: dict[int, float] | None = None,
@@ -152,6 +153,8 @@ def run_of(
             tables["stacks", rank] = table(columns_of(stacks[rank]), STACKS)
         if steps and rank in steps:
             tables["steps", rank] = steps[rank]
+        if accesses and rank in accesses:
+            tables["accesses", rank] = accesses[rank]
     host = hosts or {}
     meta = RunMeta(
         world_size=world,

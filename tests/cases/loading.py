@@ -4,6 +4,7 @@ import numpy as np
 
 from esprof.replay.whatif.loading.loader_queue import delivered
 from esprof.run.run import Run
+from esprof.run.schema import ACCESSES, Table, table
 from tests.cases.graph import EPOCH_NS, load_call, op, run_of, stage, step
 from tests.cases.step_runs import step_table
 
@@ -19,10 +20,11 @@ def loading_job(
     decode_ms: float = 0,
     scatter: float = 0,
     cpus: int | None = None,
+    keys: np.ndarray | None = None,
     **reads,
 ) -> Run:
     """Steps of 20 ms, whose batches take 60 ms or scatter around that, `cpu_ms` of that on a CPU and the rest blocked.
-    The rank has `cpus` CPUs, or that is unknown."""
+    The rank has `cpus` CPUs, or that is unknown. Its samples have the `keys`, int64[N], as many in each batch."""
     took = BATCH_MS * np.random.default_rng(0).uniform(1 - scatter, 1 + scatter, (1, STEPS + 1))
     steps = np.full(STEPS + 1, COMPUTE_MS)
     at = delivered(took, np.array([workers]), np.array([2 * workers or 1]), steps)[0].tolist()
@@ -43,6 +45,14 @@ def loading_job(
         stages += [taken, made] if workers else [taken]
         if decode_ms:
             stages.append(made | {"kind": "part", "name": "decode", "cpu_ns": round(decode_ms * MS)})
-    table = step_table([round(length) for length in lengths], start_ns=EPOCH_NS, phase="timed", first=0)
+    table_of_steps = step_table([round(length) for length in lengths], start_ns=EPOCH_NS, phase="timed", first=0)
     known = None if cpus is None else {0: tuple(range(cpus))}
-    return run_of({0: rows}, stages={0: stages}, steps={0: table}, cpus=known)
+    accesses = None if keys is None else {0: _accesses(keys)}
+    return run_of({0: rows}, stages={0: stages}, steps={0: table_of_steps}, cpus=known, accesses=accesses)
+
+
+def _accesses(keys: np.ndarray) -> Table:
+    batch = np.repeat(np.arange(STEPS), len(keys) // STEPS)
+    items = np.full(len(keys), len(np.unique(keys)))
+    columns = {"loader": 0 * batch, "batch": batch, "start_ns": EPOCH_NS + batch, "key": keys, "items": items}
+    return table(columns, ACCESSES)

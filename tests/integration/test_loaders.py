@@ -9,6 +9,7 @@ import pytest
 from esprof import Run
 from esprof.analyzers.finding import Finding
 from esprof.replay import Replayed
+from esprof.replay.whatif.loading.recorded_reads import recorded_reads
 from tests.cases.findings import ungrouped
 from tests.cases.record import ESPROF, Ended, job, record, run
 
@@ -104,3 +105,23 @@ def test_a_promise_on_workers_is_made_and_carried_out(recorded):
     assert answer["knobs"] == [{"name": "loader.workers", "before": "1", "after": "2"}]
     assert answer["predicted"]["us"] < 0.8 * answer["before"]["us"]
     assert answer["verdict"] in ("held", "close")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_keys_of_all_samples_are_recorded_in_order(workers, tmp_path):
+    ended = record(tmp_path / "run", job("keyed.py", workers), sample_keys=True, steps=4, stack_steps=0)
+    assert ended.code == 0, ended.stderr
+    accesses = ended.run.accesses(0).to_pandas().sort_values(["loader", "batch"], kind="stable")
+    printed = json.loads(ended.stdout.splitlines()[-1])
+    assert [own.key.tolist() for _, own in accesses.groupby("loader")] == printed["passes"]
+    assert set(accesses["items"]) == {50}
+    assert sorted(set(accesses.worker.fillna(-1))) == ([0, 1] if workers else [-1])
+    if not workers:
+        counted = recorded_reads(ended.run, 0).curve.rate("lru", 20 / 50)
+        assert (counted.rate * counted.reads, counted.reads) == (printed["hits"][1], 50), (
+            "as the job's own cache counted"
+        )
+
+
+def test_keys_are_recorded_on_request_only(recorded):
+    assert len(recorded.run.accesses(0)) == 0

@@ -1,14 +1,18 @@
 """The batches that DataLoaders made in a run: how long each took, and what for."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from esprof.core.types import NS_PER_S, Rank
-from esprof.replay.whatif.loading.hit_rates import POLICIES
+from esprof.replay.whatif.loading.caches import ReadCache, cache_that_is_there
+from esprof.replay.whatif.loading.hit_curve import HitRate
+from esprof.replay.whatif.loading.orders import ReadOrder
 from esprof.replay.whatif.loading.passes import training_passes
+from esprof.replay.whatif.loading.recorded_reads import RecordedReads, recorded_reads
 from esprof.replay.whatif.scenario import Declined
 from esprof.run.raw.stages import DECODE
 from esprof.run.run import Run
@@ -40,19 +44,27 @@ class RecordedBatches:
     ready_ns: np.ndarray
     """Time that the thread waited for a CPU meanwhile; 0 where unknown."""
     blocked_ns: np.ndarray
-    """Rest of the time to make each batch: reads, locks, sleeps."""
+    """Rest of the time to make each batch with the recorded hits: reads, locks, sleeps."""
     decode_ns: np.ndarray
     """CPU time of the part `decode`; 0 where none was recorded."""
     missed: float
     """Share of the bytes read that came from storage: all that are not from a local disk, which only counts its own."""
+    recorded_reads: Callable[[], RecordedReads | None] = lambda: None
+    """Returns the samples that the ranks of its host read; None if their keys were not recorded."""
+    hosts: int = 1
+    """Number of hosts of the job."""
+    cache: ReadCache | None = None
+    """Cache that a term adds to what is there."""
+    order: ReadOrder | None = None
+    """Order in which a term reads the samples of each pass."""
 
     def __len__(self) -> int:
         return len(self.cpu_ns)
 
     @property
     def took_ns(self) -> np.ndarray:
-        """Time to make each batch."""
-        took: np.ndarray = self.cpu_ns + self.ready_ns + self.blocked_ns
+        """Time to make each batch. Raises Declined as `hits`."""
+        took: np.ndarray = self.cpu_ns + self.ready_ns + self.blocked_ns * self._reads_left
         return took
 
     @cached_property
@@ -77,7 +89,8 @@ class RecordedBatches:
 
     def with_storage(self, speed_up: float) -> "RecordedBatches":
         """The same batches from faster storage: what blocks a worker takes less time. Raises Declined if nothing does."""
-        return replace(self, blocked_ns=self._blocked_on_reads() / speed_up)
+        self._require_reads()
+        return replace(self, blocked_ns=self.blocked_ns / speed_up)
 
     def with_decoder(self, speed_up: float) -> "RecordedBatches":
         """The same batches, decoded faster. Raises Declined if no decoding was recorded."""
@@ -86,15 +99,45 @@ class RecordedBatches:
         saved = self.decode_ns * (1 - 1 / speed_up)
         return replace(self, cpu_ns=self.cpu_ns - saved, decode_ns=self.decode_ns - saved)
 
-    def with_cache(self, share: float, policy: str) -> "RecordedBatches":
-        """The same batches with a cache of this share of the data set. Raises Declined if nothing is read."""
-        blocked, hits = self._blocked_on_reads(), POLICIES[policy](share)
-        return replace(self, blocked_ns=blocked * min(1.0, (1 - hits) / self.missed))
+    def with_cache(self, cache: ReadCache) -> "RecordedBatches":
+        """The same batches with this cache. Raises Declined if nothing is read."""
+        self._require_reads()
+        return replace(self, cache=cache)
 
-    def _blocked_on_reads(self) -> np.ndarray:
-        if self.blocked_ns.sum() < _MIN_BLOCKED_SHARE * self.took_ns.sum():
+    def with_order(self, order: ReadOrder) -> "RecordedBatches":
+        """The same samples, read in another order. Raises Declined if nothing is read."""
+        self._require_reads()
+        return replace(self, order=order)
+
+    @cached_property
+    def hits(self) -> HitRate | None:
+        """Share of hits of the added cache or, in another order, of the one that is there; None without such a term.
+
+        Raises Declined if the run does not show it.
+        """
+        if self.cache is None and self.order is None:
+            return None
+        reads = self.recorded_reads()
+        if self.order is None:
+            assert self.cache is not None
+            return self.cache.hits(reads, self.hosts)
+        if reads is None:
+            raise Declined("the keys of samples were not recorded: record a map-style dataset with --sample-keys")
+        cache = self.cache or cache_that_is_there(reads, self.hosts, 1 - self.missed)
+        return cache.hits(reads.ordered(self.order), self.hosts)
+
+    @property
+    def _reads_left(self) -> float:
+        """How many reads come from storage, relative to those recorded. An added cache never adds to them."""
+        if self.hits is None:
+            return 1.0
+        left = (1 - self.hits.rate) / self.missed
+        return left if self.order else min(1.0, left)
+
+    def _require_reads(self) -> None:
+        blocked, took = self.blocked_ns.sum(), (self.cpu_ns + self.ready_ns + self.blocked_ns).sum()
+        if blocked < _MIN_BLOCKED_SHARE * took:
             raise Declined("making a batch never waits for reads: its time is CPU time")
-        return self.blocked_ns
 
 
 def batches_of(run: Run, rank: Rank, steps: tuple[int, ...]) -> RecordedBatches | None:
@@ -126,6 +169,8 @@ def batches_of(run: Run, rank: Rank, steps: tuple[int, ...]) -> RecordedBatches 
         per_step=float(np.count_nonzero(training & inside)) / len(steps),
         decode_ns=_decoding(stages, made),
         missed=_missed(made, times.blocked_ns),
+        recorded_reads=partial(recorded_reads, run, rank),
+        hosts=len({meta.host for meta in run.meta.ranks}),
         **times._asdict(),
     )
 

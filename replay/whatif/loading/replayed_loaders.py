@@ -12,6 +12,7 @@ from esprof.replay.engine.timeline import replay
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.host_cpus import least_ns, sharing
 from esprof.replay.whatif.loading.batches import RecordedBatches, batches_of
+from esprof.replay.whatif.loading.hit_curve import HitRate
 from esprof.replay.whatif.loading.loader_queue import delivered
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Loading, Term
@@ -173,3 +174,16 @@ def _taken_for_granted(recorded: dict[Rank, RecordedBatches], changed: dict[Rank
         yield "assumes that passing a batch between processes takes no time"
     elif any(changed[rank].workers > 2 * max(1, recorded[rank].workers) for rank in recorded):
         yield "extrapolated: more than twice as many workers as recorded"
+    hits = [batches.hits for batches in changed.values() if batches.hits is not None]
+    if hits:
+        yield _hits(min(hits))
+
+
+def _hits(found: HitRate) -> str:
+    margin = f" ± {100 * found.margin:.0f}" if found.margin else ""
+    source = (
+        f"counted in {found.reads:,} recorded reads"
+        if found.reads
+        else "by a formula: each pass reads each sample once, in a new random order"
+    )
+    return f"{100 * found.rate:.0f}{margin} % of the reads are hits, {source}"

@@ -2,6 +2,7 @@
 
 from esprof.core.errors import UsageError
 from esprof.replay.whatif.loading.batches import RecordedBatches
+from esprof.replay.whatif.loading.caches import ReadCache
 from esprof.replay.whatif.loading.hit_rates import POLICIES
 from esprof.replay.whatif.term import Kind, Loading, Term, share
 
@@ -15,16 +16,20 @@ def _policy(text: str) -> str:
 
 
 def _with_cache(batches: RecordedBatches, term: Term) -> RecordedBatches:
-    return batches.with_cache(term.value, str(term.argument or _DEFAULT))
+    return batches.with_cache(ReadCache(str(term.argument or _DEFAULT), term.value))
 
 
 TERM = Kind(
     name="cache",
     examples=("cache=0.5", "cache[lru]=0.5"),
-    meaning="A cache in memory holds this share of the data set. Brackets name its policy: `minio` (default) never replaces "
-    "an item, `lru` replaces the one that was not read for longest, `fifo` the one that it has held for longest.",
+    meaning="A cache in the memory of each host holds this share of the data set. Brackets name its policy: `minio` "
+    "(default) never replaces an item, `lru` replaces the one that was not read for longest, `fifo` the one that it has "
+    "held for longest. Hits are counted in the reads that `esprof record --sample-keys` noted. Without these, or if less "
+    "than one pass remains once the cache is full, a formula gives the hits of data that each pass shuffles. The answer "
+    "says which.",
     needs="As `storage`.",
-    assumes="Each epoch reads each item once, in random order. Reads that are hits take no time.",
+    assumes="By the formula: each pass reads each sample once, in random order. All samples have the same size. Reads that "
+    "are hits take no time.",
     effect=Loading(_with_cache),
     value=share,
     argument=_policy,

@@ -40,5 +40,6 @@ def test_lru_misses_nearly_all_of_a_data_set_larger_than_the_cache(share, hits):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_an_empty_cache_never_hits_and_a_full_one_always(policy):
-    assert POLICIES[policy](0.0) == 0
-    assert POLICIES[policy](1.0) == 1
+    for hosts in (1, 3):
+        assert POLICIES[policy](0.0, hosts) == 0
+        assert POLICIES[policy](1.0, hosts) == 1
