@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import tempfile
+import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 
 from esprof.core.errors import InputError, MissingDependencyError, UsageError
+from esprof.data.living import Living
 
 MIN_BYTES = 1 << 20
 """Least size of a database, bytes."""
@@ -23,6 +25,12 @@ _SHARED_MEMORY = "/dev/shm"
 _MAX_READERS = 1024
 _SMALL_FILES_BYTES = 1 << 17
 """Upper bound of the size of LMDB's lock file for `_MAX_READERS` and of other small files in the folder."""
+_PREFIX = "esprof-cache-"
+"""Beginning of the names of temporary folders."""
+_OWNER = 0
+"""Number of the process that created a temporary folder, in its file of living processes."""
+_NEW_S = 60.0
+"""Age at which a temporary folder has an owner, if it lives."""
 _ABOUT = b"about"
 """Key of the entry that says what the database is for."""
 
@@ -40,7 +48,7 @@ class SharedDatabase:
     """A database of at most `size` bytes in `folder`, or else in a temporary folder in memory.
 
     Processes that open the same folder share it. The folder must belong to this user. A temporary folder is removed with
-    this object, by the process that created it.
+    this object, by the process that created it; if that was killed, by the next that creates one.
     """
 
     def __init__(self, size: int, about: About, folder: str | os.PathLike[str] | None) -> None:
@@ -132,12 +140,33 @@ def _own_folder(folder: str | os.PathLike[str]) -> Path:
 
 
 def _temporary() -> Path:
-    memory = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-    return Path(tempfile.mkdtemp(prefix="esprof-cache-", dir=memory))
+    parent = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else tempfile.gettempdir()
+    _remove_abandoned(Path(parent))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    _owners(folder).hold(_OWNER)
+    return folder
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the temporary folders of processes that were killed: in memory, they would stay until the host restarts."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # It was removed meanwhile.
+            found = folder.lstat()
+            if found.st_uid == os.getuid() and time.time() - found.st_mtime > _NEW_S:
+                owners = _owners(folder)
+                if not owners.is_held(_OWNER):
+                    shutil.rmtree(folder, ignore_errors=True)
+                owners.close()
 
 
 def _remove(folder: Path, owner: int) -> None:
     if os.getpid() == owner:
         with suppress(KeyError):
             _open.pop(str(folder)).close()
+        _owners(folder).release(_OWNER)
+        _owners(folder).close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _owners(folder: Path) -> Living:
+    return Living(folder / "alive")

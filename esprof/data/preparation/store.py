@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from esprof.core.errors import OutputError
+from esprof.data.living import Living
 from esprof.data.preparation import entries
 from esprof.data.preparation.entries import EpochItem, JobRank
-from esprof.data.preparation.living import Living
 from esprof.data.shared_database import About, SharedDatabase, lmdb
 
 _ROOM = 7 / 8

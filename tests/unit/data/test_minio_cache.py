@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,38 @@ def test_a_temporary_cache_is_removed_with_its_object(dataset):
     assert folder.exists()
     del cache
     assert not folder.exists()
+
+
+OWNER = """
+import time
+from esprof.data import MinIOCache
+from tests.cases.samples import MB, Numbered
+cache = MinIOCache(Numbered(), MB)
+print(cache.folder, flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_temporary_cache_of_a_killed_process_is_removed_by_the_next(dataset):
+    def created() -> MinIOCache:
+        """A cache, while those that exist seem to be an hour old."""
+        for folder in (own.folder, others):
+            os.utime(folder, (0, time.time() - 3600))
+        return MinIOCache(dataset, MB)
+
+    own = MinIOCache(dataset, MB)
+    process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    try:
+        others = process.stdout.readline().strip()
+        created()
+        assert Path(own.folder).is_dir()
+        assert Path(others).is_dir()
+    finally:
+        process.kill()
+        process.wait()
+    created()
+    assert Path(own.folder).is_dir()
+    assert not Path(others).exists()
 
 
 def test_it_looks_like_the_data_set(dataset):

@@ -38,6 +38,11 @@ class Living:
         fcntl.lockf(mine.file, fcntl.LOCK_UN, 1, number)
         return False
 
+    def close(self) -> None:
+        """Close the file, unless this process holds a number."""
+        if not self._mine().numbers:
+            os.close(_held.pop(self._path).file)
+
     def _mine(self) -> "_Held":
         if self._path not in _held:
             _held[self._path] = _Held(self._path)
