@@ -11,6 +11,7 @@ from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.analyzers.steps.step_groups import SlowGroup
 from esprof.core.types import Rank
 from esprof.replay.cpu.frames import frame
+from esprof.run.raw.stages import SAVES
 
 MIN_SHARE_OF_EXCESS = 0.5
 """Least share of the slow steps' excess time that a stage, wait or line must have to be its cause."""
@@ -21,9 +22,6 @@ MAX_SHARE_OF_USUAL_STEP = 0.05
 LOADER = "waiting for the data loader"
 NO_CPU = "waiting for a CPU"
 COMPUTING = "computing on its CPU"
-
-_SAVES = ("torch.save", "torch.distributed.checkpoint.", "safetensors.torch.")
-"""Prefixes of the stages that the recorder notes for saves."""
 
 _SAVING = re.compile(r"\): (.*\.)?_?([a-z0-9_]*_)?(save|snapshot|checkpoint|ckpt|dump)(_[a-z0-9_]*)?$", re.IGNORECASE)
 """Matches the end of a line in a function that saves."""
@@ -51,7 +49,7 @@ def stage_of(job: JobSteps, group: SlowGroup) -> Excess | None:
     enough = [what for what, by_rank in most.items() if max(by_rank.values()) >= MIN_SHARE_OF_EXCESS * group.excess_ns]
     if not enough:
         return None
-    saves = [what for what in enough if what.startswith(_SAVES)]
+    saves = [what for what in enough if what.startswith(SAVES)]
     what = max(saves or enough, key=lambda one: max(most[one].values()))
     # If one rank saves, the others wait for it in another stage.
     lost = {rank: ns for rank, ns in most[what].items() if ns >= MIN_SHARE_OF_EXCESS * group.excess_ns}

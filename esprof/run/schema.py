@@ -125,7 +125,7 @@ ADDED = {
 }
 """Columns, by table, that Runs of earlier versions lack; they are null there."""
 
-StageKind = Literal["next", "fetch", "part", "pin", "stage"]
+StageKind = Literal["next", "fetch", "part", "pin", "stage", "background"]
 
 STAGES = pa.schema(
     [
@@ -156,12 +156,14 @@ STAGES = pa.schema(
 - `part`: a named part of the preparation of a batch, in a worker or in the rank: `collate`, `decode`, `transform`, or a
   block that the dataset marked with `esprof.stage`
 - `pin`: the copy of a batch to pinned memory, by a thread of the rank; without workers it is a `part`
-- `stage`: another block that the job marked with `esprof.stage`
+- `stage`: another block that the job marked with `esprof.stage`, or a save while training stops
+- `background`: a save from its start until it is durable, while training goes on; or until its state is copied, if its
+  name ends with `(staging)`
 
 - `kind`: one of these;
-- `name`: name of a `part` or `stage`;
-- `loader`: number of the pass over a DataLoader, from 0 in each rank; null for a `stage` or `pin`;
-- `batch`: number of the batch in the pass; null for a `stage` or `pin`;
+- `name`: name of a `part`, `stage` or save;
+- `loader`: number of the pass over a DataLoader, from 0 in each rank; null for a `pin`, stages and saves;
+- `batch`: number of the batch in the pass; null for a `pin`, stages and saves;
 - `worker`: number of the loader worker;
 - `pid`: process that did it;
 - `start_ns`, `end_ns`: since the Unix epoch; of a `part`, those of its batch;

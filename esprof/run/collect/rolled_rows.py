@@ -96,11 +96,13 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MarkedStage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A stage that the job marked with `esprof.stage`."""
+    """A stage that the job marked with `esprof.stage`, or a save."""
 
     name: str
     start_ns: Time
     end_ns: Time
+    is_background: bool = False
+    """Whether training went on meanwhile."""
 
 
 class _Rolled(msgspec.Struct, frozen=True, tag_field="kind"):

@@ -27,7 +27,7 @@ def stages_of(notes: RankNotes, rows: RankRows) -> Table:
         _row(row, kind="fetch", loader=loaders[key]) for key, row in fetches_by_pass(notes, rows) if key in loaders
     ]
     found += [part for row in found for part in _parts(row)]
-    found += [_row(row, kind="pin" if row.name == PINNING else "stage", pid=pid) for row in rows.stages]
+    found += [_row(row, kind=_kind_of(row), pid=pid) for row in rows.stages]
     worker = {pid: number for start in notes.workers for number, pid in enumerate(start.pids)}
     for pid, stages in rows.worker_stages.items():
         # An unknown worker gets a unique number: without one, the stage would count as the rank's own.
@@ -44,6 +44,13 @@ def passes(rows: RankRows) -> dict[Pass, int]:
 
 def _row(noted: Next | Fetch | MarkedStage, *, kind: StageKind, **more: object) -> dict[str, Any]:
     return msgspec.structs.asdict(noted) | {"kind": kind} | more
+
+
+def _kind_of(row: MarkedStage) -> StageKind:
+    """The kind of what a rank has noted as a stage."""
+    if row.is_background:
+        return "background"
+    return "pin" if row.name == PINNING else "stage"
 
 
 def _parts(made: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,3 +11,11 @@ COLLATE, DECODE, TRANSFORM = "collate", "decode", "transform"
 
 READ = "read"
 """Part of the making of a batch in which the data set says that it reads: `esprof.stage("read")`."""
+
+STAGING = " (staging)"
+"""After the name of a save: copying the state, before it is written in the background."""
+
+ELASTIC_SAVE = "checkpoint of ElasticTrainer"
+
+SAVES = ("torch.save", "torch.distributed.checkpoint.", "safetensors.torch.", ELASTIC_SAVE)
+"""Prefixes of the stages that are noted for saves."""

@@ -85,8 +85,8 @@ class LoaderProbe:
         self._owner = owner
         self._install_in_workers()
 
-    def note_stage(self, row: tuple[str, int, int]) -> None:
-        """Note a stage that the job marked, in a rank or in a worker: (name, start, end), in ns."""
+    def note_stage(self, row: tuple[object, ...]) -> None:
+        """Note a stage that the job marked, or a save, in a rank or in a worker: the fields of `MarkedStage`."""
         self._breaker.run(self._note_stage, row)
 
     def stop(self) -> None:
@@ -247,7 +247,7 @@ class LoaderProbe:
 
         return measured
 
-    def _note_stage(self, row: tuple[str, int, int]) -> None:
+    def _note_stage(self, row: tuple[object, ...]) -> None:
         if get_worker_info() is None:
             self._log.roll("stages", row)
         else:

@@ -1,15 +1,20 @@
-"""Record saves of the job as stages, named after the function that saves."""
+"""Record saves of the job as stages, named after the function that saves.
+
+A save that goes on after its call, or that another thread makes, is noted as running in the background until it is durable.
+"""
 
 import functools
 import sys
 import threading
 import time
 from collections.abc import Callable, Container
+from concurrent.futures import Future
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from ....run.raw.stages import STAGING
 from ..log.circuit_breaker import CircuitBreaker
 
 _OF_MODULES = {
@@ -21,17 +26,19 @@ _OF_MODULES = {
 
 
 class SaveProbe:
-    """Wraps functions that save. Only the outermost counts, and only on the main thread.
+    """Wraps functions that save. Of calls in one another only the outermost counts.
 
     A module that is imported from now on is wrapped before any `from … import` gets at its functions. In one that was
     there before, the names that other modules have imported already are found and bound to the wrapper.
     """
 
-    def __init__(self, note: Callable[[tuple[str, int, int]], None], breaker: CircuitBreaker) -> None:
-        """`note` takes (name, start, end), in ns."""
+    def __init__(self, note: Callable[[tuple[str, int, int, bool]], None], breaker: CircuitBreaker) -> None:
+        """`note` takes (name, start, end, whether it ran in the background), in ns."""
         self._note = note
         self._breaker = breaker
-        self._inside = False
+        self._inside = threading.local()
+        self._uploads = 0
+        """Saves that torch's own threads write."""
         self._waiting = dict(_OF_MODULES)
 
     def install(self) -> None:
@@ -58,16 +65,33 @@ class SaveProbe:
 
         @functools.wraps(original)
         def save(*arguments: Any, **options: Any) -> Any:
-            if self._inside or threading.current_thread() is not threading.main_thread():
+            is_main = threading.current_thread() is threading.main_thread()
+            if hasattr(self._inside, "save") or (not is_main and self._uploads):
                 return original(*arguments, **options)
-            start_ns, self._inside = time.time_ns(), True
+            start_ns, self._inside.save = time.time_ns(), name
             try:
-                return original(*arguments, **options)
+                saved = original(*arguments, **options)
+                self._breaker.run(self._note_when_done, name, start_ns, saved)
+                return saved
             finally:
-                self._inside = False
-                self._note((name, start_ns, time.time_ns()))
+                del self._inside.save
+                self._note((name, start_ns, time.time_ns(), not is_main))
 
         rebind(original, save)
+
+    def _note_when_done(self, name: str, start_ns: int, saved: Any) -> None:
+        """Note the ends of what `torch.distributed.checkpoint.async_save` leaves to be done."""
+        staging, upload = (getattr(saved, f"{what}_completion", None) for what in ("staging", "upload"))
+        if isinstance(staging, Future):
+            staging.add_done_callback(lambda _: self._note((name + STAGING, start_ns, time.time_ns(), True)))
+        upload = upload or saved
+        if isinstance(upload, Future):
+            self._uploads += 1
+            upload.add_done_callback(lambda _: self._uploaded(name, start_ns))
+
+    def _uploaded(self, name: str, start_ns: int) -> None:
+        self._uploads -= 1
+        self._note((name, start_ns, time.time_ns(), True))
 
 
 class _WhenLoaded:

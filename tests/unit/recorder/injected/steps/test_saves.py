@@ -6,6 +6,7 @@ import pickle
 import sys
 import threading
 import types
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -30,17 +31,38 @@ def noted(monkeypatch):
 def test_a_save_is_a_stage_with_its_span(noted):
     _, rows = noted
     torch.save({"a": 1}, io.BytesIO())
-    ((name, start, end),) = rows
-    assert name == "torch.save"
+    ((name, start, end, is_background),) = rows
+    assert (name, is_background) == ("torch.save", False)
     assert 0 < start <= end
 
 
-def test_only_the_thread_that_trains_counts(noted):
+def test_a_save_of_another_thread_is_in_the_background(noted):
     _, rows = noted
     other = threading.Thread(target=torch.save, args=({}, io.BytesIO()))
     other.start()
     other.join()
-    assert rows == []
+    assert [(name, is_background) for name, *_, is_background in rows] == [("torch.save", True)]
+
+
+def test_an_asynchronous_save_goes_on_until_its_futures_are_done(noted, monkeypatch):
+    probe, rows = noted
+    module, staging, upload = types.ModuleType("torch.distributed.checkpoint"), Future(), Future()
+    module.async_save = lambda: types.SimpleNamespace(staging_completion=staging, upload_completion=upload)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    probe._wrap(module.__name__, "async_save")
+    module.async_save()
+    assert [row[0] for row in rows] == ["torch.distributed.checkpoint.async_save"]
+    # What torch writes meanwhile, in a thread of its own, is this save.
+    other = threading.Thread(target=torch.save, args=({}, io.BytesIO()))
+    other.start()
+    other.join()
+    staging.set_result(None)
+    upload.set_result(None)
+    assert [(name, is_background) for name, *_, is_background in rows[1:]] == [
+        ("torch.distributed.checkpoint.async_save (staging)", True),
+        ("torch.distributed.checkpoint.async_save", True),
+    ]
+    assert rows[0][1] == rows[1][1] == rows[2][1]
 
 
 def test_the_outermost_save_counts_alone(noted, monkeypatch):
