@@ -138,9 +138,14 @@ class Checkpoint:
     checkpoints."""
     keep: int = 2
     """Number of checkpoints to retain, the newest ones."""
+    max_overhead: float | None = None
+    """Share of the training time that checkpoints may take, such as 0.035. `every` is then only the first interval: it
+    becomes longer or shorter as the measured cost of checkpoints requires. None leaves the interval as it is."""
 
     def __post_init__(self) -> None:
-        check(folder=self.folder, every=self.every, keep=self.keep)
+        check(folder=self.folder, every=self.every, keep=self.keep, max_overhead=self.max_overhead)
+        if self.max_overhead is not None and not self.every:
+            raise UsageError("max_overhead needs every, the interval to start with")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,6 +314,10 @@ _RULES: dict[str, _Rule] = {
     "run": _PATH,
     "every": _at_least(0),
     "keep": _at_least(1),
+    "max_overhead": (
+        lambda value: value is None or (isinstance(value, Real) and 0 < float(value) <= 1),
+        "None or a number above 0, at most 1",
+    ),
     "determinism": _one_of(*get_args(Level)),
     "exit_code": _CODE,
     "follower_exit_code": _CODE,

@@ -162,7 +162,14 @@ class ElasticTrainer:
         self._agreement = JobAgreement.reach(proof.determinism, transport, self.state, assignment, job, start)
         self.state.share(transport)
         self._saving = JobCheckpoints(
-            checkpoint, self.state, self._placement.mine, transport, self.fingerprint, self._roll_call, record
+            checkpoint,
+            self.state,
+            self._placement.mine,
+            transport,
+            self.fingerprint,
+            self._roll_call,
+            record,
+            self._telemetry.note_save,
         )
         self._placement.begin()
         self._hashes = StepHashes(proof, self.fingerprint, self.state, transport)
@@ -172,7 +179,7 @@ class ElasticTrainer:
         check_world = partial(self._launched.check_world, saves=self.checkpoints is not None)
         fits = Fits.of(self.state, self.layout, self.order.n_est, level, check_world)
         adoption = Adoption(source_of(plan), fits, self._transport, self._reporter.record)
-        applier = PlanApplier(adoption, self.state, self._placement, self._departure)
+        applier = PlanApplier(adoption, self.state, self._placement, self._departure, self._saving)
         if plan is not None:
             with self._roll_call.call("ElasticTrainer()"):
                 applier.apply_at_start()

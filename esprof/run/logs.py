@@ -106,6 +106,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """None if the plan does not change it."""
     loader: LoaderBody | None = None
     """None if the plan does not change it."""
+    every: int | None = None
+    """Steps between checkpoints; None if the plan does not change it."""
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -135,6 +137,8 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Downtime by phase when the number of processes changed."""
     was: Setting | None = None
     """The setting before an adopted or tried plan, which a rollback restores."""
+    every: int | None = None
+    """Steps to the next checkpoint, if the job adapts that."""
     reason: str = ""
     """Reason for the event, if one is known."""
 

@@ -9,6 +9,7 @@ import msgspec
 
 from esprof.core.plan import (
     AssignmentBody,
+    CheckpointBody,
     CodecChoice,
     CompressionBody,
     Fallback,
@@ -91,6 +92,15 @@ def plan_back(run: Path, adopted: JobEvent, was: Setting) -> Plan:
         loader=None
         if was.loader is None
         else PlanPart(applies="live", changes_bits=False, evidence=evidence, predicted=promise, body=was.loader),
+        checkpoint=None
+        if not was.every
+        else PlanPart(
+            applies="live",
+            changes_bits=False,
+            evidence=evidence,
+            predicted=promise,
+            body=CheckpointBody(every=was.every),
+        ),
     )
     return Plan(
         id=f"back-{sha256(msgspec.json.encode(parts)).hexdigest()[:11]}",

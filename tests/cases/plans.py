@@ -6,6 +6,7 @@ import msgspec
 
 from esprof.core.plan import (
     AssignmentBody,
+    CheckpointBody,
     CodecChoice,
     CompressionBody,
     Fallback,
@@ -20,7 +21,17 @@ from esprof.core.plan import (
 
 
 def plan_of(
-    ests=None, codec=None, *, workers=None, version=1, n_est=4, world=None, signature=None, promised_us=1e9, **more
+    ests=None,
+    codec=None,
+    *,
+    workers=None,
+    every=None,
+    version=1,
+    n_est=4,
+    world=None,
+    signature=None,
+    promised_us=1e9,
+    **more,
 ):
     """`codec` may be a body; `workers` are those of each rank's loader. By default a plan promises a step so long that jobs
     always keep the promise."""
@@ -40,6 +51,8 @@ def plan_of(
     if workers is not None:
         body = LoaderBody(workers=workers, prefetch=3 if workers else None)
         parts["loader"] = part(body, changes_bits=False)
+    if every is not None:
+        parts["checkpoint"] = part(CheckpointBody(every=every), changes_bits=False)
     if world is None:
         world = len(ests) if ests is not None else 2
     fallback = more.pop("fallback", Fallback(window=1000))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 
 from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
-from esprof.elastic.checkpoint.saving import Checkpoints
+from esprof.elastic.checkpoint.saving import Checkpoints, NoteSave
 from esprof.elastic.checkpoint.snapshot import capture, restore
 from esprof.elastic.options import Checkpoint
 from esprof.elastic.runtime.training import TrainingState
@@ -27,8 +27,9 @@ class JobCheckpoints:
         fingerprint: Fingerprint,
         roll_call: RollCall,
         record: Callable[[JobEvent], None],
+        note: NoteSave,
     ) -> None:
-        """`record` takes job events; `ests` are those of this rank."""
+        """`record` takes job events, `note` the times of checkpoints; `ests` are those of this rank."""
         self._state, self._rank = state, transport.rank
         self.checkpoints: Checkpoints | None = None
         """None for a job without a folder."""
@@ -38,7 +39,8 @@ class JobCheckpoints:
                 transport,
                 fingerprint,
                 roll_call,
-                lambda step: record(JobEvent(what="checkpoint", step=step)),
+                lambda step: record(JobEvent(what="checkpoint", step=step, every=self.adapted_every)),
+                note,
             )
             if (found := self.checkpoints.read_latest(ests)) is not None:
                 restore(state, *found)
@@ -47,6 +49,21 @@ class JobCheckpoints:
         """A function that returns the step of the newest complete checkpoint, without a reference to the job's state."""
         checkpoints = self.checkpoints
         return lambda: checkpoints.whole_step if checkpoints is not None else None
+
+    @property
+    def adapted_every(self) -> int | None:
+        """Steps between checkpoints, if that adapts; else None."""
+        return self.checkpoints.every if self.checkpoints is not None and self.checkpoints.is_adaptive else None
+
+    @property
+    def planned_every(self) -> int | None:
+        """Steps between checkpoints; None if a plan cannot change them."""
+        return self.checkpoints.every if self.checkpoints is not None and not self.checkpoints.is_adaptive else None
+
+    def set_every(self, every: int) -> None:
+        """Write a checkpoint every so many steps from now on."""
+        assert self.checkpoints is not None, "ranks object to a plan for a job without checkpoints"
+        self.checkpoints.every = every
 
     def begin_if_due(self) -> None:
         """Start a due checkpoint. Called when a step starts, so that it includes what the script did after the

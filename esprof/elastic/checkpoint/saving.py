@@ -1,5 +1,6 @@
 """Writes a job's checkpoints on demand, and at an interval in the background of training."""
 
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,7 +10,9 @@ import torch.distributed as dist
 
 from esprof.core.assignment import Est
 from esprof.core.errors import EsprofError, InputError, UsageError
+from esprof.core.types import Ns
 from esprof.elastic.checkpoint import checkpoint
+from esprof.elastic.checkpoint.adapting import AdaptiveInterval
 from esprof.elastic.checkpoint.snapshot import NamedTensors, extra_digests, wanted
 from esprof.elastic.options import Checkpoint
 from esprof.elastic.runtime.agree import gather_values, reading_together, together
@@ -17,6 +20,9 @@ from esprof.elastic.runtime.transport import GroupTransport, Transport
 from esprof.elastic.verify.fingerprint import check_same_job, require_alike
 from esprof.elastic.verify.rollcall import RollCall
 from esprof.elastic.verify.steplog import Fingerprint
+
+NoteSave = Callable[[Ns, Ns, bool], None]
+"""Notes a part of a checkpoint: (start, end, whether it was in the background)."""
 
 
 class Checkpoints:
@@ -35,11 +41,15 @@ class Checkpoints:
         fingerprint: Fingerprint,
         roll_call: RollCall,
         saved: Callable[[int], None] = lambda _: None,
+        note: NoteSave = lambda *_: None,
     ) -> None:
-        """`saved` is called with the job's step after each complete checkpoint, in the thread that wrote it."""
-        self._saved = saved
+        """`saved` is called with the job's step after each complete checkpoint, in the thread that wrote it. `note` takes
+        the times of checkpoints, in either thread."""
+        self._saved, self._note = saved, note
         self.folder = Path(asked.folder)
         self.every = asked.every
+        """Steps between two checkpoints; 0 if there are none but those that the script writes."""
+        self._adaptive = AdaptiveInterval(asked.every, asked.max_overhead) if asked.max_overhead is not None else None
         self.whole_step: int | None = None
         """The job's step at the newest checkpoint known to be complete; None if there is none."""
         self._fingerprint = fingerprint
@@ -84,15 +94,31 @@ class Checkpoints:
         self._newest = self.whole_step = manifest.step
         return tensors
 
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the interval follows what checkpoints cost."""
+        return self._adaptive is not None
+
     def due(self, step: int) -> bool:
+        """Whether a checkpoint is due before `step`. Called once before each step."""
+        if self._adaptive is not None:
+            self._adaptive.step_begins(time.time_ns())
         return self.every > 0 and step % self.every == 0 and step != self._newest
 
     def begin(self, step: int, capture: Callable[[], NamedTensors]) -> None:
         """Write the tensors of `capture` in the background, once the previous checkpoint is complete."""
+        waits_ns = time.time_ns()
         self.finish_or_warn()
+        if self._adaptive is not None:
+            self.every = self._adaptive.adapt(gather_values(self._transport, self._adaptive.costs()))
+        stops_ns = time.time_ns()
         tensors = capture()
         self._newest = step
-        self._flight = self._thread.submit(self._write, step, tensors)
+        stopped_ns = time.time_ns()
+        if self._adaptive is not None:
+            self._adaptive.begun(stops_ns, stopped_ns)
+        self._note(waits_ns, stopped_ns, False)
+        self._flight = self._thread.submit(self._write, step, tensors, stops_ns)
 
     def finish(self) -> None:
         """Wait for a running checkpoint, if there is one. Raises OutputError if it could not be written."""
@@ -113,10 +139,14 @@ class Checkpoints:
         """End the thread. No checkpoint may be running."""
         self._thread.shutdown()
 
-    def _write(self, step: int, tensors: NamedTensors) -> None:
+    def _write(self, step: int, tensors: NamedTensors, since_ns: Ns) -> None:
         require_alike(self._transport, f"before step {step}", extra_digests(tensors), _SAME_STATE_REMEDY)
         checkpoint.write(self.folder, step, tensors, self._fingerprint, self._transport, self._group, self._keep)
         self.whole_step = step
+        written_ns = time.time_ns()
+        if self._adaptive is not None:
+            self._adaptive.written(written_ns)
+        self._note(since_ns, written_ns, True)
         self._saved(step)
 
 

@@ -123,7 +123,9 @@ class Adoption:
             return msgspec.structs.replace(change, ests=tried.ests, loader=tried.loader)
         if goes_back and self._before is not None:
             before = self._before
-            return msgspec.structs.replace(_as_before(change, before), codec=before.codec, guard=before.guard)
+            return msgspec.structs.replace(
+                _as_before(change, before), codec=before.codec, guard=before.guard, every=before.every
+            )
         return None
 
     def codec_given_up(self, step: int, guarded: Guarded, reason: str) -> None:
@@ -239,6 +241,8 @@ class Adoption:
                 check_codec(change.codec, scaled=self._fits.scaled)
             if change.guard is not None:
                 check_codec(change.guard.settings.fallback, scaled=self._fits.scaled)
+            if change.every is not None and now.every is None:
+                raise UsageError("the job has no checkpoint folder, or adapts the interval of checkpoints itself")
         except EsprofError as error:
             return error.reason
         return None
@@ -267,7 +271,8 @@ class Adoption:
             if not is_tried:
                 self._accepted = change.version
             codec = None if change.codec in (None, now.codec) else now.codec
-            was = Setting(ests=now.assignment.ests, codec=codec, loader=now.loader if reloads else None)
+            every = None if change.every in (None, now.every) else now.every
+            was = Setting(ests=now.assignment.ests, codec=codec, loader=now.loader if reloads else None, every=every)
             before_us = median(before) if before else None
             self._report("trying" if is_tried else "adopted", plan, now.step, was=was, before_us=before_us)
         self._steps.changed()
@@ -316,8 +321,9 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
     if plan.job.world != world:
         fits.check_world(plan.job.world, world)
         return Change(plan=plan.id, version=plan.version, at_step=now.step, ests=None, codec=None, world=plan.job.world)
-    assigned, compressed, loader = plan.parts.assignment, plan.parts.compression, plan.parts.loader
-    if assigned is None and compressed is None and loader is None:
+    parts = plan.parts
+    assigned, compressed, loader, saved = parts.assignment, parts.compression, parts.loader, parts.checkpoint
+    if assigned is None and compressed is None and loader is None and saved is None:
         raise UsageError("it has no section that an elastic job can adopt")
     if loader is not None and now.loader is None:
         raise UsageError("it is for the trainer's own loader; this job has Loaders of the script")
@@ -336,6 +342,7 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
         if compressed is None
         else Guarded(plan=plan.id, version=plan.version, settings=compressed.body.guard),
         loader=None if loader is None else loader.body,
+        every=None if saved is None else saved.body.every,
         window=plan.fallback.window,
         blocks=plan.fallback.blocks,
     )

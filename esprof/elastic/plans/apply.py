@@ -1,7 +1,8 @@
-"""Applies a plan to the running job, between two steps: ESTs move, the codec or the loader changes, or the job leaves
-for another number of processes."""
+"""Applies a plan to the running job, between two steps: ESTs move, the codec, the loader or the interval of checkpoints
+changes, or the job leaves for another number of processes."""
 
 from esprof.core.assignment import Assignment
+from esprof.elastic.checkpoint.job_checkpoints import JobCheckpoints
 from esprof.elastic.leaving.departure import Departure
 from esprof.elastic.plans.adoption import Adoption
 from esprof.elastic.plans.change import Change, Now
@@ -12,11 +13,18 @@ from esprof.elastic.runtime.training import TrainingState
 class PlanApplier:
     """Applies the changes that all ranks have agreed on in `adoption`. All ranks make the same calls."""
 
-    def __init__(self, adoption: Adoption, state: TrainingState, placement: EstPlacement, departure: Departure) -> None:
+    def __init__(
+        self,
+        adoption: Adoption,
+        state: TrainingState,
+        placement: EstPlacement,
+        departure: Departure,
+        saving: JobCheckpoints,
+    ) -> None:
         self.adoption = adoption
         self.has_news = False
         """Whether the ranks must agree on something before the next step; the same on all ranks."""
-        self._state, self._placement, self._departure = state, placement, departure
+        self._state, self._placement, self._departure, self._saving = state, placement, departure, saving
 
     def apply_at_start(self) -> None:
         """Apply a plan that exists before the first step."""
@@ -36,6 +44,7 @@ class PlanApplier:
             guard.of if guard is not None else None,
             self._placement.loader,
             self._placement.largest_context,
+            self._saving.planned_every,
         )
 
     def _apply(self, change: Change | None) -> None:
@@ -49,3 +58,5 @@ class PlanApplier:
             self._placement.move(Assignment.of(change.ests))
         if change.codec is not None and change.codec != self._state.codec_spec(self._state.next_step):
             self._state.set_codec(change.codec, change.guard)
+        if change.every is not None:
+            self._saving.set_every(change.every)

@@ -31,6 +31,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Of that codec."""
     loader: LoaderBody | None = None
     """How each rank makes its batches; None if unchanged."""
+    every: int | None = None
+    """Steps between checkpoints; None if unchanged."""
     window: int = 1
     blocks: int = 0
     """Number of trial blocks of `window` steps; 0 for no trial."""
@@ -83,3 +85,5 @@ class Now:
     """None if the script's own loaders make the batches."""
     context_bytes: int
     """Size of the largest EST context on this rank."""
+    every: int | None = None
+    """Steps between checkpoints; None if a plan cannot change them."""

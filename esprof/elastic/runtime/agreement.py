@@ -109,6 +109,7 @@ def start_terms(
         "verify_every": proof.verify_every,
         "checkpoint": checkpoint is not None,
         "checkpoint_every": checkpoint.every if checkpoint is not None else 0,
+        "checkpoint_max_overhead": checkpoint.max_overhead if checkpoint is not None else None,
         **(extra.digests(*extra.pack_extra(state.model, state.own)) if checkpoint is not None else {}),
         "plan": asked["plan"],
         "drain": asked["drain"],

@@ -26,8 +26,9 @@ from esprof.elastic.telemetry.watched_transport import TimedCollective, WatchedT
 from esprof.recorder.shared.identity import device, peak_memory, versions
 from esprof.run.directory import write_meta, write_table
 from esprof.run.groups import Group, group_name
+from esprof.run.raw.stages import ELASTIC_SAVE
 from esprof.run.run import Exchange, RankMeta, RunMeta, Window
-from esprof.run.schema import EVENTS, STEPS, Table, table
+from esprof.run.schema import EVENTS, STAGES, STEPS, Table, table
 
 _MAX_STEPS_RETAINED = 256
 """Number of steps that a Run holds, the newest ones."""
@@ -106,9 +107,15 @@ class Telemetry:
         self._model_signature = model_signature
         self._loads_ahead = loads_ahead
         self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS_RETAINED)
+        self._saves: deque[tuple[Ns, Ns, bool]] = deque(maxlen=_MAX_STEPS_RETAINED)
+        """The start and end of checkpoints, and whether they were in the background."""
         self._since_written = 0
         self._step_start_ns = time.time_ns()
         self._phase = "timed"
+
+    def note_save(self, start_ns: Ns, end_ns: Ns, is_background: bool) -> None:
+        """Note a checkpoint: while it stops the training, or until it is durable. Any thread may call this."""
+        self._saves.append((start_ns, end_ns, is_background))
 
     def begin_step(self, *, verified: bool) -> None:
         """Begin the first step; each later one begins where the one before it ended. A verified step runs its EST steps
@@ -154,6 +161,7 @@ class Telemetry:
         with together(self.unwatched):
             write_table(self._path, "events", rank, events)
             write_table(self._path, "steps", rank, _steps_table(steps))
+            write_table(self._path, "stages", rank, _stages_table(self._saves))
         gathered = gather_values(self.unwatched, msgspec.to_builtins(self._meta(len(events), steps)))
         metas = [msgspec.convert(meta, RankMeta) for meta in gathered]
         if rank == 0:
@@ -231,6 +239,8 @@ class NoTelemetry:
     def __init__(self, transport: Transport, device: torch.device) -> None:
         self.spans = StepSpans(device)
         self.transport = self.unwatched = transport
+
+    def note_save(self, start_ns: Ns, end_ns: Ns, is_background: bool) -> None: ...
 
     def begin_step(self, *, verified: bool) -> None: ...
 
@@ -316,3 +326,15 @@ def _steps_table(steps: Iterable[_Step]) -> Table:
         "loader_wait_ns": loading,
     }
     return table(columns, STEPS)
+
+
+def _stages_table(saves: Iterable[tuple[Ns, Ns, bool]]) -> Table:
+    rows = sorted(saves)
+    columns = {
+        "kind": ["background" if is_background else "stage" for _, _, is_background in rows],
+        "name": [ELASTIC_SAVE] * len(rows),
+        "pid": [os.getpid()] * len(rows),
+        "start_ns": [start for start, _, _ in rows],
+        "end_ns": [end for _, end, _ in rows],
+    }
+    return table(columns, STAGES)

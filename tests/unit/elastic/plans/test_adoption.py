@@ -10,6 +10,7 @@ import pytest
 from esprof.core.errors import MismatchError, OutputError
 from esprof.core.plan import BucketChoice, CompressionBody, Fallback
 from esprof.elastic import Assignment, Drain
+from esprof.elastic.checkpoint import checkpoint
 from esprof.elastic.plans import memory
 from esprof.elastic.plans.adoption import Adoption
 from esprof.elastic.plans.signature import model_signature
@@ -109,6 +110,15 @@ def test_a_codec_comes_at_its_step_wherever_ests_run():
     assert trained(first) != [static, static]  # A newer plan without the codec has taken the older one's place.
 
 
+def test_a_plan_changes_the_interval_of_checkpoints_and_no_bit(static, tmp_path):
+    source = QueuedPlans(None, None, plan_of(every=2, world=1))
+    trainer = small_trainer(plan=source, folder=tmp_path, every=1000)
+    assert bits(trainer, STEPS) == static
+    trainer.close()
+    assert source.states == ["adopted"]
+    assert [path.name for path in checkpoint.in_folder(tmp_path)] != []
+
+
 MIXED = CompressionBody(
     buckets=(BucketChoice(codec="int8", index=0, elements=(3,)), BucketChoice(codec="none", index=1, elements=(4,)))
 )
@@ -126,6 +136,7 @@ MIXED = CompressionBody(
         (plan_of(codec="zip"), "zip"),
         (plan_of(codec=MIXED), "int8, none"),
         (plan_of(), "no section"),
+        (plan_of(every=5), "no checkpoint folder"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_training_goes_on(static, plan, says):
