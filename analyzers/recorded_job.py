@@ -6,6 +6,7 @@ from esprof.analyzers.samples.function_time import FunctionTimes
 from esprof.analyzers.samples.garbage import Collections, collections
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.job_steps import JobSteps
+from esprof.analyzers.steps.saves import Saves, saves_of
 from esprof.analyzers.steps.step_groups import SlowGroup, slow_groups
 from esprof.run.run import Run
 
@@ -22,6 +23,11 @@ class RecordedJob:
     def slow_groups(self) -> list[SlowGroup]:
         """Groups of slow steps among the steps without profiler."""
         return slow_groups(self.steps)
+
+    @cached_property
+    def saves(self) -> Saves | None:
+        """The saves of the job; None if none was recorded."""
+        return saves_of(self.steps)
 
     @cached_property
     def function_times(self) -> FunctionTimes:

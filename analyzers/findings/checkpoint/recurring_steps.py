@@ -8,6 +8,7 @@ from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.analyzers.samples.garbage import COLLECT_LESS
 from esprof.analyzers.steps.excess import COMPUTING, LOADER, NO_CPU, Excess, computing_of, line_of, stage_of
+from esprof.analyzers.steps.saves import MAX_OVERHEAD_PCT, Saves
 from esprof.analyzers.steps.step_groups import AT_EPOCHS, AT_RANDOM, MIN_EPOCHS, SlowGroup
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
@@ -27,7 +28,8 @@ def recurring_steps(job: RecordedJob) -> Iterator[Cause]:
         if group.when == AT_EPOCHS and group.is_slow.sum() < MIN_EPOCHS and not (stage and stage.what == LOADER):
             continue  # A single slow start of an epoch may have any cause.
         if stage or line or _has_pattern(group):
-            yield _cause(job.run, group, stage or (None if line else computing_of(job.steps, group)), line)
+            computing = None if stage or line else computing_of(job.steps, group)
+            yield _cause(job.run, group, stage or computing, line, job.saves)
 
 
 def _has_pattern(group: SlowGroup) -> bool:
@@ -35,7 +37,7 @@ def _has_pattern(group: SlowGroup) -> bool:
     return group.when != AT_RANDOM and (group.row is None or bool(group.is_slow.mean() >= MIN_ROW_SHARE_OF_STEPS))
 
 
-def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None) -> Cause:
+def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None, saves: Saves | None) -> Cause:
     known = stage or line
     is_save = any(one.is_save for one in (stage, line) if one)
     ranks = tuple(known.lost_ns) if known else tuple(run.ranks)
@@ -63,9 +65,17 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
         | ({"source_line": Evidence(printable(line.what, LONGEST_NAME))} if line else {})
         | ({"innermost": Evidence(printable(line.innermost, LONGEST_NAME))} if line and line.innermost else {})
         | ({"lost_there": by_rank({rank: round(ns) for rank, ns in known.lost_ns.items()}, "ns")} if known else {}),
-        advice=_SAVE_ADVICE if is_save else _ADVICE_FOR.get(known.what if known else "", _ADVICE),
+        advice=_SAVE_ADVICE + _enough(saves) if is_save else _ADVICE_FOR.get(known.what if known else "", _ADVICE),
         measured=group.measured,
     )
+
+
+def _enough(saves: Saves | None) -> str:
+    """The interval at which saves would cost little, if it is known."""
+    if saves is None or not saves.is_enough:
+        return ""
+    every = saves.mean_cost.shortest_within(MAX_OVERHEAD_PCT / 100)
+    return f" A save every {every} steps would cost {MAX_OVERHEAD_PCT} % (`esprof recommend --only checkpoint`)."
 
 
 def _confidence(group: SlowGroup, known: Excess | None) -> Confidence:
