@@ -9,16 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esprof.analyzers.advisors.recommend import recommend, recommend_compression
+    from esprof.analyzers.advisors.recommend import recommend, recommend_all
     from esprof.analyzers.diagnosis import diagnose
     from esprof.analyzers.summary.summary import summarize
 
-__all__ = ["diagnose", "recommend", "recommend_compression", "summarize"]
+__all__ = ["diagnose", "recommend", "recommend_all", "summarize"]
 
 _HOME = {
     "diagnose": "esprof.analyzers.diagnosis",
     "recommend": "esprof.analyzers.advisors.recommend",
-    "recommend_compression": "esprof.analyzers.advisors.recommend",
+    "recommend_all": "esprof.analyzers.advisors.recommend",
     "summarize": "esprof.analyzers.summary.summary",
 }
 

@@ -24,11 +24,12 @@ import numpy as np
 from benchmarks.figures import show
 from benchmarks.model_errors import CarriedOut, write_carried_out
 from benchmarks.settings import Setting, noise_pct, record, slug
-from esprof.analyzers import recommend_compression
+from esprof.analyzers import recommend
 from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic, search
 from esprof.analyzers.advisors.compression.timeline import BucketTimeline, Costs
+from esprof.analyzers.advisors.recommend import Wanted
 from esprof.core.errors import EsprofError
 from esprof.core.plan import write_plan
 from esprof.replay.replayed import Replayed
@@ -142,7 +143,7 @@ def executed(options: argparse.Namespace, folder: Path, job: str, rate: str) -> 
     began = time.perf_counter()
     context = {"job": name, "rate": rate}
     try:
-        advice = recommend_compression(run, LOSSY)
+        advice = recommend(run, "compression", Wanted(max_vnmse=LOSSY))
     except EsprofError as declined:
         print(f"{name} at {rate}: {declined}", file=sys.stderr)
         return []

@@ -7,7 +7,7 @@ from typing import get_args
 import click
 import msgspec
 
-from esprof.analyzers import recommend, recommend_compression
+from esprof.analyzers import recommend, recommend_all
 from esprof.analyzers.advisors.cluster.answer import MixAdvice, advise, check
 from esprof.analyzers.advisors.cluster.gavel import with_throughputs
 from esprof.analyzers.advisors.cluster.mix import read, read_mix
@@ -15,16 +15,22 @@ from esprof.analyzers.advisors.cluster.money import Recovery, interrupted
 from esprof.analyzers.advisors.cluster.policies import Objective, Prices
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.compression.instance import solve
-from esprof.analyzers.advisors.job.est_answer import EstAdvice
 from esprof.analyzers.advisors.job.ests import check_plan
 from esprof.analyzers.advisors.job.growth import Inventory
+from esprof.analyzers.advisors.recommend import Kind, Recommendations, Wanted
+from esprof.analyzers.steps.saves import MAX_OVERHEAD_PCT
 from esprof.core.errors import EXIT_OK, InputError, UsageError, unreadable
 from esprof.core.output import claim, write_bytes
 from esprof.core.plan import SCHEMA as PLAN_SCHEMA
 from esprof.core.plan import Plan, read_plan, write_plan
+from esprof.core.save_cost import Failures
+from esprof.core.types import NS_PER_S
 from esprof.reports.commands.common import answer, columns_option, json_option, open_run, status, wrote
-from esprof.reports.terminal.advice import draw_batches, draw_ests, draw_mix
-from esprof.reports.terminal.compression import draw_compression, draw_instance
+from esprof.reports.terminal.advice import draw_mix
+from esprof.reports.terminal.compression import draw_instance
+from esprof.reports.terminal.recommendations import draw_advice, draw_recommendations
+
+_S_PER_HOUR = 3_600
 
 
 class _Schema(msgspec.Struct, frozen=True):
@@ -71,15 +77,29 @@ class _DevicePrices(msgspec.Struct, frozen=True):
         "between several types."
     ),
 )
-@click.option(
-    "--only",
-    type=click.Choice(["assignment", "compression"]),
-    help="With RUN: recommend only this. Default: assignment.",
-)
+@click.option("--only", type=click.Choice(get_args(Kind)), help="With RUN: recommend only this.")
 @click.option(
     "--max-vnmse",
     type=click.FloatRange(0, 1),
     help="Largest compression error: squared error over the squared norm of the gradient. Default: 0.01.",
+)
+@click.option(
+    "--max-overhead",
+    type=click.FloatRange(0, 100, min_open=True),
+    metavar="PERCENT",
+    help="Time that checkpoints may take. Default: 3.5.",
+)
+@click.option(
+    "--mtbf",
+    type=click.FloatRange(0, min_open=True),
+    metavar="HOURS",
+    help="Mean time between two failures of the job, for the interval of checkpoints that loses least time.",
+)
+@click.option(
+    "--restart",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="With --mtbf: time from a failure to the first new step. Default: 0.",
 )
 @click.option(
     "--instance",
@@ -116,8 +136,11 @@ def command(
     prices: Path | None,
     objective: Objective | None,
     whole: bool,
-    only: str | None,
+    only: Kind | None,
     max_vnmse: float | None,
+    max_overhead: float | None,
+    mtbf: float | None,
+    restart: float | None,
     instance: Path | None,
     as_shipped: bool,
     checked: Path | None,
@@ -125,14 +148,14 @@ def command(
     force: bool,
     as_json: bool,
 ) -> int:
-    """Recommend where logical workers run, or which devices jobs get.
+    """Recommend what to change in a job, or which devices jobs get.
 
-    Elastic job: RUN is the directory of ElasticTrainer(telemetry=RUN). The result says which rank runs which logical
-    workers (EasyScale threads, ESTs). With --only compression it says which codec each gradient bucket gets. -o
-    writes the plan, which `esprof apply` sends to the running job. No plan is written if the predicted gain is less
-    than twice the error of the prediction.
-
-    Other data-parallel job: RUN is its recording or its traces. The result is the number of samples for each rank.
+    One job: RUN is its recording, its traces, or the directory of ElasticTrainer(telemetry=RUN). The result has all
+    of which the run has evidence: which rank runs which logical workers of an elastic job (EasyScale threads, ESTs),
+    or how many samples each rank of another job gets (assignment), which codec each gradient bucket gets
+    (compression), and how often the job saves (checkpoint). Each gain is that of this change alone. -o writes the
+    plan, which `esprof apply` sends to a running elastic job. Changes whose gain is less than twice the error of the
+    prediction are not in it.
 
     Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that
     no other share is better.
@@ -140,10 +163,17 @@ def command(
     \b
     esprof recommend RUN -o plan.json
     esprof recommend RUN --only compression
+    esprof recommend RUN --only checkpoint --mtbf 12
     esprof recommend --jobs jobs.yaml --inventory gpus.yaml --objective makespan
     esprof recommend --check plan.json
     """
-    _refuse_misplaced(sources, jobs, inventory, only, max_vnmse, instance, checked, output, as_shipped=as_shipped)
+    _refuse_misplaced(sources, jobs, inventory, instance, checked, output, as_shipped=as_shipped)
+    _refuse_without_run(
+        sources,
+        only,
+        compression={"--max-vnmse": max_vnmse},
+        checkpoint={"--max-overhead": max_overhead, "--mtbf": mtbf, "--restart": restart},
+    )
     if output is not None:
         claim(output, force=force)
     if checked is not None:
@@ -158,17 +188,19 @@ def command(
         return _answer_mix(advice, output, as_json=as_json)
     if objective or whole or prices or throughputs:
         raise UsageError("--objective, --whole, --prices and --throughputs need --jobs")
-    if only == "compression":
-        return _compression(sources, MAX_VNMSE if max_vnmse is None else max_vnmse, output, as_json=as_json)
-    return _one(sources, devices, output, as_json=as_json)
+    wanted = Wanted(
+        inventory=devices,
+        max_vnmse=MAX_VNMSE if max_vnmse is None else max_vnmse,
+        max_overhead_pct=MAX_OVERHEAD_PCT if max_overhead is None else max_overhead,
+        failures=_failures(mtbf, restart),
+    )
+    return _one(sources, "assignment" if inventory and only is None else only, wanted, output, as_json=as_json)
 
 
 def _refuse_misplaced(
     sources: tuple[str, ...],
     jobs: Path | None,
     inventory: Path | None,
-    only: str | None,
-    max_vnmse: float | None,
     instance: Path | None,
     checked: Path | None,
     output: Path | None,
@@ -178,18 +210,33 @@ def _refuse_misplaced(
     """Raise UsageError if options exclude each other, or do not apply to the input."""
     if sum((len(sources) > 0, jobs is not None, instance is not None, checked is not None)) != 1:
         raise UsageError("exactly one of RUN, --jobs, --instance and --check is needed")
-    if (only is not None or max_vnmse is not None) and not sources:
-        raise UsageError("--only and --max-vnmse need RUN")
-    if max_vnmse is not None and math.isnan(max_vnmse):
-        raise UsageError("--max-vnmse must be a number from 0 to 1")
-    if max_vnmse is not None and only != "compression":
-        raise UsageError("--max-vnmse needs --only compression")
     if as_shipped and instance is None:
         raise UsageError("--as-shipped needs --instance")
     if output is not None and not sources and jobs is None:
         raise UsageError("-o needs RUN or --jobs")
-    if inventory is not None and (only == "compression" or (not sources and jobs is None)):
-        raise UsageError("--inventory needs RUN or --jobs, and excludes --only compression")
+    if inventory is not None and not sources and jobs is None:
+        raise UsageError("--inventory needs RUN or --jobs")
+
+
+def _refuse_without_run(sources: tuple[str, ...], only: Kind | None, **of_kind: dict[str, float | None]) -> None:
+    """Raise UsageError for options of advice on one job without a job, or with advice of another kind, and for NaN."""
+    if only is not None and not sources:
+        raise UsageError("--only needs RUN")
+    for kind, options in of_kind.items():
+        given = [name for name, value in options.items() if value is not None]
+        if given and (not sources or only not in (None, kind)):
+            raise UsageError(f"{given[0]} needs RUN, and excludes --only with another value than {kind}")
+        for name in given:
+            if math.isnan(options[name] or 0.0):
+                raise UsageError(f"{name} must be a number")
+    if of_kind["checkpoint"]["--restart"] is not None and of_kind["checkpoint"]["--mtbf"] is None:
+        raise UsageError("--restart needs --mtbf")
+
+
+def _failures(mtbf_h: float | None, restart_s: float | None) -> Failures | None:
+    if mtbf_h is None:
+        return None
+    return Failures(mtbf_ns=mtbf_h * _S_PER_HOUR * NS_PER_S, restart_ns=(restart_s or 0.0) * NS_PER_S)
 
 
 def _mix_advice(
@@ -227,26 +274,16 @@ def _devices(path: Path) -> Inventory:
     return inventory
 
 
-def _one(sources: tuple[str, ...], inventory: Inventory | None, output: Path | None, *, as_json: bool) -> int:
+def _one(sources: tuple[str, ...], only: Kind | None, wanted: Wanted, output: Path | None, *, as_json: bool) -> int:
     """Advice for one job."""
     run, _ = open_run(sources)
     with status("Replaying"):
-        advice = recommend(run, inventory)
-    plan = advice.plan if isinstance(advice, EstAdvice) else None
-    if isinstance(advice, EstAdvice):
-        answer(advice, draw_ests, as_json=as_json)
+        found = recommend_all(run, wanted) if only is None else recommend(run, only, wanted)
+    if isinstance(found, Recommendations):
+        answer(found, draw_recommendations, as_json=as_json)
     else:
-        answer(advice, draw_batches, as_json=as_json)
-    return _planned(plan, output)
-
-
-def _compression(sources: tuple[str, ...], max_vnmse: float, output: Path | None, *, as_json: bool) -> int:
-    """Advice on gradient compression for one job."""
-    run, _ = open_run(sources)
-    with status("Replaying"):
-        advice = recommend_compression(run, max_vnmse)
-    answer(advice, draw_compression, as_json=as_json)
-    return _planned(advice.plan, output)
+        answer(found, draw_advice, as_json=as_json)
+    return _planned(getattr(found, "plan", None), output)
 
 
 def _planned(plan: Plan | None, output: Path | None) -> int:
@@ -271,9 +308,9 @@ def _check(path: Path) -> int:
             plan = read_plan(path)
             if plan.parts.assignment is None:
                 raise InputError(
-                    "assigns no ESTs, and a prediction for compression cannot be verified without replay",
+                    "assigns no ESTs, and a prediction for another change cannot be verified without the run",
                     path=path,
-                    remedy="Replay it: esprof replay RUN --what-if compress=PLAN.",
+                    remedy="Replay compression: esprof replay RUN --what-if compress=PLAN.",
                 )
             check_plan(plan)
             click.echo(f"{path}: verified; in any shorter time, the ranks together complete too few ESTs")

@@ -22,7 +22,7 @@ _NICENESS = 15
 def search_advice(run: Path, since: int) -> LatestSearch:
     """The proposal for the job at `run`, by its steps from `since` on, or why there is none."""
     try:
-        advice = recommend(current_run(run, TelemetryRequest(since=since)))
+        advice = recommend(current_run(run, TelemetryRequest(since=since)), "assignment")
     except EsprofError as error:
         return LatestSearch(reason=" ".join(filter(None, (error.reason, error.remedy))))
     if not isinstance(advice, EstAdvice):

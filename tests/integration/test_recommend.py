@@ -35,7 +35,7 @@ def test_a_plan_from_a_recorded_job(run, tmp_path):
 
     assert "verified" in esprof("recommend", "--check", plan).stdout
     answered = json.loads(esprof("replay", run, "--what-if", f"assign={plan}", "--json").stdout)["what_if"][0]
-    advice = json.loads(esprof("recommend", run, "--json").stdout)
+    advice = json.loads(esprof("recommend", run, "--only", "assignment", "--json").stdout)
     assert answered["answered"]
     assert answered["predicted_us"] == pytest.approx(advice["value"])
     assert {"schema", "objective", "value", "decision", "certificate"} <= set(advice)
@@ -101,6 +101,10 @@ def test_a_share_of_devices_from_files_of_jobs(tmp_path):
         (["--check", "gpus.yaml"], 1, "is neither a plan nor a result of recommend"),
         (["--check", "gpus.yaml", "-o", "plan.json"], 2, "-o needs RUN or --jobs"),
         (["--instance", "gpus.yaml", "--inventory", "gpus.yaml"], 2, "--inventory needs RUN or --jobs"),
+        (["run", "--only", "assignment", "--mtbf", "3"], 2, "--mtbf needs RUN, and excludes --only"),
+        (["run", "--restart", "3"], 2, "--restart needs --mtbf"),
+        (["run", "--max-vnmse", "nan"], 2, "--max-vnmse must be a number"),
+        (["--jobs", "jobs.yaml", "--only", "checkpoint"], 2, "--only needs RUN"),
     ],
 )
 def test_bad_input(tmp_path, arguments, code, says):
@@ -121,7 +125,7 @@ def test_predictions_for_compression_are_not_reported_as_verified(tmp_path):
     write_plan(plan, planned(compression=part(CompressionBody())))
     done = esprof("recommend", "--check", plan)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "cannot be verified without replay" in done.stderr
+    assert "cannot be verified without the run" in done.stderr
 
 
 def test_a_published_instance(tmp_path):

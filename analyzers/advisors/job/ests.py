@@ -324,7 +324,7 @@ def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:
     )
     changes_bits = len({plan.device for plan in ranks}) > 1
     section = section_of(replayed, body, promise, applies="live", changes_bits=changes_bits)
-    return plan_of(replayed, advice.certificate.n_est, PlanParts(assignment=section))
+    return plan_of(replayed.run, advice.certificate.n_est, PlanParts(assignment=section))
 
 
 def check_plan(plan: Plan) -> None:

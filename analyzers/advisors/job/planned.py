@@ -7,6 +7,7 @@ import msgspec
 
 from esprof.core.plan import Plan, PlanEvidence, PlannedJob, PlanPart, PlanParts, PlanPromise
 from esprof.replay.replayed import Replayed
+from esprof.run.run import Run
 
 Body = TypeVar("Body")
 
@@ -27,8 +28,8 @@ def section_of(
     )
 
 
-def plan_of(replayed: Replayed, n_est: int, parts: PlanParts) -> Plan:
+def plan_of(run: Run, n_est: int, parts: PlanParts) -> Plan:
     """Plan for the recorded job. Its id is a hash of its sections: equal evidence gives equal ids."""
-    meta = replayed.run.meta
+    meta = run.meta
     job = PlannedJob(n_est=n_est, world=meta.world_size, model_signature=meta.model_signature)
     return Plan(id=sha256(msgspec.json.encode(parts)).hexdigest()[:16], job=job, parts=parts)

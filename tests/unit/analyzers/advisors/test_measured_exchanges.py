@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.analyzers import recommend_compression
+from esprof.analyzers import recommend
 from esprof.analyzers.advisors.compression.ests import advise_est_codec
 from esprof.analyzers.advisors.job.ests import advise_ests, shortlist
 from esprof.core.errors import EsprofError
@@ -77,11 +77,11 @@ def test_a_gain_below_the_error_has_no_plan():
 
 
 def test_slower_codecs_are_not_advised():
-    found = recommend_compression(replayed(exchange(EVEN, 5_000), exchange(EVEN, 9_000, "int8", 1e-4)).run)
+    found = recommend(replayed(exchange(EVEN, 5_000), exchange(EVEN, 9_000, "int8", 1e-4)).run, "compression")
     assert (found.decision[0].codec, found.plan) == ("none", None)
     assert "No change recommended" in draw_compression(found)
 
 
 def test_a_job_without_measured_exchanges_is_rejected():
     with pytest.raises(EsprofError, match="no exchange with a codec"):
-        recommend_compression(replayed().run)
+        recommend(replayed().run, "compression")

@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from esprof.analyzers import recommend_compression
+from esprof.analyzers import recommend
+from esprof.analyzers.advisors.recommend import Wanted
 from esprof.core.errors import EsprofError
 from esprof.core.plan import check
 from esprof.replay.engine import timeline
@@ -19,7 +20,7 @@ PER_BYTE = 20e6 / MIB
 def advised(*sweeps, buckets=(1, 1, 1, 1), steps_like=run_with):
     run = steps_like((1,) * sum(buckets), buckets)
     run.probes = probes(link(0, PER_BYTE), *(one for sweep in sweeps for one in sweep))
-    return recommend_compression(run, CAREFUL)
+    return recommend(run, "compression", Wanted(max_vnmse=CAREFUL))
 
 
 def test_a_cheap_codec_is_advised_for_waiting_buckets():
@@ -86,7 +87,7 @@ def test_the_advice_is_based_on_replay(monkeypatch):
 
 def test_a_run_without_a_probe_is_rejected_with_a_remedy():
     with pytest.raises(EsprofError, match="esprof probe") as raised:
-        recommend_compression(run_with((1, 1), (1, 1)), CAREFUL)
+        recommend(run_with((1, 1), (1, 1)), "compression", Wanted(max_vnmse=CAREFUL))
     assert "--probe" in raised.value.remedy
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from esprof.analyzers import recommend_compression
+from esprof.analyzers import recommend
+from esprof.analyzers.advisors.recommend import Wanted
 from esprof.core.errors import EsprofError
 from esprof.core.plan import CompressionBody, check
 from esprof.reports.terminal.compression import draw_compression
@@ -16,7 +17,7 @@ PER_BYTE = 20e6 / MIB
 def advised(*sweeps, max_vnmse=0.01, sizes=(1, 1), **how):
     run = shards_run(sizes, **how)
     run.probes = probes(link(0, PER_BYTE), *sweeps)
-    return recommend_compression(run, max_vnmse)
+    return recommend(run, "compression", Wanted(max_vnmse=max_vnmse))
 
 
 def test_bf16_is_advised_for_exposed_reduce_scatters():
