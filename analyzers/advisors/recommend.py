@@ -17,6 +17,8 @@ from esprof.analyzers.advisors.job.est_answer import EstAdvice
 from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.analyzers.advisors.job.planned import plan_of
+from esprof.analyzers.advisors.loader.advise import advise_loader
+from esprof.analyzers.advisors.loader.answer import LoaderAdvice
 from esprof.analyzers.steps.saves import MAX_OVERHEAD_PCT
 from esprof.core.errors import EsprofError, UsageError
 from esprof.core.plan import Plan, PlanParts
@@ -25,10 +27,10 @@ from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.graph.est_load import has_est_records
 from esprof.run.run import Run
 
-Kind = Literal["assignment", "compression", "checkpoint"]
+Kind = Literal["assignment", "compression", "loader", "checkpoint"]
 """What advice changes, as the parts of a plan are called."""
 
-Advice = EstAdvice | BatchAdvice | CompressionAdvice | CheckpointAdvice
+Advice = EstAdvice | BatchAdvice | CompressionAdvice | LoaderAdvice | CheckpointAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,11 @@ def _compression(source: _Source, wanted: Wanted) -> CompressionAdvice:
     return advise(source.replayed, wanted.max_vnmse)
 
 
+def _loader(source: _Source, wanted: Wanted) -> LoaderAdvice:
+    """The workers of the DataLoaders, and how far ahead they work."""
+    return advise_loader(source.replayed)
+
+
 def _checkpoint(source: _Source, wanted: Wanted) -> CheckpointAdvice:
     """The interval of checkpoints."""
     return advise_checkpoints(source.run, max_overhead_pct=wanted.max_overhead_pct, failures=wanted.failures)
@@ -124,5 +131,6 @@ def _checkpoint(source: _Source, wanted: Wanted) -> CheckpointAdvice:
 _ADVISORS: dict[Kind, Callable[[_Source, Wanted], Advice]] = {
     "assignment": _assignment,
     "compression": _compression,
+    "loader": _loader,
     "checkpoint": _checkpoint,
 }

@@ -153,9 +153,9 @@ def command(
     One job: RUN is its recording, its traces, or the directory of ElasticTrainer(telemetry=RUN). The result has all
     of which the run has evidence: which rank runs which logical workers of an elastic job (EasyScale threads, ESTs),
     or how many samples each rank of another job gets (assignment), which codec each gradient bucket gets
-    (compression), and how often the job saves (checkpoint). Each gain is that of this change alone. -o writes the
-    plan, which `esprof apply` sends to a running elastic job. Changes whose gain is less than twice the error of the
-    prediction are not in it.
+    (compression), how many workers load data (loader), and how often the job saves (checkpoint). Each gain is that of
+    this change alone. -o writes the plan, which `esprof apply` sends to a running elastic job. Changes whose gain is
+    less than twice the error of the prediction are not in it.
 
     Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that
     no other share is better.

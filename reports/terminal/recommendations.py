@@ -8,11 +8,13 @@ from rich.text import Text
 from esprof.analyzers.advisors.checkpoint.answer import CheckpointAdvice, MeanTime
 from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.job.batches import BatchAdvice
+from esprof.analyzers.advisors.loader.answer import LoaderAdvice
 from esprof.analyzers.advisors.recommend import Advice, Recommendations
 from esprof.core.text import printable
 from esprof.reports import units
 from esprof.reports.terminal.advice import draw_batches, draw_ests
 from esprof.reports.terminal.compression import draw_compression
+from esprof.reports.terminal.loader import draw_loader
 from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, heading, headline
 
 
@@ -34,6 +36,8 @@ def draw_advice(advice: Advice, screen: Screen = PLAIN) -> str:
     """Advice of any kind on one job."""
     if isinstance(advice, CheckpointAdvice):
         return draw_checkpoints(advice, screen)
+    if isinstance(advice, LoaderAdvice):
+        return draw_loader(advice, screen)
     if isinstance(advice, CompressionAdvice):
         return draw_compression(advice, screen)
     return draw_batches(advice, screen) if isinstance(advice, BatchAdvice) else draw_ests(advice, screen)

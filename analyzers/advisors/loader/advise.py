@@ -215,7 +215,7 @@ def _plan(replayed: Replayed, advice: LoaderAdvice, *, is_elastic: bool) -> Plan
         applies="live" if is_elastic else "restart",
         changes_bits=advice.changes_bits,
     )
-    return plan_of(replayed, _ests(replayed) if is_elastic else len(replayed.run.ranks), PlanParts(loader=section))
+    return plan_of(replayed.run, _ests(replayed) if is_elastic else len(replayed.run.ranks), PlanParts(loader=section))
 
 
 def _ests(replayed: Replayed) -> int:
