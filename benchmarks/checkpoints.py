@@ -20,7 +20,7 @@ from statistics import fmean, median
 import esprof
 from benchmarks.figures import show
 from esprof.analyzers.advisors.checkpoint.advise import advise_checkpoints
-from esprof.analyzers.advisors.checkpoint.answer import Interval
+from esprof.analyzers.advisors.checkpoint.answer import SaveInterval
 
 FIRST_STEPS = 8
 """Steps that are left out: they start the process's threads and fill its allocator."""
@@ -79,7 +79,7 @@ def mean_step(job: Sequence[str], every: int, times: Path) -> float:
     return fmean(json.loads(times.read_text())[FIRST_STEPS:])
 
 
-def report(way: str, state_mb: int, predicted: Interval, observed: Sequence[float]) -> None:
+def report(way: str, state_mb: int, predicted: SaveInterval, observed: Sequence[float]) -> None:
     held = sum(predicted.low_pct <= one <= predicted.high_pct for one in observed)
     middle = median(observed)
     all_observed = ", ".join(f"{one:.1f}" for one in sorted(observed))

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from esprof.core.assignment import Assignment
 from esprof.core.errors import UsageError
 from esprof.elastic.checkpoint import extra
-from esprof.elastic.checkpoint.job_checkpoints import JobCheckpoints
+from esprof.elastic.checkpoint.job_checkpoints import JobCheckpoints, SaveLog
 from esprof.elastic.checkpoint.saving import Checkpoints
 from esprof.elastic.data.feed import feed, loads_ahead
 from esprof.elastic.launch.worker import Launched
@@ -161,16 +161,8 @@ class ElasticTrainer:
         start = start_terms(self.state, gradients, proof, checkpoint, asked)
         self._agreement = JobAgreement.reach(proof.determinism, transport, self.state, assignment, job, start)
         self.state.share(transport)
-        self._saving = JobCheckpoints(
-            checkpoint,
-            self.state,
-            self._placement.mine,
-            transport,
-            self.fingerprint,
-            self._roll_call,
-            record,
-            self._telemetry.note_save,
-        )
+        log, mine = SaveLog(record, self._telemetry.note_save), self._placement.mine
+        self._saving = JobCheckpoints(checkpoint, self.state, mine, transport, self.fingerprint, self._roll_call, log)
         self._placement.begin()
         self._hashes = StepHashes(proof, self.fingerprint, self.state, transport)
 

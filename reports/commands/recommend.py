@@ -138,15 +138,13 @@ def command(
     whole: bool,
     only: Kind | None,
     max_vnmse: float | None,
-    max_overhead: float | None,
-    mtbf: float | None,
-    restart: float | None,
     instance: Path | None,
     as_shipped: bool,
     checked: Path | None,
     output: Path | None,
     force: bool,
     as_json: bool,
+    **saving: float | None,
 ) -> int:
     """Recommend what to change in a job, or which devices jobs get.
 
@@ -168,12 +166,7 @@ def command(
     esprof recommend --check plan.json
     """
     _refuse_misplaced(sources, jobs, inventory, instance, checked, output, as_shipped=as_shipped)
-    _refuse_without_run(
-        sources,
-        only,
-        compression={"--max-vnmse": max_vnmse},
-        checkpoint={"--max-overhead": max_overhead, "--mtbf": mtbf, "--restart": restart},
-    )
+    _refuse_without_run(sources, only, compression={"max_vnmse": max_vnmse}, checkpoint=saving)
     if output is not None:
         claim(output, force=force)
     if checked is not None:
@@ -188,12 +181,7 @@ def command(
         return _answer_mix(advice, output, as_json=as_json)
     if objective or whole or prices or throughputs:
         raise UsageError("--objective, --whole, --prices and --throughputs need --jobs")
-    wanted = Wanted(
-        inventory=devices,
-        max_vnmse=MAX_VNMSE if max_vnmse is None else max_vnmse,
-        max_overhead_pct=MAX_OVERHEAD_PCT if max_overhead is None else max_overhead,
-        failures=_failures(mtbf, restart),
-    )
+    wanted = _wanted(devices, max_vnmse, **saving)
     return _one(sources, "assignment" if inventory and only is None else only, wanted, output, as_json=as_json)
 
 
@@ -223,20 +211,31 @@ def _refuse_without_run(sources: tuple[str, ...], only: Kind | None, **of_kind: 
     if only is not None and not sources:
         raise UsageError("--only needs RUN")
     for kind, options in of_kind.items():
-        given = [name for name, value in options.items() if value is not None]
+        given = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value is not None}
         if given and (not sources or only not in (None, kind)):
-            raise UsageError(f"{given[0]} needs RUN, and excludes --only with another value than {kind}")
-        for name in given:
-            if math.isnan(options[name] or 0.0):
+            raise UsageError(f"{next(iter(given))} needs RUN, and excludes --only with another value than {kind}")
+        for name, value in given.items():
+            if math.isnan(value):
                 raise UsageError(f"{name} must be a number")
-    if of_kind["checkpoint"]["--restart"] is not None and of_kind["checkpoint"]["--mtbf"] is None:
-        raise UsageError("--restart needs --mtbf")
+        if "--restart" in given and "--mtbf" not in given:
+            raise UsageError("--restart needs --mtbf")
 
 
-def _failures(mtbf_h: float | None, restart_s: float | None) -> Failures | None:
-    if mtbf_h is None:
-        return None
-    return Failures(mtbf_ns=mtbf_h * _S_PER_HOUR * NS_PER_S, restart_ns=(restart_s or 0.0) * NS_PER_S)
+def _wanted(
+    inventory: Inventory | None,
+    max_vnmse: float | None,
+    max_overhead: float | None,
+    mtbf: float | None,
+    restart: float | None,
+) -> Wanted:
+    """What advice has to keep to, from the options: per cent, hours and seconds."""
+    cycle = None if mtbf is None else mtbf * _S_PER_HOUR * NS_PER_S
+    return Wanted(
+        inventory=inventory,
+        max_vnmse=MAX_VNMSE if max_vnmse is None else max_vnmse,
+        max_overhead_pct=MAX_OVERHEAD_PCT if max_overhead is None else max_overhead,
+        failures=None if cycle is None else Failures(mtbf_ns=cycle, restart_ns=(restart or 0.0) * NS_PER_S),
+    )
 
 
 def _mix_advice(

@@ -12,8 +12,8 @@ import numpy as np
 from esprof.analyzers.advisors.checkpoint.answer import (
     MIN_CHANGE,
     CheckpointAdvice,
-    Interval,
     MeanTime,
+    SaveInterval,
     SavesMeasured,
 )
 from esprof.analyzers.advisors.job.est_answer import NotRecorded
@@ -137,10 +137,10 @@ def _drawn(values: np.ndarray, further: int, draws: np.ndarray) -> np.ndarray:
     return found
 
 
-def _interval(cost: SaveCost, drawn: _Drawn, every: int, failures: Failures | None) -> Interval:
+def _interval(cost: SaveCost, drawn: _Drawn, every: int, failures: Failures | None) -> SaveInterval:
     low, high = np.quantile(drawn.overheads(every), (0.025, 0.975)).tolist()
     overhead = cost.overhead(every)
-    return Interval(
+    return SaveInterval(
         every=every,
         overhead_pct=100 * overhead,
         low_pct=100 * low,
@@ -177,7 +177,7 @@ def _mean(values: np.ndarray) -> MeanTime:
     return MeanTime(mean_us=us(mean), low_us=us(max(0.0, mean - margin)), high_us=us(mean + margin), count=count)
 
 
-def _warnings(saves: Saves, advised: Interval, bound_pct: float) -> list[str]:
+def _warnings(saves: Saves, advised: SaveInterval, bound_pct: float) -> list[str]:
     found = []
     stops, calls = float(saves.stops_ns.mean()), float(saves.calls_ns.mean())
     if calls < _MIN_SHARE_IN_CALLS * stops:
@@ -192,7 +192,7 @@ def _warnings(saves: Saves, advised: Interval, bound_pct: float) -> list[str]:
     return found
 
 
-def _with_plan(advice: CheckpointAdvice, run: Run, then: Interval) -> CheckpointAdvice:
+def _with_plan(advice: CheckpointAdvice, run: Run, then: SaveInterval) -> CheckpointAdvice:
     step = advice.measured.step_us
     promise = PlanPromise(
         step_us=then.step_us,

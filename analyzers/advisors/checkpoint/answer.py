@@ -41,7 +41,7 @@ class SavesMeasured(msgspec.Struct, frozen=True, kw_only=True):
     """By how much longer a step is during which a save is written; None if none is written in the background."""
 
 
-class Interval(msgspec.Struct, frozen=True, kw_only=True):
+class SaveInterval(msgspec.Struct, frozen=True, kw_only=True):
     """A job that saves every `every` steps."""
 
     every: int
@@ -75,7 +75,7 @@ class CheckpointAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """The interval that loses least to saves and failures; None without the time between failures."""
     flat: tuple[int, int] | None
     """The intervals that lose at most 1 % of the run time more than the best."""
-    intervals: tuple[Interval, ...]
+    intervals: tuple[SaveInterval, ...]
     """The present interval, half and twice of it, and the advised ones, by length."""
     gain_pct: float
     """Reduction of the mean step, in per cent of the present one; negative if saves become more frequent."""
@@ -87,6 +87,6 @@ class CheckpointAdvice(msgspec.Struct, frozen=True, kw_only=True):
         "failures that come in groups",
     )
 
-    def of(self, every: int) -> Interval:
+    def of(self, every: int) -> SaveInterval:
         """The answer for a listed interval."""
         return next(one for one in self.intervals if one.every == every)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
@@ -15,6 +16,15 @@ from esprof.elastic.verify.steplog import Fingerprint
 from esprof.run.logs import JobEvent
 
 
+@dataclass(frozen=True)
+class SaveLog:
+    """Where checkpoints are noted."""
+
+    record: Callable[[JobEvent], None]
+    """Takes events of the job."""
+    note: NoteSave
+
+
 class JobCheckpoints:
     """Saves the state of a job between two steps. All ranks make the same calls."""
 
@@ -26,10 +36,9 @@ class JobCheckpoints:
         transport: Transport,
         fingerprint: Fingerprint,
         roll_call: RollCall,
-        record: Callable[[JobEvent], None],
-        note: NoteSave,
+        log: SaveLog,
     ) -> None:
-        """`record` takes job events, `note` the times of checkpoints; `ests` are those of this rank."""
+        """`ests` are those of this rank."""
         self._state, self._rank = state, transport.rank
         self.checkpoints: Checkpoints | None = None
         """None for a job without a folder."""
@@ -39,8 +48,8 @@ class JobCheckpoints:
                 transport,
                 fingerprint,
                 roll_call,
-                lambda step: record(JobEvent(what="checkpoint", step=step, every=self.adapted_every)),
-                note,
+                lambda step: log.record(JobEvent(what="checkpoint", step=step, every=self.adapted_every)),
+                log.note,
             )
             if (found := self.checkpoints.read_latest(ests)) is not None:
                 restore(state, *found)
