@@ -4,11 +4,12 @@
 
 Each job of `benchmarks.loaders.jobs` and `benchmarks.jobs.loaders_other` follows the protocol of `benchmarks.loaders.kit`.
 For each change of `benchmarks.loaders.changes`, the unchanged job is recorded by `esprof record`, the effect is predicted,
-and then the job runs without and with the change, by turns (A B A B), without esprof. Files are read from a cold page cache
-(posix_fadvise). The store, beyond the real disk, and the accelerator are emulated by sleeps: CPUs do nothing meanwhile.
+and then the job runs without and with the change, interleaved (A B A B), without esprof. Files are read from a cold page
+cache (posix_fadvise). The store, beyond the real disk, and the accelerator are emulated by sleeps, in which CPUs are idle.
 
-Recordings and outcomes stay in KEEP; what is there is not made again. Prints a JSON line for each figure, and the table. It
-needs a machine that does nothing else, two CPUs, and about a minute for each change of a job.
+Recordings and measured steps stay in KEEP; what is there is not made again. Prints a JSON line for each figure, and the
+table. It needs a machine that does nothing else, two CPUs, and about a minute for each change of a job. On a machine with
+other users, `chrt -r 1 python -m benchmarks.loaders KEEP` (as root) gives these jobs the CPUs first.
 """
 
 import argparse
@@ -25,7 +26,7 @@ import msgspec
 
 import esprof
 from benchmarks.loaders.changes import CHANGES, OWN, STEPS, Change, jobs
-from benchmarks.loaders.outcome import Outcome, section, show_summary
+from benchmarks.loaders.outcome import Measured, Outcome, section, show_summary
 from benchmarks.loaders.predicted import predict
 from benchmarks.model_errors import CarriedOut, term_of, write_carried_out
 from benchmarks.sections import write_sections
@@ -65,35 +66,27 @@ def main() -> None:
 
 
 def carry_out(job: str, change: Change, keep: Path, repeats: int) -> Outcome:
-    """Record a job, predict the effect of a change, and make it; unless KEEP tells what came of it."""
+    """Record a job, predict the effect of a change, and make it, unless KEEP tells what came of it."""
     name = job.rpartition(".")[2]
+    predicted = predict(record(job, change.before, keep / name), change.what_if)
     known = keep / name / f"{slug(change.name)}.json"
-    if known.exists():
-        return msgspec.json.decode(known.read_bytes(), type=Outcome)
+    if not known.exists():
+        known.write_bytes(msgspec.json.encode(measure(job, change, keep, repeats)))
+    measured = msgspec.json.decode(known.read_bytes(), type=Measured)
+    return Outcome(name, job.startswith(OWN), change.name, change.what_if, predicted, measured)
+
+
+def measure(job: str, change: Change, keep: Path, repeats: int) -> Measured:
+    """Run a job without and with a change, interleaved."""
     before, after = change.options
-    predicted = predict(record(job, before, keep / name), change.what_if)
     started, waited = time.monotonic(), _waited_s()
     pairs = [(run(job, before, keep), run(job, after, keep)) for _ in range(repeats)]
     took, waiting = time.monotonic() - started, _waited_s()
-    outcome = Outcome(
-        job=name,
-        is_own=job.startswith(OWN),
-        change=change.name,
-        what_if=change.what_if,
-        job_class=predicted.job_class,
-        recorded=predicted.now,
-        predicted=predicted.step,
-        low=predicted.low,
-        high=predicted.high,
-        reason=predicted.reason,
-        min_fpg=predicted.min_fpg,
-        starved_pct=predicted.starved_pct,
+    return Measured(
         before=tuple(one for one, _ in pairs),
         after=tuple(one for _, one in pairs),
         pressure_pct=None if waited is None or waiting is None else 100 * (waiting - waited) / took,
     )
-    known.write_bytes(msgspec.json.encode(outcome))
-    return outcome
 
 
 def record(job: str, options: Mapping[str, str], keep: Path) -> esprof.Run:
@@ -127,11 +120,10 @@ def command(job: str, options: Mapping[str, str], keep: Path) -> list[str]:
 
 
 def answers(outcomes: Sequence[Outcome]) -> Iterator[CarriedOut]:
-    """The outcomes of changes of one term, without profiler."""
+    """What came of the changes of one term."""
     for one in outcomes:
-        if one.predicted is not None and "," not in one.what_if:
-            predicted = one.without_profiler(one.predicted)
-            yield CarriedOut(one.job_class, term_of(one.what_if), fmean(one.before), predicted, one.observed)
+        if one.counts and one.promised is not None and "," not in one.what_if:
+            yield CarriedOut(one.predicted.job_class, term_of(one.what_if), one.before, one.promised, one.observed)
 
 
 def _call(argv: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from esprof import Run
 from esprof.core.types import NS_PER_MS, NS_PER_US
 from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.error.model_errors import JobClass
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.loading.batches import RecordedBatches, batches_of
 from esprof.replay.whatif.scenario import Declined
@@ -16,7 +17,7 @@ from esprof.replay.whatif.term import Loading
 class Predicted:
     """Predicted steps, ms. Those of esprof are None if it declined, with the reason."""
 
-    job_class: str
+    job_class: JobClass
     now: float
     """The recorded step."""
     step: float | None
@@ -60,7 +61,8 @@ def min_fpg_ms(replayed: Replayed, batches: RecordedBatches, what_if: str) -> fl
                 batches = term.kind.effect.change(batches, term)
     others = [term.text for term in terms if not isinstance(term.kind.effect, Loading)]
     device = float(replayed.pricer.price(",".join([*others, "data[ready]=0"])).step_ns.mean())
-    fetch, prepare = batches.blocked_ns.mean(), (batches.cpu_ns + batches.ready_ns).mean()
+    ran_ns = batches.cpu_ns + batches.ready_ns
+    fetch, prepare = (batches.took_ns - ran_ns).mean(), ran_ns.mean()
     return max(device, float(max(fetch, prepare)) / max(1, batches.workers) * batches.per_step) / NS_PER_MS
 
 

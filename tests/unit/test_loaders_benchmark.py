@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.loaders.changes import CHANGES, jobs
 from benchmarks.loaders.kit import SampleFiles, Settings, Shuffled, made
-from benchmarks.loaders.outcome import Outcome, section, summary_rows
-from benchmarks.loaders.predicted import min_fpg_ms, predict
+from benchmarks.loaders.outcome import Measured, Outcome, section, summary_rows
+from benchmarks.loaders.predicted import Predicted, min_fpg_ms, predict
 from esprof.replay import Replayed
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.loading.batches import batches_of
@@ -74,17 +74,17 @@ def outcome(predicted=50.0, starved_pct=0.0, is_own=True, after=(40.0, 40.0)):
         is_own=is_own,
         change="store ×4",
         what_if="storage=4x",
-        job_class="cpu",
-        recorded=110.0,
-        predicted=predicted,
-        low=None if predicted is None else predicted - 15,
-        high=None if predicted is None else predicted + 15,
-        reason=None,
-        min_fpg=33.0,
-        starved_pct=starved_pct,
-        before=(100.0, 100.0),
-        after=after,
-        pressure_pct=1.0,
+        predicted=Predicted(
+            job_class="cpu",
+            now=110.0,
+            step=predicted,
+            low=None if predicted is None else predicted - 15,
+            high=None if predicted is None else predicted + 15,
+            reason=None,
+            min_fpg=33.0,
+            starved_pct=starved_pct,
+        ),
+        measured=Measured(before=(100.0, 100.0), after=after, pressure_pct=1.0),
     )
 
 
