@@ -92,20 +92,16 @@ def test_workers_share_the_cache(dataset, method):
     assert (dataset.reads, cache.held) == (before, ITEMS)
 
 
-JOB = """
+WITH_WORKERS = """
 import sys
-from tests.unit.data.test_minio_cache import ITEMS, MB, MinIOCache, Numbered, epoch
-dataset = Numbered()
-cache = MinIOCache(dataset, 8 * MB, sys.argv[1])
-for _ in range(2):
-    assert sorted(epoch(cache, *map(int, sys.argv[2:]))) == list(range(ITEMS))
-print(dataset.reads, cache.held)
+from tests.unit.data.test_minio_cache import MB, MinIOCache, Numbered, epoch
+epoch(MinIOCache(Numbered(), 8 * MB, sys.argv[1]), workers=2)
 """
 
 
 def test_a_killed_worker_leaves_a_cache_that_others_go_on_with(dataset, tmp_path):
     dying = subprocess.run(
-        [sys.executable, "-c", JOB, str(tmp_path), "2"],
+        [sys.executable, "-c", WITH_WORKERS, str(tmp_path)],
         env=os.environ | {"DIE_AT": "200"},
         capture_output=True,
         text=True,
@@ -131,6 +127,19 @@ def test_a_large_epoch_has_each_item_once():
         assert sorted(epoch(cache, 2)) == list(range(100_000))
     assert 10_000 < cache.held < 100_000
     assert size_of(cache.folder) <= 4 * MB
+
+
+JOB = """
+import random, sys
+from esprof.data import MinIOCache
+from tests.cases.samples import MB, Numbered, numbers_of
+dataset = Numbered()
+cache = MinIOCache(dataset, 8 * MB, sys.argv[1])
+for _ in range(2):
+    order = random.sample(range(len(dataset)), len(dataset))
+    assert numbers_of([cache[index] for index in order]) == order
+print(dataset.reads, cache.held)
+"""
 
 
 def test_two_jobs_share_a_folder(tmp_path):
