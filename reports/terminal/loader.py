@@ -25,7 +25,7 @@ def draw_loader(advice: LoaderAdvice, screen: Screen = PLAIN) -> str:
             str(one.loader.workers),
             units.UNKNOWN if one.loader.prefetch is None else str(one.loader.prefetch),
             units.duration(one.step_us),
-            "; ".join([name for name, holds in marks if holds] + ([one.note] if one.note else [])),
+            "; ".join(name for name, holds in marks if holds),
         )
     return drawn(screen, *blocks, rows, Text(), *_facts(advice, screen))
 
@@ -40,8 +40,9 @@ def _facts(advice: LoaderAdvice, screen: Screen) -> Iterable[Text]:
         )
     if advice.cpus is not None:
         yield fact("CPUs", f"{advice.cpus:.3g} for each rank, which limit the workers that are tried", screen)
-    for warning in advice.warnings:
-        yield fact("Note", warning, screen)
+    (note,) = (one.note for one in advice.choices if one.loader == advice.decision)
+    for text in [*advice.warnings, *([note] if note else [])]:
+        yield fact("Note", text, screen)
     for setting, reason in advice.left_out.items():
         yield fact("Skipped", f"{setting}: {reason}", screen)
     yield fact("Omits", "; ".join(advice.not_modelled), screen)
