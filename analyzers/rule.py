@@ -71,6 +71,8 @@ class Cause:
     """Measured price, if there is no scenario."""
     most_ns: float | None = None
     """Most that the evidence allows it to save of a step, ns; None if only the scenario limits it."""
+    certain_share: float = 0.0
+    """Share of the saving that other evidence makes certain, whatever the error of such scenarios."""
     is_bound: bool = False
     """Whether the scenario is no remedy, so that any remedy saves less."""
     severity: Severity | None = None
@@ -158,7 +160,7 @@ def priced(cause: Cause, case: Case) -> Finding:
     return _finding(
         cause,
         saving_us=saving_us,
-        saving_low_us=low_us,
+        saving_low_us=max(low_us, cause.certain_share * saving_us),
         saving_high_us=high_us,
         saving_pct=round(pct, 3),
         saving_device_hours_per_day=_device_hours(pct, case.run),

@@ -36,6 +36,11 @@ MAX_CPU_SHARE_WAITING = 0.3
 MIN_KNOWN_SHARE = 0.8
 """Least share of the time of code for which it must be known whether the thread ran."""
 
+CERTAIN_SHARE = 0.5
+"""Share of the predicted saving that is certain for the job's own code that the samples of all steps show, too. Planted
+code cost at least 0.78 times its prediction (docs/results/planted-faults.md), often more: its errors are of its own size,
+while those of `python=` are told as shares of a step."""
+
 MAX_LOCATIONS_REPORTED = 5
 """Number of source locations that are reported, costliest first."""
 
@@ -107,7 +112,7 @@ def python_code(case: Case) -> Iterator[Cause]:
             yield (
                 _garbage_cause(spot.took, spot.worst.frame, price)
                 if spot.is_garbage_collection
-                else _cause(spot, price)
+                else _cause(spot, price, CERTAIN_SHARE if _is_certain(spot, times) else 0.0)
             )
             reported |= functions_of(spot.worst.frame)
     if times is not None:
@@ -139,6 +144,15 @@ def _price(case: Case, spot: _HotSpot, times: FunctionTimes | None) -> str | Mea
         if is_longer or is_shorter:
             return of_run if of_run.is_worth_reporting else None
     return spot.scenario if case.is_worth_reporting(saving) else None
+
+
+def _is_certain(spot: _HotSpot, times: FunctionTimes | None) -> bool:
+    """Whether the samples of all steps without profiler show this code of the job, beyond their scatter."""
+    line = frame(spot.worst.frame)
+    if times is None or line.origin != "job" or line.function.endswith(".forward"):
+        return False
+    of_run = times.of(re.compile(spot.pattern))
+    return of_run is not None and of_run.saving_ns > of_run.margin_ns
 
 
 def _is_reported(job: RecordedJob, collections: Collections) -> bool:
@@ -224,7 +238,7 @@ def _per_step(took: dict[Rank, float]) -> Evidence:
     return by_rank({rank: round(took[rank]) for rank in sorted(took)}, "ns")
 
 
-def _cause(spot: _HotSpot, price: str | MeasuredPrice) -> Cause:
+def _cause(spot: _HotSpot, price: str | MeasuredPrice, certain_share: float = 0.0) -> Cause:
     ranks, worst, cpu_share = tuple(sorted(spot.took)), spot.worst, spot.cpu_share
     takes = _takes(spot.took) if isinstance(price, str) else f"{readable.duration(price.saving_ns)} a step"
     who = readable.ranks(ranks).capitalize()
@@ -244,6 +258,7 @@ def _cause(spot: _HotSpot, price: str | MeasuredPrice) -> Cause:
         ranks=ranks,
         scenario=price if isinstance(price, str) else None,
         measured=None if isinstance(price, str) else price,
+        certain_share=certain_share,
         confidence="high",
         evidence=evidence | ({"calls": Evidence(printable(worst.call, LONGEST_NAME))} if worst.call else {}),
         advice=_advice(cpu_share),
@@ -293,7 +308,8 @@ _PAGES = (
         "`python[…]=0`: replay removes the time of that code and replays the whole job. The samples of all steps without "
         "profiler replace this prediction by a measured time in two cases. On CPUs, if they show clearly more time for "
         "the function: it also runs operations too short to leave gaps. And if the code sleeps and they show clearly "
-        "less time: the profiled steps had a pause by chance. A function that leaves no gaps at all is reported if the "
+        "less time: the profiled steps had a pause by chance. At least half of the saving counts as certain if they show "
+        "the code beyond their scatter. A function that leaves no gaps at all is reported if the "
         "samples show it for at least 3 % of a step, unless it belongs to the model, the input pipeline or the "
         "optimizer, or runs mostly long operations.",
         "Do this work less often, in another thread or process, ahead of time, or on whole tensors.",

@@ -292,6 +292,13 @@ def test_a_pause_in_the_window_by_chance_is_priced_by_the_run():
     assert finding.saving_us == pytest.approx(50 * MS, rel=0.01)
 
 
+def test_half_the_saving_is_certain_if_all_steps_show_the_code():
+    (shown,) = found_in_run(f"{LINE}\n{HOOK}", gap_ms=10, ms=10)
+    (unseen,) = found_in_run(LINE, gap_ms=10)
+    assert shown.command is not None
+    assert (shown.saving_low_us, unseen.saving_low_us) == (pytest.approx(0.5 * shown.saving_us), 0)
+
+
 # Samples only
 
 METRIC = "metrics.py(20): Metric.update"
