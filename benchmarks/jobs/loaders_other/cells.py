@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse
 from esprof.data import MinIOCache
 
-_FILES, _BATCH, _CUT = 160, 8, 96
+_FILES, _BATCH, _CUT = 156, 6, 96
 
 Sample = tuple[Tensor, Tensor]
 
@@ -74,7 +74,7 @@ class Cells(Dataset[Sample]):
         size, affine = (_CUT, _CUT), Image.Transform.AFFINE
         if blur < 0.3:
             image = image.filter(ImageFilter.GaussianBlur(4 * blur))
-        image = image.transform(size, affine, row_x + row_y, Image.Resampling.BICUBIC)
+        image = image.transform(size, affine, row_x + row_y, Image.Resampling.BILINEAR)
         mask = mask.transform(size, affine, row_x + row_y, Image.Resampling.NEAREST)
         colours = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
         colours = (colours - colours.mean()) * (1 + contrast) + 0.1 * torch.randn(3, 1, 1)

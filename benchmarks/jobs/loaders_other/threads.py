@@ -21,7 +21,7 @@ from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, l
 from esprof.data import MinIOCache
 
 _FILES, _BATCH = 192, 4
-_TOPICS, _BUCKETS = 8, 1 << 14
+_TOPICS, _BUCKETS = 8, 1 << 13
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?")
 
 Sample = tuple[Tensor, Tensor, int]
@@ -40,9 +40,9 @@ def content(number: int) -> bytes:
     """A thread of some hundred posts, in which the frequent words depend on the topic."""
     rng = np.random.default_rng(number)
     topic = number % _TOPICS
-    count = int(np.clip(rng.lognormal(9.4, 0.5), 8_500, 40_000))
+    count = int(np.clip(rng.lognormal(9.1, 0.6), 6_800, 30_000))
     ranks = (len(words()) * rng.random(count) ** 2).astype(int)
-    of_topic = rng.random(count) < 0.1
+    of_topic = rng.random(count) < 0.25
     ranks[of_topic] = ranks[of_topic] // 40 * _TOPICS + topic
     lines = [json.dumps({"topic": topic, "title": " ".join(words()[rank] for rank in ranks[:6])})]
     begin = 0
@@ -50,7 +50,7 @@ def content(number: int) -> bytes:
         end = begin + int(rng.geometric(1 / 60))
         text = " ".join(words()[rank] for rank in ranks[begin:end]).capitalize() + "."
         author, likes = f"user{rng.integers(5_000)}", int(rng.poisson(3))
-        lines.append(json.dumps({"id": len(lines), "author": author, "likes": likes, "text": text}))
+        lines.append(json.dumps({"id": rng.bytes(12).hex(), "author": author, "likes": likes, "text": text}))
         begin = end
     return gzip.compress("\n".join(lines).encode(), mtime=0)
 
