@@ -75,14 +75,19 @@ def waiting_rank(
 
 
 def waiting_job(
-    *ranks: tuple[list[Row], list[dict[str, Any]], list[float]], hosts: dict[int, Any] | None = None
+    *ranks: tuple[list[Row], list[dict[str, Any]], list[float]],
+    hosts: dict[int, Any] | None = None,
+    ready_ms: float = 0,
 ) -> Run:
-    """A job of these ranks, which do not communicate. By default they are on one host."""
+    """A job of these ranks, which do not communicate. By default they are on one host. Their training threads wait for a CPU
+    for `ready_ms` in each step."""
     return run_of(
         {rank: rows for rank, (rows, _, _) in enumerate(ranks)},
         stages={rank: stages for rank, (_, stages, _) in enumerate(ranks)},
         steps={
-            rank: step_table(lengths, start_ns=EPOCH_NS, phase="timed", first=0)
+            rank: step_table(
+                lengths, start_ns=EPOCH_NS, phase="timed", first=0, ready_ns=[round(ready_ms * MS)] * len(lengths)
+            )
             for rank, (_, _, lengths) in enumerate(ranks)
         },
         hosts=hosts,

@@ -83,7 +83,7 @@ PAGES = (
         "Ranks wait for batches that are collated or passed on",
         "Samples are joined to a batch by `collate_fn`, which the worker then serialises for the rank.",
         "The part `collate`, or the time from the end of the making to the return of next(), is at least half of the "
-        "waits.",
+        "waits; the latter only if the training thread does not wait for a CPU for a third as long.",
         "`loader.workers=N` with enough workers for collation, otherwise `data=0`, as in ESP101.",
         "Join arrays at once, return few large tensors, and nothing that the step does not use. If a "
         "StatefulDataLoader saves its state with each batch, raise snapshot_every_n_steps.",

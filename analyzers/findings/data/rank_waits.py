@@ -69,6 +69,13 @@ class RankWaits:
         """At most so many CPUs for each rank; None if unknown."""
         return cpus_of(self.case.run, self.rank)
 
+    @cached_property
+    def starved_ns(self) -> float:
+        """How long the training thread waits for a CPU in a mean step, wherever it is; 0 if unknown."""
+        steps = self.case.run.steps(self.rank)
+        waited = steps.ints("ready_ns")[np.isin(steps.ints("step"), self.case.replayed.steps.steady)]
+        return float(np.maximum(waited, 0).mean()) if len(waited) else 0.0
+
     @property
     def unstalled_ns(self) -> float:
         """A step without waiting for data, ns."""
@@ -113,8 +120,15 @@ class RankWaits:
 
 
 def burst_of(took_ns: np.ndarray) -> Burst | None:
-    """Slow batches at regular intervals among batches that took so long to make, ns, in the order of their delivery."""
-    is_slow = took_ns > SLOW_TIMES_MEDIAN * np.median(took_ns)
+    """Slow batches at regular intervals among batches that took so long to make, ns, in the order of their delivery.
+
+    Batches that are slow by little beside the slowest ones, as on a busy machine, are none of them.
+    """
+    limit = SLOW_TIMES_MEDIAN * float(np.median(took_ns))
+    excess = np.maximum(took_ns - limit, 0)
+    if not excess.any():
+        return None
+    is_slow = took_ns > max(limit, float(np.average(took_ns, weights=excess)) / 2)
     at = np.flatnonzero(is_slow)
     if len(at) < MIN_SLOW_BATCHES:
         return None

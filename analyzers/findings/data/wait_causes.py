@@ -111,6 +111,12 @@ def _collating(of: RankWaits) -> bool:
     return of.waits.share(part=COLLATE) >= of.waits.share(PASSED)
 
 
+def _is_passed(of: RankWaits) -> bool:
+    """Whether batches are passed on for most of the waits, and not the training thread waits for a CPU meanwhile."""
+    passed = of.waits.share(PASSED)
+    return passed >= MIN_SHARE and of.starved_ns < MIN_STARVED_SHARE * passed * of.waits.total_ns
+
+
 def _burst_title(of: RankWaits) -> str:
     burst = of.burst
     assert burst is not None, "holds for bursts only"
@@ -259,7 +265,7 @@ CAUSES = (
     ),
     WaitCause(
         id="ESP106",
-        holds=lambda of: max(of.waits.share(part=COLLATE), of.waits.share(PASSED)) >= MIN_SHARE,
+        holds=lambda of: of.waits.share(part=COLLATE) >= MIN_SHARE or _is_passed(of),
         says=lambda of: "collating takes the time" if _collating(of) else "passing batches to the rank takes the time",
         advice=_passing_advice,
         what_ifs=lambda of: _more_workers(of) if _collating(of) else (),

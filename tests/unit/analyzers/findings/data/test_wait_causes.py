@@ -103,6 +103,12 @@ def test_passing_and_pinning():
     assert found([90.0] * N, prefetch=1, passed_ms=10, is_pinned=True).id == "ESP101"
 
 
+@pytest.mark.parametrize(("ready_ms", "id"), [(10, "ESP106"), (20, "ESP101")])
+def test_a_training_thread_without_a_cpu_is_late_to_take_a_batch(ready_ms, id):
+    rank = waiting_rank([30.0] * N, prefetch=1, passed_ms=40)
+    assert [one.id for one in input_findings(waiting_job(rank, ready_ms=ready_ms))] == [id]
+
+
 def test_pinning_by_the_rank_itself():
     assert found(workers=0, ran=0.9, parts={"pinning of a batch": (0.7, 0.6)}).id == "ESP107"
 
@@ -142,6 +148,8 @@ def test_an_interval_needs_several_slow_batches_that_are_not_in_a_row():
     took[[8, 16]] = 50
     assert burst_of(took) is None
     took[[24, 32]] = 50
+    assert burst_of(took) == Burst(every=8, slow_ns=50, usual_ns=10)
+    took[[5, 19, 20]] = 21
     assert burst_of(took) == Burst(every=8, slow_ns=50, usual_ns=10)
     took[9:12] = 50
     assert burst_of(took) is None
