@@ -473,6 +473,8 @@ def test_every_finding_has_a_page():
         "ESP502",
         "ESP503",
         "ESP601",
+        "ESP602",
+        "ESP603",
         "ESP701",
         "ESP702",
         "ESP703",
