@@ -1,0 +1,145 @@
+"""The sixth set: written without knowledge of the rules and of the other sets.
+
+Eight kinds of training: of spoken words, of pictures with captions, of a diffusion model, of a graph network, of experts
+that are spread over ranks, of a player of games, of adapters, and of a translator on two hosts. Where no finding is
+titled as the fault is, what the family leads to is accepted: more computation than is needed is not an id of its own.
+"""
+
+from benchmarks.diagnosis.cases import INPUT, INPUT_OF_ONE, SAVE, SLOW_RANK, Fault, Hosts, Job, script
+
+PYTHON = ("ESP401", "ESP402", "ESP408")
+"""Many small operations that Python starts one by one."""
+
+COMPUTE = ("ESP704",)
+"""What is left to say where all ranks compute more than they need to."""
+
+JOBS = (
+    Job(
+        "keywords",
+        script("sixth/keywords/train"),
+        (
+            Fault("resample", INPUT, (5, 8), second_best=("ESP404",), module="data"),
+            Fault("slow-worker", INPUT, (2, 4), second_best=("ESP8",), module="data"),
+            Fault("no-workers", INPUT, (1, 1), second_best=("ESP402",), module="data"),
+            Fault("rank-of-truth", PYTHON, (15, 30), second_best=("ESP406",), placed=True),
+            Fault("validate", ("ESP806",), (3, 5), second_best=("ESP804", "ESP4", "ESP101"), placed=True),
+        ),
+        ranks=1,
+    ),
+    Job(
+        "captions",
+        script("sixth/captions/train"),
+        (
+            Fault("warp", (*INPUT, "ESP402"), (0.5, 1.0), second_best=("ESP4",), placed=True, module="data"),
+            Fault("full-context", ("ESP701",), (32, 64), second_best=COMPUTE, module="data"),
+            Fault("gather-rows", ("ESP302",), (8, 32), second_best=("ESP3",), placed=True),
+            Fault("hard-negatives", PYTHON, (0.5, 1.0), second_best=("ESP406",), placed=True),
+            Fault(
+                "background-save",
+                (*SAVE, "ESP404"),
+                (10, 20),
+                second_best=("ESP2", "ESP4", "ESP806"),
+                one_rank=True,
+                placed=True,
+            ),
+        ),
+    ),
+    Job(
+        "denoise",
+        script("sixth/denoise/train"),
+        (
+            Fault("threads", ("ESP404",), (2, 4), second_best=("ESP2", "ESP4")),
+            Fault("recompute", COMPUTE, (3, 7), second_best=("ESP7", "ESP4"), placed=True, module="model"),
+            Fault("activations", PYTHON, (0.5, 1.0), second_best=("ESP501", "ESP4"), placed=True),
+            Fault("averages", PYTHON, (3, 8), second_best=("ESP501", "ESP4"), placed=True),
+            Fault("preview", ("ESP806", "ESP202"), (4, 8), second_best=("ESP2", "ESP804"), one_rank=True, placed=True),
+        ),
+    ),
+    Job(
+        "molecules",
+        script("sixth/molecules/train"),
+        (
+            Fault("find-edges", (*INPUT, "ESP402"), (0.5, 1.0), second_best=("ESP4",), placed=True, module="data"),
+            Fault(
+                "big-molecules",
+                ("ESP202", "ESP208"),
+                (0.3, 0.6),
+                second_best=("ESP201", "ESP203", "ESP205", "ESP206"),
+                one_rank=True,
+                module="data",
+            ),
+            Fault("one-by-one", PYTHON, (1, 4), second_best=("ESP4", "ESP7"), placed=True, module="model"),
+            Fault("barriers", ("ESP302",), (8, 20), second_best=("ESP3", "ESP205"), placed=True),
+            Fault("collect", ("ESP403",), (2, 5), second_best=("ESP402", "ESP806"), placed=True),
+        ),
+    ),
+    Job(
+        "experts",
+        script("sixth/experts/train"),
+        (
+            Fault(
+                "hot-expert",
+                ("ESP202", "ESP208"),
+                (0.1, 0.3),
+                second_best=("ESP201", "ESP203", "ESP205", "ESP301"),
+                one_rank=True,
+                module="model",
+            ),
+            Fault("slices", ("ESP302",), (3, 6), second_best=("ESP3", "ESP4"), placed=True, module="model"),
+            Fault("capacity", ("ESP701",), (1.5, 3), second_best=(*COMPUTE, "ESP3"), placed=True, module="model"),
+            Fault("by-hand", ("ESP302", "ESP303"), (8000, 16000), second_best=("ESP3",), placed=True),
+            Fault(
+                "route-log",
+                ("ESP201", "ESP402"),
+                (0.5, 1.0),
+                second_best=("ESP203", "ESP401", "ESP406", "ESP408"),
+                one_rank=True,
+                placed=True,
+            ),
+        ),
+    ),
+    Job(
+        "catch",
+        script("sixth/catch/train"),
+        (
+            Fault("game-by-game", ("ESP402",), (4, 10), second_best=("ESP401", "ESP406"), placed=True, module="games"),
+            Fault("archive", ("ESP402", "ESP406"), (8, 20), second_best=("ESP4",), placed=True),
+            Fault("spectator", ("ESP402", "ESP406"), (8000, 16000), second_best=("ESP4",), placed=True),
+            Fault("double", ("ESP702",), (1, 1), second_best=("ESP7", "ESP4"), placed=True),
+            Fault("grow-memory", ("ESP501",), (500, 2000), second_best=("ESP4", "ESP7"), placed=True),
+        ),
+        ranks=1,
+    ),
+    Job(
+        "adapter",
+        script("sixth/adapter/train"),
+        (
+            Fault("wrap-all", ("ESP302",), (2, 4), second_best=("ESP3",)),
+            Fault("merge", COMPUTE, (2, 4), second_best=("ESP7", "ESP4"), placed=True, module="model"),
+            Fault("by-formula", ("ESP705",), (2, 4), second_best=("ESP7", "ESP501"), placed=True, module="model"),
+            Fault("save-all", SAVE, (2, 4), second_best=("ESP806", "ESP3"), placed=True),
+            Fault(
+                "uncached",
+                INPUT_OF_ONE,
+                (200, 400),
+                second_best=("ESP2", "ESP402"),
+                one_rank=True,
+                placed=True,
+                module="data",
+            ),
+        ),
+    ),
+    Job(
+        "translate",
+        script("sixth/translate/train"),
+        (
+            Fault("quota", ("ESP404",), (0.6, 0.85), second_best=SLOW_RANK, one_rank=True, quota=True),
+            Fault("link", ("ESP301", "ESP304"), (0.3, 0.5), second_best=("ESP3", "ESP905"), link=True),
+            Fault("unsorted", ("ESP701",), (1, 1), second_best=("ESP205", "ESP208", *COMPUTE), module="data"),
+            Fault("word-by-word", PYTHON, (1, 1), second_best=("ESP4", "ESP7"), placed=True, module="model"),
+            Fault("one-bucket", ("ESP303", "ESP301"), (1, 1), second_best=("ESP3",)),
+        ),
+        hosts=Hosts(cpu=(1.0, 1.0), rate=("2gbit", "2gbit")),
+        true_without_fault=("ESP301",),
+    ),
+)
