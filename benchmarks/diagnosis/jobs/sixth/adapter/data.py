@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-LENGTH = 160
+LENGTH = 128
 
 
 def _pieces() -> list[str]:

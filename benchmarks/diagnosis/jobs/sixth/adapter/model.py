@@ -9,19 +9,18 @@ from data import LENGTH, PIECES
 class Adapted(nn.Module):
     """A frozen linear layer with low-rank factors that are trained."""
 
-    def __init__(self, inputs: int, outputs: int, merge: bool, rank: int = 8):
+    def __init__(self, inputs: int, outputs: int, fault: str, rank: int = 8):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(outputs, inputs) * inputs**-0.5, requires_grad=False)
         self.down = nn.Parameter(torch.randn(rank, inputs) * inputs**-0.5)
         self.up = nn.Parameter(torch.zeros(outputs, rank))
-        self.merge = merge
+        # FAULT unfrozen
+        if fault == "unfrozen":
+            # Not among what the optimizer gets, but its gradient is computed and sent.
+            self.weight.requires_grad_(True)
+        # END FAULT
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # FAULT merge
-        if self.merge:
-            # One multiplication rather than three, but the backward pass multiplies for all of the merged weight.
-            return F.linear(x, self.weight + 2 * self.up @ self.down)
-        # END FAULT
         return F.linear(x, self.weight) + 2 * F.linear(F.linear(x, self.down), self.up)
 
 
@@ -30,13 +29,12 @@ class Layer(nn.Module):
         super().__init__()
         self.heads = heads
         self.fault = fault
-        merge = fault == "merge"
         self.before_attention = nn.LayerNorm(width)
-        self.qkv = Adapted(width, 3 * width, merge)
-        self.out = Adapted(width, width, merge)
+        self.qkv = Adapted(width, 3 * width, fault)
+        self.out = Adapted(width, width, fault)
         self.before_feed = nn.LayerNorm(width)
-        self.wide = Adapted(width, 4 * width, merge)
-        self.narrow = Adapted(4 * width, width, merge)
+        self.wide = Adapted(width, 4 * width, fault)
+        self.narrow = Adapted(4 * width, width, fault)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         # FAULT by-formula
@@ -58,7 +56,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, width: int = 128, layers: int = 4, fault: str = "none", strength: float = 0):
+    def __init__(self, width: int = 128, layers: int = 3, fault: str = "none", strength: float = 0):
         super().__init__()
         self.words = nn.Embedding(len(PIECES), width)
         self.places = nn.Parameter(torch.randn(LENGTH, width) * 0.02)

@@ -28,7 +28,7 @@ for layer in model.layers:
     # END FAULT
     fully_shard(layer, mesh=mesh, reshard_after_forward=False)
 fully_shard(model, mesh=mesh, reshard_after_forward=False)
-trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+trained = [parameter for name, parameter in model.named_parameters() if name.endswith((".down", ".up"))]
 optimizer = torch.optim.AdamW(trained, lr=1e-3)
 
 seen = fault if fault != "uncached" or rank == arguments.rank else "none"

@@ -47,7 +47,7 @@ def of_all_ranks(features: torch.Tensor) -> torch.Tensor:
     # END FAULT
     else:
         everything = torch.empty(world * len(features), features.shape[1])
-        dist.all_gather_into_tensor(everything, features.detach().contiguous())
+        dist.all_gather_single(everything, features.detach().contiguous())
         gathered = list(everything.chunk(world))
     gathered[rank] = features
     return torch.cat(gathered)

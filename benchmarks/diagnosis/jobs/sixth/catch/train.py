@@ -68,10 +68,10 @@ if fault == "spectator":
 
     def watch() -> None:
         """Counts where the balls of the last games were, for a live page."""
-        while not ended.wait(0.04):
+        while not ended.wait(0.02):
             seen: collections.Counter = collections.Counter()
             for row, column in list(balls)[-round(strength) :]:
-                seen[int(row), int(column)] += 1
+                seen[f"{row:.0f},{column:.0f}"] += 1
 
     threads.append(threading.Thread(target=watch, daemon=True))
 # END FAULT

@@ -32,7 +32,7 @@ model = nn.Sequential(
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 
 paths = make_clips(arguments.files)
-held_out, training = paths[:48], paths[48:]
+held_out, training = paths[:96], paths[96:]
 loader = make_loader(training, arguments.seed, arguments.fault, arguments.strength)
 held_out_clips = Clips(held_out)
 

@@ -1,6 +1,5 @@
 """Molecules drawn at random: where their atoms lie, which are near each other, and an energy."""
 
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,7 +84,8 @@ class Molecules(Dataset):
                 found = []
                 for one, place in enumerate(places):
                     for other, place_of_other in enumerate(places):
-                        if one != other and math.dist(place, place_of_other) < NEAR:
+                        apart = sum((a - b) ** 2 for a, b in zip(place, place_of_other, strict=True)) ** 0.5
+                        if 0 < apart < NEAR:
                             found.append((one + starts[number], other + starts[number]))
                 edges[number] = np.array(found).reshape(-1, 2).T
         # END FAULT

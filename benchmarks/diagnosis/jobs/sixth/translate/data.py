@@ -5,7 +5,7 @@ import random
 import torch
 
 WORDS = 1000
-LEAST, MOST = 6, 24
+LEAST, MOST = 6, 16
 
 Pair = tuple[list[int], list[int]]
 

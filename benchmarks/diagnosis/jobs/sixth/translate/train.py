@@ -29,7 +29,7 @@ pairs = make_pairs(arguments.seed)
 def batches():
     epoch = 0
     while True:
-        yield from make_batches(pairs, 32, rank, world, arguments.seed + epoch, fault)
+        yield from make_batches(pairs, 64, rank, world, arguments.seed + epoch, fault)
         epoch += 1
 
 
