@@ -18,8 +18,8 @@ JOBS = (
         "keywords",
         script("sixth/keywords/train"),
         (
-            Fault("resample", INPUT, (2, 3), second_best=("ESP404",), module="data"),
-            Fault("slow-worker", INPUT, (3, 4), second_best=("ESP8",), module="data"),
+            Fault("resample", INPUT, (0.5, 0.9), second_best=("ESP404",), module="data"),
+            Fault("slow-worker", INPUT, (0.75, 0.95), second_best=("ESP8",), module="data"),
             Fault("no-workers", INPUT, (1, 1), second_best=("ESP402",), module="data"),
             Fault("rank-of-truth", PYTHON, (18, 30), second_best=("ESP406",), placed=True),
             Fault("validate", ("ESP806",), (3, 5), second_best=("ESP804", "ESP4", "ESP101"), placed=True),
@@ -48,7 +48,7 @@ JOBS = (
         "denoise",
         script("sixth/denoise/train"),
         (
-            Fault("threads", ("ESP404",), (2, 3), second_best=("ESP2", "ESP4")),
+            Fault("eager-pool", ("ESP404",), (4, 8), second_best=("ESP2", "ESP4"), placed=True),
             Fault("recompute", COMPUTE, (2, 6), second_best=("ESP7", "ESP4"), placed=True, module="model"),
             Fault("activations", PYTHON, (0.5, 1.0), second_best=("ESP501", "ESP4"), placed=True),
             Fault("averages", PYTHON, (3, 6), second_best=("ESP501", "ESP4"), placed=True),

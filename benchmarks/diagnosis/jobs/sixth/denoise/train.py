@@ -1,6 +1,7 @@
 """Trains a diffusion model of small pictures with DDP, and keeps a moving average of its weights."""
 
 import collections
+import concurrent.futures
 import copy
 
 import torch
@@ -15,10 +16,6 @@ MOMENTS = 200
 
 arguments = read_arguments(60)
 torch.set_num_threads(1)
-# FAULT threads
-if arguments.fault == "threads":
-    torch.set_num_threads(round(arguments.strength))
-# END FAULT
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(arguments.seed)
@@ -57,9 +54,26 @@ if arguments.fault == "activations":
         module.register_forward_hook(keep(name))
 # END FAULT
 
+
+def turned(chosen: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    """Pictures turned and scaled a bit at random."""
+    angle, scale = torch.randn(2, len(chosen), 1, generator=draw) * 0.1
+    cos, sin, none = (1 + scale) * angle.cos(), (1 + scale) * angle.sin(), torch.zeros_like(angle)
+    turns = torch.stack([torch.cat([cos, -sin, none], dim=1), torch.cat([sin, cos, none], dim=1)], dim=1)
+    grid = F.affine_grid(turns, list(chosen.shape), align_corners=False)
+    return F.grid_sample(chosen, grid, padding_mode="reflection", align_corners=False)
+
+
+pool = concurrent.futures.ThreadPoolExecutor(4)
 averages: list[dict[str, torch.Tensor]] = []
 for step in range(arguments.steps):
-    clean = pictures[torch.randint(len(pictures), (8,))]
+    clean = turned(pictures[torch.randint(len(pictures), (8,))], torch.default_generator)
+    # FAULT eager-pool
+    if arguments.fault == "eager-pool":
+        # Threads turn pictures for later, though nobody asks for them any more.
+        for number in range(round(arguments.strength)):
+            pool.submit(turned, pictures[number * 64 :][:64], torch.Generator().manual_seed(step))
+    # END FAULT
     moment = torch.randint(MOMENTS, (len(clean),))
     noise = torch.randn_like(clean)
     share = kept[moment][:, None, None, None]
@@ -89,4 +103,5 @@ for step in range(arguments.steps):
     if step % 20 == 0 and rank == 0:
         print(f"step {step}: loss {loss.item():.3f}")
 
+pool.shutdown(cancel_futures=True)
 leave()

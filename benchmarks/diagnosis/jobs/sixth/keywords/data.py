@@ -12,7 +12,7 @@ RATE = 8000
 WORDS = 30
 
 
-def make_clips(folder: Path, clips: int = 384) -> list[Path]:
+def make_clips(folder: Path, clips: int = 1056) -> list[Path]:
     """The clips of a folder; made if it has none: tones whose pitch tells the word, with noise."""
     ready = folder / "clips"
     if not ready.exists():
@@ -51,8 +51,8 @@ class Clips(Dataset):
         # FAULT slow-worker
         worker = get_worker_info()
         if self.fault == "slow-worker" and worker is not None and worker.id == 1:
-            # This worker got the clips with hum, which is filtered out sample by sample.
-            for _ in range(round(self.strength)):
+            # This worker got the clips with hum, of which one harmonic after the other is taken out, sample by sample.
+            for _ in range(3 if index % 100 < 100 * self.strength else 0):
                 before = after = 0.0
                 filtered = []
                 for sample in clip.tolist():
@@ -62,12 +62,12 @@ class Clips(Dataset):
                 clip = np.array(filtered, dtype=np.float32)
         # END FAULT
         # FAULT resample
-        if self.fault == "resample":
-            # To another rate and back with a windowed sinc, whose taps are computed anew for each clip.
+        if self.fault == "resample" and index % 100 < 100 * self.strength:
+            # Recorded at another rate: a windowed sinc brings it to ours, and is computed anew for each clip.
             position = np.arange(RATE) * 0.9987
             nearest = np.minimum(position.astype(int), RATE - 1)
             resampled = np.zeros(RATE)
-            reach = round(self.strength)
+            reach = 2
             for tap in range(-reach, reach + 1):
                 source = np.clip(nearest + tap, 0, RATE - 1)
                 distance = position - source
