@@ -37,7 +37,7 @@ JOBS = (
             Fault(
                 "background-save",
                 (*SAVE, "ESP404"),
-                (8, 16),
+                (7, 12),
                 second_best=("ESP2", "ESP4", "ESP806"),
                 one_rank=True,
                 placed=True,
@@ -116,7 +116,7 @@ JOBS = (
         "adapter",
         script("sixth/adapter/train"),
         (
-            Fault("wrap-all", ("ESP302",), (1, 3), second_best=("ESP3",)),
+            Fault("wrap-all", ("ESP302",), (1, 2), second_best=("ESP3",)),
             Fault("unfrozen", (*COMPUTE, "ESP301"), (1, 3), second_best=("ESP3", "ESP7"), module="model"),
             Fault("by-formula", ("ESP705",), (2, 3), second_best=("ESP7", "ESP501"), placed=True, module="model"),
             Fault("save-all", SAVE, (2, 4), second_best=("ESP806", "ESP3"), placed=True),
