@@ -48,7 +48,7 @@ JOBS = (
         "denoise",
         script("sixth/denoise/train"),
         (
-            Fault("eager-pool", ("ESP404",), (10, 24), second_best=("ESP2", "ESP4"), placed=True),
+            Fault("eager-pool", ("ESP404",), (10, 20), second_best=("ESP2", "ESP4"), placed=True),
             Fault("recompute", COMPUTE, (2, 6), second_best=("ESP7", "ESP4"), placed=True, module="model"),
             Fault("activations", PYTHON, (0.5, 1.0), second_best=("ESP501", "ESP4"), placed=True),
             Fault("averages", PYTHON, (3, 6), second_best=("ESP501", "ESP4"), placed=True),
@@ -87,7 +87,7 @@ JOBS = (
             ),
             Fault("slices", ("ESP302",), (3, 4), second_best=("ESP3", "ESP4"), placed=True, module="model"),
             Fault("capacity", ("ESP701",), (1.8, 3), second_best=(*COMPUTE, "ESP3"), placed=True, module="model"),
-            Fault("by-hand", ("ESP302", "ESP303"), (12000, 40000), second_best=("ESP3",), placed=True),
+            Fault("by-hand", ("ESP302", "ESP303"), (16000, 48000), second_best=("ESP3",), placed=True),
             Fault(
                 "route-log",
                 ("ESP201", "ESP402"),
@@ -108,7 +108,7 @@ JOBS = (
             Fault("archive", ("ESP402", "ESP406"), (3, 6), second_best=("ESP4",), placed=True),
             Fault("spectator", ("ESP402", "ESP406"), (5000, 12000), second_best=("ESP4",), placed=True),
             Fault("double", ("ESP702",), (1, 1), second_best=("ESP7", "ESP4"), placed=True),
-            Fault("grow-memory", ("ESP501",), (3000, 8000), second_best=("ESP4", "ESP7"), placed=True),
+            Fault("grow-memory", ("ESP501",), (2000, 4000), second_best=("ESP4", "ESP7"), placed=True),
         ),
         ranks=1,
     ),
@@ -123,7 +123,7 @@ JOBS = (
             Fault(
                 "uncached",
                 INPUT_OF_ONE,
-                (220, 380),
+                (200, 360),
                 second_best=("ESP2", "ESP402"),
                 one_rank=True,
                 placed=True,
