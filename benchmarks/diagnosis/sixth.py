@@ -136,10 +136,10 @@ JOBS = (
         script("sixth/translate/train"),
         (
             Fault("quota", ("ESP404",), (0.45, 0.6), second_best=SLOW_RANK, one_rank=True, quota=True),
-            Fault("link", ("ESP301", "ESP304"), (0.25, 0.4), second_best=("ESP3", "ESP905"), link=True),
+            Fault("link", ("ESP301", "ESP304"), (0.2, 0.35), second_best=("ESP3", "ESP905"), link=True),
             Fault("unsorted", ("ESP701",), (1, 1), second_best=("ESP205", "ESP208", *COMPUTE), module="data"),
             Fault("word-by-word", PYTHON, (1, 1), second_best=("ESP4", "ESP7"), placed=True, module="model"),
-            Fault("one-bucket", ("ESP303", "ESP301"), (1, 1), second_best=("ESP3",)),
+            Fault("same-weights", ("ESP301",), (1, 1), second_best=("ESP3",), placed=True),
         ),
         hosts=Hosts(cpu=(1.0, 1.0), rate=("2gbit", "2gbit")),
         true_without_fault=("ESP301",),

@@ -16,12 +16,7 @@ dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(arguments.seed)
 
-bucket_cap_mb = 1.0
-# FAULT one-bucket
-if fault == "one-bucket":
-    bucket_cap_mb = 100.0
-# END FAULT
-model = DistributedDataParallel(Translator(fault=fault), bucket_cap_mb=bucket_cap_mb)
+model = DistributedDataParallel(Translator(fault=fault), bucket_cap_mb=1.0)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 pairs = make_pairs(arguments.seed)
 
@@ -41,6 +36,13 @@ for step, batch in zip(range(arguments.steps), batches(), strict=False):
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+    # FAULT same-weights
+    if fault == "same-weights":
+        # The ranks were once found to differ; DDP keeps them the same by itself.
+        with torch.no_grad():
+            for parameter in model.parameters():
+                dist.broadcast(parameter, 0)
+    # END FAULT
     if step % 20 == 0 and rank == 0:
         print(f"step {step}: loss {loss.item():.3f}")
 
