@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks.diagnosis import __main__ as command
-from benchmarks.diagnosis import carrying_out, fifth, first, second
+from benchmarks.diagnosis import carrying_out, fifth, first, second, sixth
 from benchmarks.diagnosis.carrying_out import Measured, Planted, Recorded, planted
 from benchmarks.diagnosis.cases import Case, Fault, Hosts, Job, cases, draw
 from benchmarks.diagnosis.judge import Control, Judged, Truth, control, score, truths
@@ -266,7 +266,9 @@ def test_what_is_done_to_hosts_is_done_to_the_rank_or_to_all():
     assert "--fault none" in " ".join(slow.arguments)
 
 
-every_set = pytest.mark.parametrize("jobs", [first.JOBS, second.JOBS, fifth.JOBS], ids=["first", "second", "fifth"])
+every_set = pytest.mark.parametrize(
+    "jobs", [first.JOBS, second.JOBS, fifth.JOBS, sixth.JOBS], ids=["first", "second", "fifth", "sixth"]
+)
 
 
 @every_set
@@ -293,9 +295,10 @@ def test_every_fault_names_a_cause_and_what_it_is_done_to(jobs):
             assert job.ranks > 1 or not fault.one_rank, fault.name
 
 
-def test_the_fifth_set_has_forty_faults_in_eight_jobs():
-    assert len(fifth.JOBS) == 8
-    assert sum(len(job.faults) for job in fifth.JOBS) == 40
+@pytest.mark.parametrize("jobs", [fifth.JOBS, sixth.JOBS], ids=["fifth", "sixth"])
+def test_a_set_has_forty_faults_in_eight_jobs(jobs):
+    assert len(jobs) == 8
+    assert sum(len(job.faults) for job in jobs) == 40
 
 
 def test_a_module_beside_the_script_may_hold_the_fault():

@@ -37,8 +37,8 @@ class Layer(nn.Module):
         self.narrow = Adapted(4 * width, width, fault)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        # FAULT by-formula
-        if self.fault == "by-formula":
+        # FAULT by_formula
+        if self.fault == "by_formula":
             length = q.shape[-2]
             scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
             later = torch.triu(torch.ones(length, length, dtype=torch.bool), diagonal=1)

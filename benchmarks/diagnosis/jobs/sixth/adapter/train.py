@@ -20,8 +20,8 @@ torch.manual_seed(arguments.seed)
 mesh = init_device_mesh("cpu", (world,))
 model = Decoder(fault=fault, strength=strength)
 for layer in model.layers:
-    # FAULT wrap-all
-    if fault == "wrap-all":
+    # FAULT wrap_all
+    if fault == "wrap_all":
         adapted = [module for module in layer.modules() if isinstance(module, Adapted)]
         for module in adapted[: round(strength)]:
             fully_shard(module, mesh=mesh)
@@ -49,8 +49,8 @@ for step, tokens in zip(range(arguments.steps), batches(), strict=False):
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     optimizer.step()
-    # FAULT save-all
-    if fault == "save-all" and step % round(strength) == 0:
+    # FAULT save_all
+    if fault == "save_all" and step % round(strength) == 0:
         # The frozen weights too, though they are those that it began with.
         state = {name: parameter.full_tensor() for name, parameter in model.state_dict().items()}
         if rank == 0:

@@ -61,8 +61,8 @@ class Pairs(Dataset):
         """Pictures as floats, and captions padded with word 0."""
         pictures = torch.from_numpy(np.stack([picture for picture, _ in pairs]))
         longest = max(len(caption) for _, caption in pairs)
-        # FAULT full-context
-        if self.fault == "full-context":
+        # FAULT full_context
+        if self.fault == "full_context":
             longest = round(self.strength)
         # END FAULT
         words = torch.zeros(len(pairs), longest, dtype=torch.long)

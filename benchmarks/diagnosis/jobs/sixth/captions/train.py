@@ -36,8 +36,8 @@ def batches():
 
 def of_all_ranks(features: torch.Tensor) -> torch.Tensor:
     """The features of all ranks; gradients flow into this rank's only."""
-    # FAULT gather-rows
-    if arguments.fault == "gather-rows":
+    # FAULT gather_rows
+    if arguments.fault == "gather_rows":
         gathered = [torch.empty_like(features) for _ in range(world)]
         for rows in torch.arange(len(features)).chunk(round(arguments.strength)):
             pieces = [torch.empty_like(features[rows]) for _ in range(world)]
@@ -63,8 +63,8 @@ for step, (pictures, words) in zip(range(arguments.steps), batches(), strict=Fal
     truth = torch.arange(len(pictures)) + rank * len(pictures)
     to_text = scale * picture @ all_sentences.T
     loss = (F.cross_entropy(to_text, truth) + F.cross_entropy(scale * sentence @ all_pictures.T, truth)) / 2
-    # FAULT hard-negatives
-    if arguments.fault == "hard-negatives":
+    # FAULT hard_negatives
+    if arguments.fault == "hard_negatives":
         hardest = []
         for row in range(round(len(pictures) * arguments.strength)):
             best, value = -1, float("-inf")
@@ -77,8 +77,8 @@ for step, (pictures, words) in zip(range(arguments.steps), batches(), strict=Fal
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    # FAULT background-save
-    if arguments.fault == "background-save" and rank == arguments.rank and step % round(arguments.strength) == 5:
+    # FAULT background_save
+    if arguments.fault == "background_save" and rank == arguments.rank and step % round(arguments.strength) == 5:
 
         def save(state: dict, path: str) -> None:
             raw = io.BytesIO()

@@ -34,8 +34,8 @@ class Games:
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rewards, and which games are over; those begin anew."""
         self.paddle = np.clip(self.paddle + actions - 1, 0, SIDE - 1)
-        # FAULT game-by-game
-        if self.fault == "game-by-game":
+        # FAULT game_by_game
+        if self.fault == "game_by_game":
             # In small steps of time, to see where the ball meets a wall.
             parts = round(self.strength)
             for game in range(self.count):

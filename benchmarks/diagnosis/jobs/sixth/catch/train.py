@@ -100,8 +100,8 @@ for step in range(arguments.steps):
         with lock:
             archive.append(frames.numpy().tobytes())
         balls.extend(map(tuple, games.ball.tolist()))
-        # FAULT grow-memory
-        if fault == "grow-memory":
+        # FAULT grow_memory
+        if fault == "grow_memory":
             # The last frames in one tensor, to draw from.
             memory = torch.cat([memory, frames])[-round(strength) :]
         # END FAULT

@@ -68,8 +68,8 @@ pool = concurrent.futures.ThreadPoolExecutor(4)
 averages: list[dict[str, torch.Tensor]] = []
 for step in range(arguments.steps):
     clean = turned(pictures[torch.randint(len(pictures), (8,))], torch.default_generator)
-    # FAULT eager-pool
-    if arguments.fault == "eager-pool":
+    # FAULT eager_pool
+    if arguments.fault == "eager_pool":
         # Threads turn pictures for later, though nobody asks for them any more.
         for number in range(round(arguments.strength)):
             pool.submit(turned, pictures[number * 64 :][:64], torch.Generator().manual_seed(step))

@@ -42,8 +42,8 @@ class Experts(nn.Module):
         self.share = torch.empty(0)
 
     def balance(self, load: torch.Tensor) -> None:
-        # FAULT hot-expert
-        if self.fault == "hot-expert":
+        # FAULT hot_expert
+        if self.fault == "hot_expert":
             # Those of one rank are liked best, and nothing is done about it.
             own = torch.arange(self.count) // self.per_rank == self.hit
             self.bias = torch.where(own, self.strength, 0.0)

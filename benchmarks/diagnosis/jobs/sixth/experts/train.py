@@ -33,8 +33,8 @@ arguments.files.mkdir(parents=True, exist_ok=True)
 for step in range(arguments.steps):
     words, following = draw_batch(text, 12)
     optimizer.zero_grad(set_to_none=True)
-    # FAULT by-hand
-    if fault == "by-hand":
+    # FAULT by_hand
+    if fault == "by_hand":
         # As before DDP was here, and a bit at a time, to save memory.
         F.cross_entropy(plain(words).view(-1, WORDS), following.flatten()).backward()
         for parameter in shared:
@@ -48,8 +48,8 @@ for step in range(arguments.steps):
         if step % 20 == 0 and rank == 0:
             print(f"step {step}: loss {loss.item():.3f}")
     optimizer.step()
-    # FAULT route-log
-    if fault == "route-log" and rank == arguments.rank:
+    # FAULT route_log
+    if fault == "route_log" and rank == arguments.rank:
         # Which expert each token went to.
         with (arguments.files / f"routes-{rank}.csv").open("a" if step else "w") as file:
             for number, layer in enumerate(plain.layers):

@@ -48,9 +48,9 @@ class Clips(Dataset):
         with wave.open(str(path)) as file:
             samples = np.frombuffer(file.readframes(RATE), dtype="<i2")
         clip = samples.astype(np.float32) / 32768
-        # FAULT slow-worker
+        # FAULT slow_worker
         worker = get_worker_info()
-        if self.fault == "slow-worker" and worker is not None and worker.id == 1:
+        if self.fault == "slow_worker" and worker is not None and worker.id == 1:
             # This worker got the clips with hum, of which one harmonic after the other is taken out, sample by sample.
             for _ in range(3 if index % 100 < 100 * self.strength else 0):
                 before = after = 0.0
@@ -83,8 +83,8 @@ class Clips(Dataset):
 
 def make_loader(paths: list[Path], seed: int, fault: str, strength: float) -> DataLoader:
     workers = 2
-    # FAULT no-workers
-    if fault == "no-workers":
+    # FAULT no_workers
+    if fault == "no_workers":
         workers = 0
     # END FAULT
     return DataLoader(

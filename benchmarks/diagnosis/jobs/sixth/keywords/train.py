@@ -61,8 +61,8 @@ for step, (clips, labels) in zip(range(arguments.steps), batches(), strict=False
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     optimizer.step()
-    # FAULT rank-of-truth
-    if arguments.fault == "rank-of-truth":
+    # FAULT rank_of_truth
+    if arguments.fault == "rank_of_truth":
         for row in range(len(labels)):
             truth = labels[row].item()
             for word in range(round(arguments.strength)):

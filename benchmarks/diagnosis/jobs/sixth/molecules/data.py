@@ -76,8 +76,8 @@ class Molecules(Dataset):
         sizes = np.array([len(molecule.kinds) for molecule in molecules])
         starts = np.cumsum(sizes) - sizes
         edges = [molecule.edges + start for molecule, start in zip(molecules, starts, strict=True)]
-        # FAULT find-edges
-        if self.fault == "find-edges":
+        # FAULT find_edges
+        if self.fault == "find_edges":
             # Those of the file are not trusted: they are found again, one pair of atoms after the other.
             for number in range(round(len(molecules) * self.strength)):
                 places = molecules[number].places.tolist()
@@ -104,7 +104,7 @@ class Shard(Sampler):
     def __init__(self, data: Molecules, rank: int, world: int, seed: int, uneven: bool, strength: float):
         self.order = np.arange(rank, len(data), world)
         self.draw = np.random.default_rng(seed)
-        # FAULT big-molecules
+        # FAULT big_molecules
         if uneven:
             # The file is sorted by size, and this rank got its end.
             sizes = np.array([len(molecule.kinds) for molecule in data.molecules])

@@ -15,8 +15,8 @@ class GraphNorm(nn.Module):
         self.fault = fault
 
     def forward(self, x: torch.Tensor, owner: torch.Tensor, molecules: int) -> torch.Tensor:
-        # FAULT one-by-one
-        if self.fault == "one-by-one":
+        # FAULT one_by_one
+        if self.fault == "one_by_one":
             normalized = torch.zeros_like(x)
             for molecule in range(molecules):
                 own = owner == molecule
@@ -51,7 +51,7 @@ class GraphNetwork(nn.Module):
         super().__init__()
         self.kinds = nn.Embedding(KINDS, width)
         self.register_buffer("centres", torch.linspace(0, NEAR, distances))
-        loops = round(strength) if fault == "one-by-one" else 0
+        loops = round(strength) if fault == "one_by_one" else 0
         self.layers = nn.ModuleList(
             Layer(width, distances, fault if number < loops else "none") for number in range(layers)
         )

@@ -19,7 +19,7 @@ rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(arguments.seed)
 
 data = Molecules(make_molecules(arguments.files), fault, strength)
-uneven = fault == "big-molecules" and rank == arguments.rank
+uneven = fault == "big_molecules" and rank == arguments.rank
 loader = make_loader(data, Shard(data, rank, world, arguments.seed + rank, uneven, strength))
 model = DistributedDataParallel(GraphNetwork(fault=fault, strength=strength))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

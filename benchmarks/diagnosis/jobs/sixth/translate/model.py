@@ -23,8 +23,8 @@ class Translator(nn.Module):
         state = last.transpose(0, 1).reshape(1, len(sources), -1)
         silent = (sources == 0).unsqueeze(1)
         words = self.target_words(targets)
-        # FAULT word-by-word
-        if self.fault == "word-by-word":
+        # FAULT word_by_word
+        if self.fault == "word_by_word":
             # As when translating, where the next word is not known yet.
             scores = []
             for place in range(words.shape[1]):

@@ -36,8 +36,8 @@ for step, batch in zip(range(arguments.steps), batches(), strict=False):
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    # FAULT same-weights
-    if fault == "same-weights":
+    # FAULT same_weights
+    if fault == "same_weights":
         # The ranks were once found to differ; DDP keeps them the same by itself.
         with torch.no_grad():
             for parameter in model.parameters():
