@@ -141,7 +141,7 @@ JOBS = (
             Fault("word_by_word", PYTHON, (1, 1), second_best=("ESP4", "ESP7"), placed=True, module="model"),
             Fault("same_weights", ("ESP301",), (1, 1), second_best=("ESP3",), placed=True),
         ),
-        hosts=Hosts(cpu=(1.0, 1.0), rate=("2gbit", "2gbit")),
+        hosts=Hosts(cpu=(0.8, 0.8), rate=("2gbit", "2gbit")),
         true_without_fault=("ESP301",),
     ),
 )
