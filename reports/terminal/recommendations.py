@@ -54,7 +54,7 @@ def draw_checkpoints(advice: CheckpointAdvice, screen: Screen = PLAIN) -> str:
         rows.add_row(
             f"{one.every} steps",
             units.pct(one.overhead_pct),
-            f"{units.pct(one.low_pct)} to {units.pct(one.high_pct)}",
+            f"{one.low_pct:.1f} to {one.high_pct:.1f} %",
             units.duration(one.step_us),
             f"up to {units.duration(one.worst_loss_us)}",
             *([units.pct(one.waste_pct)] if in_all else []),
