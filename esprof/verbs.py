@@ -15,7 +15,7 @@ VERBS = {
     "report": "Write a self-contained HTML report of a run.",
     "check": "Compare a run with a baseline and fail on a regression.",
     "probe": "Benchmark a job's devices, links and storage.",
-    "recommend": "Recommend where logical workers run, or which devices jobs get.",
+    "recommend": "Recommend what to change in a job, or which devices jobs get.",
     "apply": "Send a plan to a running elastic job.",
     "tune": "Run an elastic job and tune it while it runs.",
     "serve": "Serve a web page that shows and steers elastic jobs.",
