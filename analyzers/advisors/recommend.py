@@ -95,11 +95,9 @@ def recommend_all(of: Run | Replayed, wanted: Wanted = Wanted()) -> Recommendati
 
 def _plan_of_all(run: Run, advice: dict[Kind, Advice]) -> Plan | None:
     """One plan with the parts of all plans."""
-    plans = {kind: plan for kind, one in advice.items() if (plan := getattr(one, "plan", None)) is not None}
-    if not plans:
-        return None
-    n_est = next(iter(plans.values())).job.n_est
-    return plan_of(run, n_est, PlanParts(**{kind: getattr(plan.parts, kind) for kind, plan in plans.items()}))
+    plans = {kind: getattr(one, "plan", None) for kind, one in advice.items()}
+    parts = {kind: getattr(plan.parts, kind) for kind, plan in plans.items() if plan is not None}
+    return plan_of(run, PlanParts(**parts)) if parts else None
 
 
 def _assignment(source: _Source, wanted: Wanted) -> EstAdvice | BatchAdvice:

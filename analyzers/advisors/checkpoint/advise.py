@@ -207,10 +207,4 @@ def _with_plan(advice: CheckpointAdvice, run: Run, then: SaveInterval) -> Checkp
         predicted=promise,
         body=CheckpointBody(every=advice.advised),
     )
-    return msgspec.structs.replace(advice, plan=plan_of(run, _n_est(run), PlanParts(checkpoint=section)))
-
-
-def _n_est(run: Run) -> int:
-    """Number of ESTs of an elastic job; of another one, its ranks."""
-    found = {est for rank in run.ranks for est in np.unique(run.events(rank).ints("est")).tolist()}
-    return len(found - {-1}) or run.meta.world_size
+    return msgspec.structs.replace(advice, plan=plan_of(run, PlanParts(checkpoint=section)))

@@ -293,4 +293,4 @@ def _plan(replayed: Replayed, advice: CompressionAdvice) -> Plan:
     body = CompressionBody(buckets=buckets, bucket_mb=advice.bucket_mb, warm_up_steps=_WARM_UP)
     applies: Literal["live", "restart"] = "live" if advice.bucket_mb is None else "restart"
     section = section_of(replayed, body, promise, applies=applies, changes_bits=True)
-    return plan_of(replayed.run, len(replayed.run.ranks), PlanParts(compression=section))
+    return plan_of(replayed.run, PlanParts(compression=section))

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from esprof.analyzers.advisors.compression.search import GapKind
+from esprof.analyzers.advisors.step_advice import MIN_GAIN_IN_ERRORS, StepAdvice
 from esprof.core.plan import Plan
 
 SCHEMA = "esprof.compression-advice/1"
@@ -18,8 +19,8 @@ TERM = "compress"
 
 NONE = "none"
 
-_MIN_GAIN_IN_ERRORS, _MIN_GAIN = 2.0, 0.03
-"""Least gain for a plan: in multiples of the prediction's error, and as a share of a step."""
+_MIN_GAIN = 0.03
+"""Least gain for a plan, as a share of a step."""
 
 
 class BucketAdvice(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,28 +43,21 @@ class BucketAdvice(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """Advice for one job."""
+class CompressionAdvice(StepAdvice, frozen=True, kw_only=True):
+    """Advice for one job.
+
+    Baselines: `now`, each codec for all buckets, `zero cost` (lower bound for these codecs), and `no exchange` (no gradient
+    is sent, as with torch's noop hook).
+    """
 
     schema: str = SCHEMA
     objective: Literal["step"] = "step"
     collective: Literal["all_reduce", "reduce_scatter", "ests"] = "all_reduce"
     """The present exchange of gradients: DDP's buckets, the shards of FSDP2, or the ESTs of an elastic job."""
-    value: float
-    """The predicted step with the advised codecs, us."""
-    low_us: float
-    high_us: float
-    baselines: dict[str, float]
-    """Predicted steps, us: `now`, each codec for all buckets, `zero cost` (lower bound for these codecs), and `no exchange`
-    (no gradient is sent, as with torch's noop hook)."""
     exposed_us: float
     """Present step minus a step without exchange of gradients."""
-    gain_pct: float
-    """Relative to the present step."""
     gain_over_16_bit_pct: float | None
     """Relative to the better of bf16 and fp16 for all buckets."""
-    error_pct: float
-    """Known error of such predictions."""
     gap_pct: float
     """Largest excess over the optimal step, by replay."""
     vnmse: float
@@ -82,4 +76,4 @@ class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_worth_it(gain: float, error: float) -> bool:
     """Whether a gain is large enough for a plan; `error` is that of the prediction, both are shares of a step."""
-    return gain >= max(_MIN_GAIN_IN_ERRORS * error, _MIN_GAIN)
+    return gain >= max(MIN_GAIN_IN_ERRORS * error, _MIN_GAIN)

@@ -132,4 +132,4 @@ def _plan(replayed: Replayed, est_load: EstLoad, advice: CompressionAdvice, max_
     (decided,) = advice.decision
     body = CompressionBody(default=CodecChoice(codec=decided.codec), guard=GuardSettings(max_vnmse=max_vnmse))
     section = section_of(replayed, body, promise, applies="live", changes_bits=True)
-    return plan_of(replayed.run, est_load.assignment.n_est, PlanParts(compression=section))
+    return plan_of(replayed.run, PlanParts(compression=section))

@@ -95,4 +95,4 @@ def _plan(replayed: Replayed, advice: CompressionAdvice) -> Plan:
         step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines
     )
     section = section_of(replayed, CompressionBody(sharded="bf16"), promise, applies="restart", changes_bits=True)
-    return plan_of(replayed.run, len(replayed.run.ranks), PlanParts(compression=section))
+    return plan_of(replayed.run, PlanParts(compression=section))

@@ -11,15 +11,13 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.advisors.job.makespan import Device, fewest_seconds
+from esprof.analyzers.advisors.step_advice import MIN_GAIN_IN_ERRORS, StepAdvice
 from esprof.core.errors import EsprofError
 from esprof.core.types import NS_PER_S, Rank, us
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.selections import cpu_work, gpu_work
-
-_MIN_GAIN_IN_ERRORS = 2.0
-"""Smallest gain worth a change, as a multiple of the prediction's error."""
 
 _TERM = "balance"
 """The what-if term most similar to this change: its known error applies."""
@@ -38,18 +36,11 @@ class RankBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Time of its computation in a present step, without waiting, us."""
 
 
-class BatchAdvice(msgspec.Struct, frozen=True, kw_only=True):
+class BatchAdvice(StepAdvice, frozen=True, kw_only=True):
     """Number of samples that each rank should have; their total stays the same."""
 
     schema: Literal["esprof.advice/1"] = "esprof.advice/1"
     objective: Literal["step-time"] = "step-time"
-    value: float
-    """Predicted step time, us."""
-    low_us: float
-    high_us: float
-    baselines: dict[str, float]
-    gain_pct: float
-    error_pct: float
     is_worth_it: bool
     """Whether the gain is at least twice the prediction's error."""
     decision: tuple[RankBatch, ...]
@@ -98,7 +89,7 @@ def advise_batches(replayed: Replayed) -> BatchAdvice:
         baselines={"now": us(pricer.step_ns)},
         gain_pct=round(100 * gain, 3),
         error_pct=round(100 * error, 3),
-        is_worth_it=gain >= _MIN_GAIN_IN_ERRORS * error,
+        is_worth_it=gain >= MIN_GAIN_IN_ERRORS * error,
         decision=tuple(_ranks(replayed, samples, counts, busy)),
         samples_below=found.ests_below,
     )

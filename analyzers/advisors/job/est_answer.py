@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from esprof.analyzers.advisors.job.growth import Growth
+from esprof.analyzers.advisors.step_advice import StepAdvice
 from esprof.core.errors import EsprofError
 from esprof.core.plan import Plan
 from esprof.core.types import Rank
@@ -50,21 +51,11 @@ class CountCertificate(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the slowest rank as advised. It is longer if replay, which includes communication, prefers other counts."""
 
 
-class EstAdvice(msgspec.Struct, frozen=True, kw_only=True):
+class EstAdvice(StepAdvice, frozen=True, kw_only=True):
     """Advised assignment of one elastic job's ESTs."""
 
     schema: Literal["esprof.advice/1"] = "esprof.advice/1"
     objective: Literal["step-time"] = "step-time"
-    value: float
-    """Predicted step time as advised, us."""
-    low_us: float
-    high_us: float
-    baselines: dict[str, float]
-    """Predicted step time otherwise, us: `now` is as measured."""
-    gain_pct: float
-    """Reduction of the step time, in per cent of the present one."""
-    error_pct: float
-    """Known error of such predictions, in per cent of a step."""
     decision: EstDecision
     waste_pct: float
     """Share of the devices' capacity that is idle as advised (EasyScale's waste)."""

@@ -18,6 +18,7 @@ from esprof.analyzers.advisors.job.makespan import (
     waste,
 )
 from esprof.analyzers.advisors.job.planned import plan_of, section_of
+from esprof.analyzers.advisors.step_advice import MIN_GAIN_IN_ERRORS
 from esprof.core import readable
 from esprof.core.assignment import Assignment
 from esprof.core.errors import EsprofError, MismatchError, UsageError
@@ -31,9 +32,6 @@ from esprof.replay.whatif.scenario import Declined
 from esprof.run.run import Exchange
 
 _TERM = "assign"
-
-_MIN_GAIN_IN_ERRORS = 2.0
-"""Smallest gain for which a plan is made, as a multiple of the prediction's error."""
 
 _MAX_ROUNDS = 3
 """Most rounds in which the best assignment so far is varied."""
@@ -189,7 +187,7 @@ def advise_ests(
         plan=None,
         warnings=tuple(_warnings(ranks, best.assignment)),
     )
-    if gain < _MIN_GAIN_IN_ERRORS * error or best.assignment == now:
+    if gain < MIN_GAIN_IN_ERRORS * error or best.assignment == now:
         return advice
     return msgspec.structs.replace(advice, plan=_plan(replayed, advice, interval))
 
@@ -324,7 +322,7 @@ def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:
     )
     changes_bits = len({plan.device for plan in ranks}) > 1
     section = section_of(replayed, body, promise, applies="live", changes_bits=changes_bits)
-    return plan_of(replayed.run, advice.certificate.n_est, PlanParts(assignment=section))
+    return plan_of(replayed.run, PlanParts(assignment=section))
 
 
 def check_plan(plan: Plan) -> None:

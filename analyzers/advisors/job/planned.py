@@ -28,8 +28,13 @@ def section_of(
     )
 
 
-def plan_of(run: Run, n_est: int, parts: PlanParts) -> Plan:
+def plan_of(run: Run, parts: PlanParts) -> Plan:
     """Plan for the recorded job. Its id is a hash of its sections: equal evidence gives equal ids."""
     meta = run.meta
-    job = PlannedJob(n_est=n_est, world=meta.world_size, model_signature=meta.model_signature)
+    job = PlannedJob(n_est=_n_est(run), world=meta.world_size, model_signature=meta.model_signature)
     return Plan(id=sha256(msgspec.json.encode(parts)).hexdigest()[:16], job=job, parts=parts)
+
+
+def _n_est(run: Run) -> int:
+    """Number of ESTs of an elastic job, which are numbered from 0; of another one, its ranks."""
+    return 1 + max(int(run.events(rank).ints("est").max(initial=-1)) for rank in run.ranks) or run.meta.world_size

@@ -10,6 +10,7 @@ import msgspec
 from esprof.analyzers.advisors.job.est_answer import NotRecorded
 from esprof.analyzers.advisors.job.planned import plan_of, section_of
 from esprof.analyzers.advisors.loader.answer import NO_STALL, NOW, LoaderAdvice, LoaderChoice, name_of
+from esprof.analyzers.advisors.step_advice import MIN_GAIN_IN_ERRORS
 from esprof.core.errors import EsprofError
 from esprof.core.plan import LoaderBody, Plan, PlanParts, PlanPromise
 from esprof.core.types import us
@@ -29,8 +30,6 @@ _DEEPER = (1, 2, 4)
 """Multiples of the present prefetch that are tried."""
 _DEFAULT_PREFETCH = 2
 """`prefetch_factor` of torch."""
-_MIN_GAIN_IN_ERRORS = 2.0
-"""Least gain for a plan, in multiples of the prediction's error."""
 _RESEEDED = (
     "torch seeds each worker on its own, so that random augmentation, and with it the bits of training, change with their "
     "number"
@@ -161,7 +160,7 @@ def advise_loader(replayed: Replayed) -> LoaderAdvice:
         plan=None,
         warnings=tuple(_warnings(loaders, changes_bits=changes_bits)),
     )
-    if decision == loaders.now or gain < _MIN_GAIN_IN_ERRORS * error:
+    if decision == loaders.now or gain < MIN_GAIN_IN_ERRORS * error:
         return advice
     return msgspec.structs.replace(advice, plan=_plan(replayed, advice, is_elastic=is_elastic))
 
@@ -215,10 +214,4 @@ def _plan(replayed: Replayed, advice: LoaderAdvice, *, is_elastic: bool) -> Plan
         applies="live" if is_elastic else "restart",
         changes_bits=advice.changes_bits,
     )
-    return plan_of(replayed.run, _ests(replayed) if is_elastic else len(replayed.run.ranks), PlanParts(loader=section))
-
-
-def _ests(replayed: Replayed) -> int:
-    """Number of ESTs of an elastic job."""
-    run = replayed.run
-    return 1 + max(int(run.events(rank).ints("est").max(initial=-1)) for rank in run.ranks)
+    return plan_of(replayed.run, PlanParts(loader=section))

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from esprof.analyzers.advisors.step_advice import StepAdvice
 from esprof.core.plan import LoaderBody, Plan
 
 NOW, NO_STALL = "now", "no input stall"
@@ -19,21 +20,14 @@ class LoaderChoice(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-class LoaderAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """Advised number of workers of each rank's DataLoader, and of batches that each prefetches."""
+class LoaderAdvice(StepAdvice, frozen=True, kw_only=True):
+    """Advised number of workers of each rank's DataLoader, and of batches that each prefetches.
+
+    The baseline `no input stall` is a step in which no rank waits for batches; the others are the settings.
+    """
 
     schema: Literal["esprof.loader-advice/1"] = "esprof.loader-advice/1"
     objective: Literal["step"] = "step"
-    value: float
-    """Predicted step as advised, us."""
-    low_us: float
-    high_us: float
-    baselines: dict[str, float]
-    """Steps otherwise, us: `now` is as measured, `no input stall` as if no rank waited for batches; and each setting."""
-    gain_pct: float
-    """Reduction of the step, in per cent of the present one."""
-    error_pct: float
-    """Known error of such predictions, in per cent of a step."""
     now: LoaderBody
     """Present setting, of the rank with most workers."""
     decision: LoaderBody
