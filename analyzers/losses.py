@@ -26,7 +26,14 @@ _NO_BATCH = tuple(f"ESP{number}" for number in range(101, 111))
 UPSTREAM_FIRST = (
     "ESP404",  # A thread without a CPU does everything later.
     "ESP409",  # So does one that compiles.
-    *("ESP111", "ESP601", "ESP806", "ESP807"),  # Work of single steps, whichever line or rank does it.
+    *(
+        "ESP111",
+        "ESP603",
+        "ESP602",
+        "ESP601",
+        "ESP806",
+        "ESP807",
+    ),  # Work of single steps, whichever line or rank does it.
     *(
         "ESP206",
         "ESP204",
