@@ -4,13 +4,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from esprof.data.sample_codec import decode
 from esprof.data.shared_database import About
 from esprof.data.shared_store import SharedStore
-from esprof.data.wrapped_dataset import Indexed, WrappedDataset, is_number
+from esprof.data.wrapped_dataset import CachedDataset, Indexed
 
 
-class MinIOCache(WrappedDataset):
+class MinIOCache(CachedDataset):
     """A map-style data set whose samples are cached until `bytes` are used up.
 
     An epoch reads each sample once, in random order. A cache that replaces samples then drops many just before they are
@@ -28,24 +27,10 @@ class MinIOCache(WrappedDataset):
         self.hits, self.misses = 0, 0
         self._store = SharedStore(bytes, About(items=len(dataset)), folder)
 
-    @property
-    def folder(self) -> str:
-        """Where the cache is."""
-        return str(self._store.folder)
-
-    @property
-    def held(self) -> int:
-        """Number of samples in the cache."""
-        return len(self._store)
-
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         """Samples of a batch; those that are not cached are asked of the data set together, if it offers that."""
         found = [self._cached(index) for index in indices]
         missing = [index for index, one in zip(indices, found, strict=True) if one is None]
         self.hits, self.misses = self.hits + len(indices) - len(missing), self.misses + len(missing)
-        made = iter(self._read(missing, self._store))
+        made = iter(self._read(missing))
         return [next(made) if one is None else one[0] for one in found]
-
-    def _cached(self, index: Any) -> tuple[Any] | None:
-        """The sample, in a tuple, or None. Only items by number are cached."""
-        return self._store.get(index, lambda data: (decode(data),)) if is_number(index) else None

@@ -16,7 +16,7 @@ from esprof.data.sample_codec import decode
 from esprof.data.shared_database import About
 from esprof.data.shared_store import SharedStore
 from esprof.data.tally import Tally
-from esprof.data.wrapped_dataset import Indexed, WrappedDataset, is_number
+from esprof.data.wrapped_dataset import CachedDataset, Indexed, is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class PartitionCounts:
     """Bytes of the samples that came from other hosts."""
 
 
-class PartitionedCache(WrappedDataset):
+class PartitionedCache(CachedDataset):
     """A map-style data set whose samples are cached on the hosts of a job, each sample on one host.
 
     Each host holds the samples that it read first, `bytes` of them, and never replaces one. A sample that another host
@@ -67,16 +67,6 @@ class PartitionedCache(WrappedDataset):
         self._peers = Peers(others, self._store.folder, timeout_s)
 
     @property
-    def folder(self) -> str:
-        """Where this host's part of the cache is."""
-        return str(self._store.folder)
-
-    @property
-    def held(self) -> int:
-        """Number of samples that this host holds."""
-        return len(self._store)
-
-    @property
     def counts(self) -> PartitionCounts:
         """Where the samples of this host came from. Raises OSError if `folder` was removed."""
         return PartitionCounts(**self._tally.read())
@@ -84,12 +74,12 @@ class PartitionedCache(WrappedDataset):
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         """Samples of a batch; those that no host holds are asked of the data set together, if it offers that."""
         numbers = list(dict.fromkeys(filter(is_number, indices)))
-        samples = {index: one[0] for index in numbers if (one := self._store.get(index, lambda data: (decode(data),)))}
+        samples = {index: one[0] for index in numbers if (one := self._cached(index))}
         local_hits = len(samples)
         fetched = self._peers.fetch([index for index in numbers if index not in samples])
         samples |= {index: decode(data) for index, data in fetched.items()}
         missing = [index for index in indices if not (is_number(index) and index in samples)]
-        read = self._read(missing, self._store)
+        read = self._read(missing)
         self._tally.add(
             local_hits=local_hits,
             peer_hits=len(fetched),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from esprof.core.errors import UsageError
-from esprof.data.sample_codec import encode
+from esprof.data.sample_codec import decode, encode
 from esprof.data.shared_store import SharedStore
 
 
@@ -43,14 +43,34 @@ class WrappedDataset:
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
-    def _read(self, indices: Sequence[Any], store: SharedStore) -> list[Any]:
-        """Samples of the data set, which is asked for them together if it offers that. `store` takes those that have a
+
+class CachedDataset(WrappedDataset):
+    """A data set some of whose samples are in a store of this host, which never replaces one."""
+
+    _store: SharedStore
+
+    @property
+    def folder(self) -> str:
+        """Where this host's cache is."""
+        return str(self._store.folder)
+
+    @property
+    def held(self) -> int:
+        """Number of samples that this host holds."""
+        return len(self._store)
+
+    def _cached(self, index: Any) -> tuple[Any] | None:
+        """The sample, in a tuple, or None. Only items by number are cached."""
+        return self._store.get(index, lambda data: (decode(data),)) if is_number(index) else None
+
+    def _read(self, indices: Sequence[Any]) -> list[Any]:
+        """Samples of the data set, which is asked for them together if it offers that. The store takes those that have a
         number, while it has room."""
         together = getattr(self.dataset, "__getitems__", None)
         samples = list(together(indices)) if together and indices else [self.dataset[index] for index in indices]
         for index, sample in zip(indices, samples, strict=True):
-            if is_number(index) and not store.is_full:
-                store.put(index, encode(sample))
+            if is_number(index) and not self._store.is_full:
+                self._store.put(index, encode(sample))
         return samples
 
 
