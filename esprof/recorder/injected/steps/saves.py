@@ -24,6 +24,9 @@ _OF_MODULES = {
 }
 """Functions that save, by module. Only modules that the job itself imports are wrapped."""
 
+_UPLOADS = "torch.distributed.checkpoint.async_save"
+"""The function that leaves the writing to threads of torch."""
+
 
 class SaveProbe:
     """Wraps functions that save. Of calls in one another only the outermost counts.
@@ -37,8 +40,8 @@ class SaveProbe:
         self._note = note
         self._breaker = breaker
         self._inside = threading.local()
-        self._uploads = 0
-        """Saves that torch's own threads write."""
+        self._uploads = set[object]()
+        """Saves that torch's own threads write, or are about to."""
         self._waiting = dict(_OF_MODULES)
 
     def install(self) -> None:
@@ -68,29 +71,32 @@ class SaveProbe:
             is_main = threading.current_thread() is threading.main_thread()
             if hasattr(self._inside, "save") or (not is_main and self._uploads):
                 return original(*arguments, **options)
-            start_ns, self._inside.save = time.time_ns(), name
+            start_ns, self._inside.save, upload = time.time_ns(), name, object()
+            if name == _UPLOADS:  # Its threads may begin before it returns.
+                self._uploads.add(upload)
             try:
                 saved = original(*arguments, **options)
-                self._breaker.run(self._note_when_done, name, start_ns, saved)
+                self._breaker.run(self._note_when_done, name, start_ns, saved, upload)
                 return saved
+            except BaseException:
+                self._uploads.discard(upload)
+                raise
             finally:
                 del self._inside.save
                 self._note((name, start_ns, time.time_ns(), not is_main))
 
         rebind(original, save)
 
-    def _note_when_done(self, name: str, start_ns: int, saved: Any) -> None:
+    def _note_when_done(self, name: str, start_ns: int, saved: Any, upload: object) -> None:
         """Note the ends of what `torch.distributed.checkpoint.async_save` leaves to be done."""
-        staging, upload = (getattr(saved, f"{what}_completion", None) for what in ("staging", "upload"))
-        if isinstance(staging, Future):
-            staging.add_done_callback(lambda _: self._note((name + STAGING, start_ns, time.time_ns(), True)))
-        upload = upload or saved
-        if isinstance(upload, Future):
-            self._uploads += 1
-            upload.add_done_callback(lambda _: self._uploaded(name, start_ns))
+        staged, written = getattr(saved, "staging_completion", None), getattr(saved, "upload_completion", saved)
+        if isinstance(staged, Future):
+            staged.add_done_callback(lambda _: self._note((name + STAGING, start_ns, time.time_ns(), True)))
+        if isinstance(written, Future):
+            written.add_done_callback(lambda _: self._uploaded(name, start_ns, upload))
 
-    def _uploaded(self, name: str, start_ns: int) -> None:
-        self._uploads -= 1
+    def _uploaded(self, name: str, start_ns: int, upload: object) -> None:
+        self._uploads.discard(upload)
         self._note((name, start_ns, time.time_ns(), True))
 
 

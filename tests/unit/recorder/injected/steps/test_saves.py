@@ -1,19 +1,22 @@
 """What is noted of saves, in this very process."""
 
+import copy
 import importlib
 import io
 import pickle
 import sys
 import threading
 import types
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from esprof.recorder.injected.log.circuit_breaker import CircuitBreaker
 from esprof.recorder.injected.log.notes import Log
 from esprof.recorder.injected.steps.saves import SaveProbe, rebind
+from esprof.run.raw.stages import STAGING
 
 
 @pytest.fixture
@@ -44,25 +47,62 @@ def test_a_save_of_another_thread_is_in_the_background(noted):
     assert [(name, is_background) for name, *_, is_background in rows] == [("torch.save", True)]
 
 
-def test_an_asynchronous_save_goes_on_until_its_futures_are_done(noted, monkeypatch):
+@pytest.fixture
+def dcp():
+    """torch.distributed.checkpoint, in a job of one rank; its functions are as they were afterwards."""
+    import torch.distributed.checkpoint as dcp
+
+    originals = dcp.save, dcp.async_save
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dcp
+    dist.destroy_process_group()
+    for original in originals:
+        rebind(getattr(dcp, original.__name__), original)
+
+
+class Stager:
+    """Copies the state in a thread, or fails."""
+
+    should_synchronize_after_execute = False
+
+    def __init__(self, *, fails):
+        self.fails, self.threads = fails, ThreadPoolExecutor(1)
+
+    def stage(self, state):
+        if self.fails:
+            raise OSError("no memory")
+        return self.threads.submit(copy.deepcopy, state)
+
+    def close(self):
+        self.threads.shutdown()
+
+
+@pytest.mark.parametrize("stages_later", [False, True])
+def test_an_asynchronous_save_goes_on_until_it_is_written(dcp, noted, tmp_path, stages_later):
     probe, rows = noted
-    module, staging, upload = types.ModuleType("torch.distributed.checkpoint"), Future(), Future()
-    module.async_save = lambda: types.SimpleNamespace(staging_completion=staging, upload_completion=upload)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    probe._wrap(module.__name__, "async_save")
-    module.async_save()
-    assert [row[0] for row in rows] == ["torch.distributed.checkpoint.async_save"]
-    # What torch writes meanwhile, in a thread of its own, is this save.
+    probe.wrap_loaded()
+    stager = Stager(fails=False) if stages_later else None
+    saved = dcp.async_save({"a": torch.ones(1000)}, checkpoint_id=tmp_path / "saved", async_stager=stager)
+    getattr(saved, "upload_completion", saved).result()
+    if stager is not None:
+        stager.close()
+    name = "torch.distributed.checkpoint.async_save"
+    expected = [(name, False), (name, True), *([(name + STAGING, True)] if stages_later else [])]
+    # What torch's own thread writes for it is no save of its own.
+    assert sorted((row[0], row[3]) for row in rows) == expected
+    assert len({start for _, start, _, _ in rows}) == 1
+    assert (tmp_path / "saved" / ".metadata").exists()
+
+
+def test_a_failed_asynchronous_save_leaves_no_trace_on_the_next(dcp, noted):
+    probe, rows = noted
+    probe.wrap_loaded()
+    with pytest.raises(OSError, match="no memory"):
+        dcp.async_save({"a": torch.ones(1)}, async_stager=Stager(fails=True))
     other = threading.Thread(target=torch.save, args=({}, io.BytesIO()))
     other.start()
     other.join()
-    staging.set_result(None)
-    upload.set_result(None)
-    assert [(name, is_background) for name, *_, is_background in rows[1:]] == [
-        ("torch.distributed.checkpoint.async_save (staging)", True),
-        ("torch.distributed.checkpoint.async_save", True),
-    ]
-    assert rows[0][1] == rows[1][1] == rows[2][1]
+    assert [name for name, *_ in rows] == ["torch.distributed.checkpoint.async_save", "torch.save"]
 
 
 def test_the_outermost_save_counts_alone(noted, monkeypatch):
