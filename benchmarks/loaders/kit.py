@@ -60,7 +60,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.utils.data import DataLoader, Sampler
 
 from esprof.data import MinIOCache
@@ -188,7 +188,7 @@ def device(after: Tensor, settings: Settings) -> None:
     _device(after.detach(), settings.device_ms)
 
 
-@torch.library.custom_op(DEVICE, mutates_args=())
+@library.custom_op(DEVICE, mutates_args=())
 def _device(after: Tensor, ms: float) -> Tensor:
     time.sleep(ms / 1e3)
     return after.new_empty(0)
