@@ -22,7 +22,6 @@ MIN_SLOW_BATCHES = 3
 MIN_SHARE_REGULAR = 0.75
 """Least share of the differences between slow batches that must be the same: one slow batch by chance may spoil two."""
 
-
 MAX_LOAD = 0.9
 """Largest share of the workers' time that their batches may take if they keep up: a queue that is fuller than that waits
 for any scatter."""
@@ -122,7 +121,7 @@ class RankWaits:
 def burst_of(took_ns: np.ndarray) -> Burst | None:
     """Slow batches at regular intervals among batches that took so long to make, ns, in the order of their delivery.
 
-    Batches that are slow by little beside the slowest ones, as on a busy machine, are none of them.
+    A batch is slow from half the mean time of the slowest ones on: on a busy machine, others take a little longer, too.
     """
     limit = SLOW_TIMES_MEDIAN * float(np.median(took_ns))
     excess = np.maximum(took_ns - limit, 0)

@@ -38,8 +38,8 @@ MIN_KNOWN_SHARE = 0.8
 
 CERTAIN_SHARE = 0.5
 """Share of the predicted saving that is certain for the job's own code that the samples of all steps show, too. Planted
-code cost at least 0.78 times its prediction (docs/results/planted-faults.md), often more: its errors are of its own size,
-while those of `python=` are told as shares of a step."""
+code cost at least 0.78 times its prediction (fourth and fifth set, docs/results/planted-faults.md). The error of `python=`
+is a share of a step, whatever it saves."""
 
 MAX_LOCATIONS_REPORTED = 5
 """Number of source locations that are reported, costliest first."""
