@@ -17,7 +17,7 @@ MAX_OVERHEAD_PCT = 3.5
 """Time that saves may take by default, in per cent of the steps without them (CheckFreq, FAST 2021)."""
 
 MIN_SAVES = 3
-"""Fewest saves in compared steps from which a cost is told: of fewer, the interval of the mean is wider than the mean."""
+"""Fewest saves in compared steps: the margin of a mean of two is nine times their standard deviation."""
 
 MIN_CLEAN = 8
 """Fewest steps without a save."""
@@ -59,6 +59,11 @@ class Saves:
         return len(self.stops_ns) >= MIN_SAVES and len(self.clean_ns) >= MIN_CLEAN
 
     @property
+    def is_always_written(self) -> bool:
+        """Whether one is written in nearly every step, so that what writing slows is unknown."""
+        return not len(self.beside_ns) and float(self.writes_ns.sum()) > float(self.clean_ns.sum()) / 2
+
+    @property
     def mean_cost(self) -> SaveCost:
         """What a mean save costs."""
         return SaveCost(
@@ -96,7 +101,7 @@ def saves_of(job: JobSteps) -> Saves | None:
     for rank in job.run.ranks:
         written |= _is_beside(job.rows(rank, steps), _background(job, rank))
     clean, beside = took[~begins & ~written], took[~begins & written]
-    if len(clean) < MIN_CLEAN:  # A save is always being written: what it slows cannot be told.
+    if len(clean) < MIN_CLEAN:
         clean, beside = took[~begins], took[:0]
     usual = clean.mean() if len(clean) else np.nan
     calls, waits = _of_saves(job, steps[begins])

@@ -1,6 +1,6 @@
 """Advise the interval of checkpoints from the saves that a job made.
 
-Nothing is replayed: saves lie outside of windows. Their cost is measured on all steps of the run, and told for other
+Nothing is replayed: saves lie outside of windows. Their cost is measured on all steps of the run, and computed for other
 intervals by the closed forms of `SaveCost`.
 """
 
@@ -80,6 +80,12 @@ def _recorded(run: Run) -> Saves:
             "has no saves by torch.save, torch.distributed.checkpoint, safetensors.torch or ElasticTrainer",
             path=run.path,
             remedy="Record steps in which the job saves, or mark its function with esprof.stage('save').",
+        )
+    if saves.is_always_written:
+        raise EsprofError(
+            "writes a save in nearly every step, so that the cost of one is unknown",
+            path=run.path,
+            remedy="Record the job while it saves less often.",
         )
     if len(saves.clean_ns) < MIN_CLEAN:
         raise EsprofError(

@@ -72,7 +72,7 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
 
 def _enough(saves: Saves | None) -> str:
     """The interval at which saves would cost little, if it is known."""
-    if saves is None or not saves.is_enough:
+    if saves is None or not saves.is_enough or saves.is_always_written:
         return ""
     every = saves.mean_cost.shortest_within(MAX_OVERHEAD_PCT / 100)
     return f" A save every {every} steps would cost {MAX_OVERHEAD_PCT} % (`esprof recommend --only checkpoint`)."

@@ -55,6 +55,7 @@ def test_a_save_in_the_background_needs_its_time():
         ({"name": "forward"}, "has no saves"),
         ({"steps": 20}, "2 saves in steps without profiler"),
         ({"every": 1}, "steps without a save"),
+        ({"every": 4, "writes_ms": 500}, "writes a save in nearly every step"),
     ],
 )
 def test_too_little_is_no_advice(job, says):
