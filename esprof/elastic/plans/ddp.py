@@ -24,6 +24,9 @@ def apply_to_model(model: nn.Module, plan: Plan, ddp_options: dict[str, Any]) ->
         raise UsageError(f"the plan is for {plan.job.world} processes; this job has {world}")
     if plan.parts.assignment is not None:
         warnings.warn("the plan's assignment of ESTs needs esprof.elastic.ElasticTrainer", stacklevel=3)
+    if plan.parts.checkpoint is not None:
+        every = plan.parts.checkpoint.body.every
+        warnings.warn(f"the plan saves every {every} steps, which the script has to do", stacklevel=3)
     section = plan.parts.compression
     if is_sharded(model):
         return _apply_sharded(model, None if section is None else section.body, ddp_options)

@@ -53,6 +53,14 @@ def test_gradients_in_buckets_are_not_sharded():
 
 
 @pytest.mark.parametrize(
+    ("parts", "says"), [({"every": 7}, "saves every 7 steps"), ({"ests": [[0]], "n_est": 1}, "needs .*ElasticTrainer")]
+)
+def test_parts_that_a_model_cannot_adopt_are_left_out_with_a_warning(parts, says):
+    with pytest.warns(UserWarning, match=says):
+        assert isinstance(apply_plan(model(), plan_of(**parts, world=1)), DistributedDataParallel)
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         (lambda state: {}, "is not a state of compressed gradients"),
