@@ -1,6 +1,8 @@
-"""Make names from a trace safe to print in a terminal."""
+"""Make names from a trace safe to print in a terminal, and guess what a mistyped name meant."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 LONGEST_NAME = 1_000
 """Longest name of a file, function or operation in a sentence, in characters: longer than real names are."""
@@ -15,3 +17,8 @@ def printable(text: str, limit: int = 120) -> str:
     """
     shown = _UNSAFE.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` most resembles, None if it resembles none: `networx` -> `network`."""
+    return next(iter(difflib.get_close_matches(name.lower(), list(known), n=1)), None)

@@ -6,12 +6,24 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
+from esprof.core import readable
+
 MAX_FACTOR_BEYOND = 2.0
 """Limit of extrapolation: a size may be smaller or larger than all measured ones by this factor."""
 
 
 class BeyondCurveError(ValueError):
     """A size is too far from the measured ones; the message has their range."""
+
+    def __init__(self, size: float, smallest: int, largest: int) -> None:
+        super().__init__(_beyond(f"{size:g}", str(smallest), str(largest)))
+        self.in_bytes = _beyond(*map(readable.size, (size, smallest, largest)))
+        """The message for sizes in bytes, in binary units."""
+
+
+def _beyond(size: str, smallest: str, largest: str) -> str:
+    factor = f"{MAX_FACTOR_BEYOND:g}"
+    return f"{size} is outside the measured range, {smallest} to {largest}, by more than a factor of {factor}"
 
 
 @dataclass(frozen=True)
@@ -82,10 +94,7 @@ class Curve:
 
     def _check(self, size: float) -> None:
         if not self.holds(size):
-            raise BeyondCurveError(
-                f"size {size:g} is outside the measured range {self.sizes[0]} to {self.sizes[-1]} "
-                f"by more than a factor of {MAX_FACTOR_BEYOND:g}"
-            )
+            raise BeyondCurveError(size, int(self.sizes[0]), int(self.sizes[-1]))
 
     def _between(self, sizes: np.ndarray) -> np.ndarray:
         if len(self.sizes) == 1:

@@ -6,6 +6,7 @@ A scope is one rank or several, `rank3.` or `rank0-3+6.`, or `device[NAME].`.
 import re
 
 from esprof.core.errors import UsageError
+from esprof.core.text import nearest
 from esprof.core.types import Rank
 from esprof.replay.whatif.term import Term
 from esprof.replay.whatif.terms import TERMS
@@ -19,11 +20,16 @@ _TARGET = re.compile(
 
 
 def parse(spec: str) -> tuple[Term, ...]:
-    """The terms of one scenario. Raises UsageError for what is no term, with the known ones."""
-    terms = tuple(_term(text.strip()) for text in _split(spec))
-    if not terms:
+    """The terms of one scenario, each once. Raises UsageError for what is no term, and for two values of one target."""
+    found: dict[str, Term] = {}
+    for term in (_term(text.strip()) for text in _split(spec)):
+        other = found.setdefault(term.target, term)
+        if other.value != term.value:
+            reason = f"{other.text!r} and {term.text!r} exclude each other in one scenario"
+            raise UsageError(reason, remedy="Write one of them, or a --what-if for each.")
+    if not found:
         raise _unknown(spec)
-    return terms
+    return tuple(found.values())
 
 
 def known() -> tuple[str, ...]:
@@ -57,10 +63,9 @@ def _term(text: str) -> Term:
         raise _unknown(text)
     is_scoped = target["ranks"] is not None or target["device"] is not None
     has_argument = target["argument"] is not None
-    if (is_scoped and not kind.scoped) or (has_argument and kind.argument is None):
-        raise _unknown(text)
-    if kind.argument is not None and not has_argument and not kind.argument_is_optional:
-        raise _unknown(text)
+    lacks_argument = kind.argument is not None and not kind.argument_is_optional and not has_argument
+    if (is_scoped and not kind.scoped) or (has_argument and kind.argument is None) or lacks_argument:
+        raise UsageError(f"{text!r} is not a what-if term", remedy=f"Write {' or '.join(kind.examples)}.")
     try:
         return Term(
             text=text,
@@ -86,4 +91,9 @@ def _ranks(text: str) -> tuple[Rank, ...]:
 
 
 def _unknown(text: str) -> UsageError:
-    return UsageError(f"{text!r} is not a what-if term", remedy=f"Known terms: {', '.join(known())}.")
+    """The error for what is no term: with the term that its name resembles, or else with all."""
+    name = text.partition("=")[0].partition("[")[0].strip()
+    close = nearest(name, TERMS) or nearest(name.rpartition(".")[2], TERMS)
+    if close is None:
+        return UsageError(f"{text!r} is not a what-if term", remedy=f"Known terms: {', '.join(known())}.")
+    return UsageError(f"{text!r} is not a what-if term", remedy=f"Did you mean {' or '.join(TERMS[close].examples)}?")

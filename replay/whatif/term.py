@@ -123,11 +123,16 @@ class Term:
     """Part of the name of the devices to which the term is limited; None where it is not limited so."""
 
     @property
-    def canonical(self) -> str:
-        """The term in one spelling: terms of one meaning have the same, however they were written."""
+    def target(self) -> str:
+        """What the term changes, in one spelling: scope, name and argument."""
         where = f"{scope(self.only)}." if self.only else f"device[{self.device}]." if self.device else ""
         argument = self.argument.pattern if isinstance(self.argument, re.Pattern) else self.argument
-        return f"{where}{self.kind.name}[{argument}]={self.value!r}"
+        return f"{where}{self.kind.name}[{argument}]"
+
+    @property
+    def canonical(self) -> str:
+        """The term in one spelling: terms of one meaning have the same, however they were written."""
+        return f"{self.target}={self.value!r}"
 
     def ranks(self, scenario: Scenario) -> list[Rank]:
         """The ranks to which the term applies. Raises Declined where the run has none of them."""
@@ -151,9 +156,9 @@ def speed_up(value: str) -> float:
     return _number(value[:-1] if value.lower().endswith("x") else value, value)
 
 
-def number(value: str) -> float:
-    """Read a number from `_MIN_NUMBER` to `_MAX_NUMBER`. Raises UsageError for all else."""
-    return _number(value, value)
+def mebibytes(value: str) -> float:
+    """Read a size in MiB, from `_MIN_NUMBER` to `_MAX_NUMBER`. Raises UsageError for all else."""
+    return _number(value, value, remedy="It is a size in MiB, such as 50.")
 
 
 def share(value: str) -> float:
@@ -167,16 +172,13 @@ def share(value: str) -> float:
     return read
 
 
-def _number(value: str, written: str) -> float:
+def _number(value: str, written: str, remedy: str = "A speed-up is written 2x, or 0.5x for half as fast.") -> float:
     try:
         read = float(value)
     except ValueError:
         read = 0.0
     if not _MIN_NUMBER <= read <= _MAX_NUMBER:
-        raise UsageError(
-            f"{written!r} is not a number from {_MIN_NUMBER:g} to {_MAX_NUMBER:g}",
-            remedy="A speed-up is written 2x, or 0.5x for half as fast.",
-        )
+        raise UsageError(f"{written!r} is not a number from {_MIN_NUMBER:g} to {_MAX_NUMBER:,.0f}", remedy=remedy)
     return read
 
 

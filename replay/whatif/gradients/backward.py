@@ -66,7 +66,7 @@ class BackwardPass:
         try:
             return round(self.curve.at(sum(self.sizes[first:behind])))
         except BeyondCurveError as beyond:
-            raise NotBuckets(f"a bucket of {beyond}") from beyond
+            raise NotBuckets(f"a bucket of {beyond.in_bytes}") from beyond
 
 
 class LaunchCost(NamedTuple):

@@ -169,7 +169,7 @@ class ExchangeCosts:
                 for kind in kinds[1:]
             )
         except BeyondCurveError as beyond:
-            raise NotBuckets(f"a bucket for {codec} of {beyond}") from beyond
+            raise NotBuckets(f"a bucket of {beyond.in_bytes} (codec {codec})") from beyond
         nearest = min(exchange.points, key=lambda point: abs(point.size - nbytes))
         rest = took - max(started)
         cpu = max(0.0, (nearest.cpu_ns or 0) * nbytes / nearest.size - max(started))

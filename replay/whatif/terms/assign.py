@@ -12,12 +12,9 @@ from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, text
 
 def _assigned(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     """Raises InputError where there is no plan in a file."""
-    paths = {term.value for term in terms}
-    if len(paths) > 1:
-        raise Declined("a scenario can have only one assignment of ESTs")
+    path = terms[0].value
     est_load = EstLoad.of(now.run, now.dfg, now.steps)
     assumed = [rank for rank, cost in est_load.costs.items() if not cost.is_measured]
-    (path,) = paths
     section = read_plan(Path(path)).parts.assignment
     if section is None:
         raise Declined(f"the plan {path} assigns no ESTs")

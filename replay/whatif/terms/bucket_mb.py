@@ -9,7 +9,7 @@ from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.gradients.backward import NotBuckets
 from esprof.replay.whatif.gradients.buckets import rebucket
 from esprof.replay.whatif.scenario import Declined, Scenario
-from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, number
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, mebibytes
 
 MORE, MANY = 2, 8
 """Ratio of collectives to recorded ones from which a note is added (MORE) or the term is declined (MANY). The fixed cost of
@@ -17,10 +17,7 @@ a collective may turn a gain into a loss. A probe measures it between CPUs; betw
 
 
 def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    sizes = {term.value for term in terms}
-    if len(sizes) > 1:
-        raise Declined("a scenario can have only one bucket size")
-    (size,) = sizes
+    size = terms[0].value
     try:
         changed, are_merged = rebucket(now.run, now.dfg, size)
     except NotBuckets as reason:
@@ -51,5 +48,5 @@ TERM = Kind(
     "(`esprof probe`).",
     assumes="Without a probe, an all-reduce between CPUs has no fixed cost.",
     effect=Edit(TermPhase.REBUILD, _rebucketed),
-    value=number,
+    value=mebibytes,
 )

@@ -17,10 +17,7 @@ from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, text
 
 def _compressed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     """Raises InputError where a plan is none."""
-    values = {term.value for term in terms}
-    if len(values) > 1:
-        raise Declined("a scenario can have only one compression")
-    (value,) = values
+    value = terms[0].value
     plan = _body(Path(value)) if value.endswith(".json") else None
     try:
         shards = Shards.of(now.run, now.dfg)

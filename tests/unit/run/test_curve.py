@@ -19,7 +19,9 @@ def test_between_measured_sizes_it_goes_straight(found, where):
     sizes = sorted(found)
     size = sizes[0] + where * (sizes[-1] - sizes[0])
     expected = np.interp(size, sizes, [found[one] for one in sizes])
-    assert curve_of(found).at(size) == pytest.approx(max(expected, min(found.values()) / MAX_FACTOR_BEYOND), rel=1e-9)
+    lowest = min(found.values()) / MAX_FACTOR_BEYOND
+    rounding = 1e-9 * max(found.values())
+    assert curve_of(found).at(size) == pytest.approx(max(expected, lowest), rel=1e-9, abs=rounding)
 
 
 @given(points)
@@ -39,8 +41,9 @@ def test_beyond_its_ends_the_outermost_stretch_goes_on_to_twice_the_size():
 def test_further_away_it_refuses_and_says_how_far_it_reaches(size):
     curve = curve_of({1000: 10_000, 4000: 60_000})
     assert not curve.holds(size)
-    with pytest.raises(BeyondCurveError, match="1000 to 4000"):
+    with pytest.raises(BeyondCurveError, match="1000 to 4000") as beyond:
         curve.at(size)
+    assert "1000 B to 3.9 KiB" in beyond.value.in_bytes
 
 
 def test_it_goes_through_medians_and_knows_the_spread():

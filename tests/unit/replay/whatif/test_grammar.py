@@ -63,11 +63,43 @@ def test_any_text_can_be_named_literally(text):
     "text",
     ["", ",", "gpu", "gpu=", "gpu=fast", "gpu=0x", "gpu=-1x", "gpu=infx", "gpu=nan", "warp=2x", "straggler=2x", "data=1",
      "overlap=none", "kernel[(]=2x", "kernel[a{99999999999}]=2x",
-     "rank" + 5000 * "1" + ".gpu=2x", "compress=", "rankx.gpu=2x", "rank1.network=2x"],
+     "rank" + 5000 * "1" + ".gpu=2x", "compress=", "rankx.gpu=2x", "rank1.network=2x", "kernel=2x",
+     "network=2x,network=3x", "gpu=2x,data=0,gpu=3x", "bucket_mb=1,bucket_mb=2", "compress=bf16,compress=int8"],
 )  # fmt: skip
-def test_an_invalid_term_is_a_usage_error_with_a_remedy(text):
+def test_an_invalid_term_is_a_usage_error(text):
     with pytest.raises(UsageError):
         parse(text)
+
+
+def test_a_term_counts_once():
+    (term,) = parse("network=2x,network=2.0x")
+    assert term.value == 2
+    assert len(parse("rank0.gpu=2x,rank1.gpu=3x,gpu=2x")) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("networx=2x", "network=2x"), ("rank3.gqu=2x", "gpu=2x"), ("loader.worker=4", "loader.workers=4"),
+     ("bucket=25", "bucket_mb=50"), ("gpu", "gpu=2x"), ("kernels[a]=2x", "kernel[REGEX]=2x")],
+)  # fmt: skip
+def test_a_mistyped_target_is_answered_by_the_one_that_it_resembles(text, meant):
+    with pytest.raises(UsageError) as error:
+        parse(text)
+    assert error.value.remedy.startswith(f"Did you mean {meant}")
+    assert "collective" not in error.value.remedy
+
+
+def test_a_misplaced_scope_or_bracket_is_answered_by_the_way_to_write_the_term():
+    with pytest.raises(UsageError) as error:
+        parse("rank1.network=2x")
+    assert error.value.remedy == "Write network=2x."
+
+
+@pytest.mark.parametrize("value", ["0", "2x", "1e9"])
+def test_a_size_out_of_range_is_answered_as_a_size(value):
+    with pytest.raises(UsageError, match=r"0\.001 to 1,000,000") as error:
+        parse(f"bucket_mb={value}")
+    assert error.value.remedy == "It is a size in MiB, such as 50."
 
 
 def test_an_unknown_target_lists_the_known_ones():

@@ -74,7 +74,9 @@ def test_buckets_have_the_measured_cost_of_their_size():
 def test_buckets_beyond_the_curve_are_declined():
     run = probed(run_with((1,) * 4, (1, 1, 1, 1)), link(3e6, PER_BYTE, sizes=(1 << 12, 1 << 16, 1 << 20)))
     (answer,) = what_if(run, build(run), ["bucket_mb=4"])
-    assert "outside the measured range" in answer.reason
+    assert "a bucket of 4.0 MiB is outside the measured range, 4.0 KiB to 1.0 MiB, by more than a factor of 2" in (
+        answer.reason
+    )
 
 
 def test_the_same_buckets_again_change_nothing():

@@ -159,12 +159,6 @@ def test_many_more_collectives_are_declined_and_some_more_get_a_note():
     assert "9 times as many" in (nine.reason or "")
 
 
-def test_two_sizes_at_once_are_declined():
-    run = run_with((1, 1), (1, 1))
-    (answer,) = what_if(run, build(run), ["bucket_mb=1,bucket_mb=2"])
-    assert "only one bucket size" in (answer.reason or "")
-
-
 def test_threads_that_are_woken_at_once_may_begin_in_any_order():
     """The second all-reduce begins 0.1 ms before the first, on another thread."""
     rows = ddp_step((1, 2), (1, 1))

@@ -87,16 +87,10 @@ def test_a_plan_says_it_for_each_bucket(tmp_path):
     assert "compresses no gradients" in answered(run, f"compress={path}", *sweeps).reason
 
 
-@pytest.mark.parametrize(
-    ("spec", "reason"),
-    [
-        ("compress=other", "was not measured; measured codecs: half"),
-        ("compress=half,compress=other", "only one compression"),
-    ],
-)
-def test_unmeasured_costs_are_declined(spec, reason):
+def test_unmeasured_costs_are_declined():
     run = run_with((1, 1), (1, 1))
-    assert reason in answered(run, spec, *exchange("half", 2, 12)).reason
+    answer = answered(run, "compress=other", *exchange("half", 2, 12))
+    assert "was not measured; measured codecs: half" in answer.reason
 
 
 def test_without_a_probe_it_is_declined():
