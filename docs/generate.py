@@ -24,7 +24,7 @@ from esprof.core.plan import Plan
 from esprof.recorder.knobs import KNOBS
 from esprof.replay.whatif.term import Kind, Loading
 from esprof.replay.whatif.terms import TERMS
-from esprof.verbs import VERBS
+from esprof.verbs import GROUPS
 
 DOCS = Path(__file__).parent
 WIDTH = 120
@@ -32,29 +32,20 @@ KNOBS_END = "<!-- end of the knobs -->"
 NOTE = "<!-- Written by `make docs` from the code. -->\n"
 MAX_LINES = 200
 """Of a page."""
-VERB_GROUPS = {
-    "Record": ("demo", "record", "probe", "merge"),
-    "Understand": ("diagnose", "explain", "replay", "ops", "report"),
-    "Fix": ("verify", "recommend", "apply", "tune"),
-    "Elastic jobs": ("elastic", "serve"),
-    "Guard": ("check",),
-}
-"""Title of a page -> its verbs."""
 
 
 def commands() -> dict[str, str]:
     """The help of every verb as the terminal shows it, on a page for each group of verbs, and an index."""
-    assert sorted(verb for verbs in VERB_GROUPS.values() for verb in verbs) == sorted(VERBS)
     context = click.Context(root, info_name="esprof", terminal_width=100)
-    index = [NOTE, "# Commands\n", "```text", root.get_help(context).split("\n\nVerbs:")[0], "```"]
+    index = [NOTE, "# Commands\n", "```text", root.get_help(context).split("\n\nRecord:")[0], "```"]
     pages = {}
-    for group, verbs in VERB_GROUPS.items():
+    for group, verbs in GROUPS.items():
         file = f"{_slug(group)}.md"
         sections: dict[str, str] = {}
         index += [f"\n## {group}\n", "| command | purpose |", "|---|---|"]
-        for name in verbs:
+        for name, summary in verbs.items():
             sections |= _helps(root.get_command(context, name), context, name)
-            index.append(f"| [`esprof {name}`]({file}#esprof-{name}) | {VERBS[name]} |")
+            index.append(f"| [`esprof {name}`]({file}#esprof-{name}) | {summary} |")
         helps = (f"\n## {name}\n\n```text\n{text}\n```" for name, text in sections.items())
         pages[file] = "\n".join([NOTE, f"# Commands: {group.lower()}", *helps, ""])
     return {"index.md": "\n".join([*index, ""]), **pages}

@@ -6,10 +6,11 @@ from importlib import import_module
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from esprof.core.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, EsprofError, UsageError
-from esprof.core.text import printable
-from esprof.verbs import VERBS, module_of
+from esprof.core.text import nearest, printable
+from esprof.verbs import COMPLETION, GROUPS, VERBS, module_of
 from esprof.version import __version__
 
 
@@ -26,15 +27,24 @@ class Verbs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        widest = max(map(len, VERBS))
+        for group, verbs in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(verb.ljust(widest), summary) for verb, summary in verbs.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The verbs that begin with `incomplete`; click would load the module of each for its summary."""
+        verbs = [CompletionItem(verb, help=text) for verb, text in VERBS.items() if verb.startswith(incomplete)]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in VERBS and not name.startswith("-"):
-            raise click.UsageError(f"No verb {name!r}. Verbs: {', '.join(VERBS)}.", ctx)
+        if name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
+            close = nearest(name, VERBS)
+            hint = f"Did you mean {close}?" if close else f"Verbs: {', '.join(VERBS)}."
+            raise click.UsageError(f"No verb {name!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -42,6 +52,11 @@ class Verbs(click.Group):
 @click.version_option(__version__, prog_name="esprof")
 def root() -> None:
     """Profile distributed PyTorch training, explain its step time, and make it faster.
+
+    \b
+    esprof record -o RUN -- torchrun --nproc-per-node 8 train.py
+    esprof diagnose RUN
+    esprof report RUN -o report.html
 
     RUN is a directory that `esprof record` wrote, or traces of torch.profiler: a file, a folder or a glob pattern.
 
@@ -58,7 +73,7 @@ def main() -> None:
     _fill_closed_streams()
     try:
         refuse_another_checkout(Path(__file__).resolve().parents[1])
-        code = root.main(standalone_mode=False)
+        code = root.main(standalone_mode=False, complete_var=COMPLETION)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else EXIT_OK)
     except click.exceptions.Exit as stop:

@@ -5,25 +5,44 @@ This module imports nothing of esprof, so that every layer can start a verb. No 
 
 import sys
 
-VERBS = {
-    "demo": "Record and diagnose a small training job with a planted fault.",
-    "record": "Run a training command and record all its ranks.",
-    "replay": "Replay a run's steps and predict what a change would save.",
-    "diagnose": "List what slows a run's steps, and what each fix would save.",
-    "ops": "List operators and modules by own and total time.",
-    "explain": "Explain a finding: what it means and how to fix it.",
-    "report": "Write a self-contained HTML report of a run.",
-    "check": "Compare a run with a baseline and fail on a regression.",
-    "probe": "Benchmark a job's devices, links and storage.",
-    "recommend": "Recommend what to change in a job, or which devices jobs get.",
-    "apply": "Send a plan to a running elastic job.",
-    "tune": "Run an elastic job and tune it while it runs.",
-    "serve": "Serve a web page that shows and steers elastic jobs.",
-    "verify": "Apply a change to a job and compare it with the prediction.",
-    "merge": "Merge the runs that each host of a job recorded.",
-    "elastic": "Start and scale elastic jobs, and compare their results.",
+GROUPS = {
+    "Record": {
+        "record": "Run a training command and record all its ranks.",
+        "demo": "Record and diagnose a small training job with a planted fault.",
+        "probe": "Benchmark a job's devices, links and storage.",
+        "merge": "Merge the runs that each host of a job recorded.",
+    },
+    "Understand": {
+        "diagnose": "List what slows a run's steps, and what each fix would save.",
+        "report": "Write a self-contained HTML report of a run.",
+        "explain": "Explain a finding: what it means and how to fix it.",
+        "replay": "Replay a run's steps and predict what a change would save.",
+        "ops": "List operators and modules by own and total time.",
+    },
+    "Fix": {
+        "recommend": "Recommend what to change in a job, or which devices jobs get.",
+        "verify": "Apply a change to a job and compare it with the prediction.",
+    },
+    "Guard": {
+        "check": "Compare a run with a baseline and fail on a regression.",
+    },
+    "Elastic jobs": {
+        "elastic": "Start and scale elastic jobs, and compare their results.",
+        "tune": "Run an elastic job and tune it while it runs.",
+        "apply": "Send a plan to a running elastic job.",
+        "serve": "Serve a web page that shows and steers elastic jobs.",
+    },
+    "Set up": {
+        "completion": "Print a script that completes esprof's words in a shell.",
+    },
 }
-"""One-line summary of each verb, in the order of `esprof --help`. The help of each command repeats its summary."""
+"""Verbs in groups, in the order of `esprof --help`, with the one-line summary that the help of each command repeats."""
+
+VERBS = {verb: summary for group in GROUPS.values() for verb, summary in group.items()}
+"""One-line summary of each verb."""
+
+COMPLETION = "_ESPROF_COMPLETE"
+"""Environment variable with which a shell asks for completions."""
 
 
 def module_of(verb: str) -> str:

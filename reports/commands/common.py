@@ -46,7 +46,9 @@ _COLUMNS = "esprof.columns"
 
 def run_argument(command: _Command) -> _Command:
     """RUN…: a Run directory, or any number of traces of one job; and --columns."""
-    return click.argument("sources", metavar="RUN…", nargs=-1, required=True)(columns_option(command))
+    # Of type Path, so that shells complete it; `load` alone judges what it is.
+    path = click.Path(readable=False)
+    return click.argument("sources", metavar="RUN…", nargs=-1, required=True, type=path)(columns_option(command))
 
 
 def columns_option(command: _Command) -> _Command:

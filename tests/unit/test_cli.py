@@ -1,15 +1,17 @@
 """The command line as a whole: what it loads, what it prints where, and how it exits."""
 
 import os
+import re
 import subprocess
 import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from esprof import __version__, cli
 from esprof.core.errors import EsprofError, UsageError
-from esprof.verbs import VERBS
+from esprof.verbs import GROUPS, VERBS
 
 HEAVY = {"jinja2", "msgspec", "networkx", "numba", "numpy", "pandas", "plotly", "pyarrow", "rich", "scipy", "torch"}
 
@@ -49,6 +51,20 @@ def test_an_unknown_verb_is_a_usage_error(monkeypatch, capsys):
     assert said.out == ""
     assert "No verb 'analyse'" in said.err
     assert "diagnose" in said.err
+
+
+def test_a_mistyped_verb_is_answered_by_the_one_that_it_resembles(monkeypatch, capsys):
+    assert run_main(monkeypatch, "diagnoze") == 2
+    assert "No verb 'diagnoze'. Did you mean diagnose?" in capsys.readouterr().err
+
+
+def test_help_opens_with_an_example_and_groups_the_verbs():
+    text = CliRunner().invoke(cli.root, ["--help"]).stdout
+    first, *groups = re.split(r"^(?=\S.*:$)", text, flags=re.MULTILINE)
+    assert re.search(r"^  esprof record .*\n  esprof diagnose .*\n  esprof report", first, re.MULTILINE)
+    titles = [group.partition(":")[0] for group in groups]
+    assert titles == ["Options", *GROUPS]
+    assert titles.index("Elastic jobs") > titles.index("Guard")
 
 
 def test_a_missing_argument_is_a_usage_error(monkeypatch, capsys):
