@@ -268,6 +268,15 @@ class Run:
             self._tables[name, rank] = self._read(name, rank)
         return self._tables[name, rank]
 
+    def recorded(self, name: str, rank: Rank) -> Table | None:
+        """The table `name` (`events`, `steps`, …) of `rank`; None if it was not recorded. Raises InputError if it is
+        broken."""
+        return self._table(name, rank)
+
+    def has_flight(self, rank: Rank) -> bool:
+        """Whether `rank` has a flight log. Raises InputError if it is broken."""
+        return self._flight(rank) is not None
+
     def events(self, rank: Rank) -> Table:
         """Event table of `rank`, sorted by start; see `schema.EVENTS`."""
         events = self._table("events", rank)
