@@ -33,6 +33,7 @@ GROUPS = {
         "serve": "Serve a web page that shows and steers elastic jobs.",
     },
     "Set up": {
+        "doctor": "Examine this installation, and what a cluster must allow.",
         "validate": "Tell whether a run is whole, and what is declined on it.",
         "completion": "Print a script that completes esprof's words in a shell.",
     },
