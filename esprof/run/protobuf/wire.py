@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from esprof.core.types import Bytes
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_WIDTHS: dict[int, Bytes] = {_FIXED64: 8, _FIXED32: 4}
-_MAX_VARINT: Bytes = 10
-_MORE = 0x80
+VARINT, FIXED64, BYTES, _FIXED32 = 0, 1, 2, 5
+_WIDTHS: dict[int, Bytes] = {FIXED64: 8, _FIXED32: 4}
+MAX_VARINT: Bytes = 10
+MORE = 0x80
 """The bit of a byte that says that its number goes on."""
 _MASK = (1 << 64) - 1
 _SIGN = 1 << 63
@@ -32,22 +32,22 @@ def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
     while at < end:
         # Most numbers are of one byte, and most of the time goes here.
         tag = data[at]
-        if tag < _MORE:
+        if tag < MORE:
             at += 1
         else:
             tag, at = _varint(data, at)
         number, kind = tag >> 3, tag & 7
         if not number:
             raise MalformedMessage("a field has number 0")
-        if kind == _VARINT:
-            if at < end and data[at] < _MORE:
+        if kind == VARINT:
+            if at < end and data[at] < MORE:
                 yield number, data[at]
                 at += 1
             else:
                 value, at = _varint(data, at)
                 yield number, value
             continue
-        if kind == _BYTES:
+        if kind == BYTES:
             size, at = _varint(data, at)
         elif kind in _WIDTHS:
             size = _WIDTHS[kind]
@@ -57,7 +57,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
             raise MalformedMessage(f"field {number} ends behind its message")
         content = data[at : at + size]
         at += size
-        yield number, content if kind == _BYTES else int.from_bytes(content, "little")
+        yield number, content if kind == BYTES else int.from_bytes(content, "little")
 
 
 def message(value: Value) -> Iterator[tuple[int, Value]]:
@@ -115,9 +115,9 @@ def double(value: Value) -> float:
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """(an unsigned number of at most 64 bits, the position behind it)."""
     value = shift = 0
-    for byte in data[at : at + _MAX_VARINT]:
+    for byte in data[at : at + MAX_VARINT]:
         at += 1
-        if byte < _MORE:
+        if byte < MORE:
             return (value | byte << shift) & _MASK, at
         value |= (byte & 0x7F) << shift
         shift += 7
