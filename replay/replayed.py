@@ -26,7 +26,7 @@ from esprof.replay.building.build import Built, build_counted
 from esprof.replay.building.node_names import TEXTS, Text
 from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
 from esprof.replay.dfg import Cls, Dfg
-from esprof.replay.engine.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
+from esprof.replay.engine.timeline import Piece, Timeline, class_totals, rank_totals, steady_path
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import RecordedSteps, steps_of
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
@@ -72,8 +72,7 @@ class Replayed:
         measured = steps.measured_ns(correction_ns)
         steady_at = np.array([steps.all.index(step) for step in steps.steady])
         pricer = Pricer(run, built.dfg, steady_at, measured[steady_at], max_error_pct)
-        stretches = readable.stretches(steady_at.tolist())
-        path = [piece for steady in stretches for piece in critical_path(pricer.baseline, steady[0], steady[-1])]
+        path = steady_path(pricer.baseline, steady_at)
         missing = not_run(run, built.dfg)
         replay_s = time.perf_counter() - built_at
         of_graph = _count_warnings(run, built) + warnings_of(missing, steady_at, pricer.step_ns)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from esprof.core import readable
 from esprof.core.types import Ns, Rank
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.engine import longest_path
@@ -155,6 +156,12 @@ def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
         spend(int(timeline.end_ns[source]), _CLASS_OF_LAG[Edge(dfg.pred_kind[binding])], rank)
         node = source
     return pieces[::-1]
+
+
+def steady_path(timeline: Timeline, steady_at: np.ndarray) -> list[Piece]:
+    """The critical path over the steps at these positions of `marks.steps`, one path for each run of adjacent steps."""
+    stretches = readable.stretches(steady_at.tolist())
+    return [piece for steady in stretches for piece in critical_path(timeline, steady[0], steady[-1])]
 
 
 def binding_edge(timeline: Timeline, node: int) -> int | None:

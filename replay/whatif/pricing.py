@@ -141,6 +141,17 @@ class Pricer:
             self._known[key] = self._priced(scenario, ends)
         return [self._known[key] for key in keys]
 
+    def timeline(self, spec: str) -> Timeline:
+        """The replay of one scenario's graph. What bounds its steps outside the graph, such as the supply of batches, is
+        part of the price only. Raises what `price` raises."""
+        terms = parse(spec)
+        if self.too_far_off:
+            raise Declined(self.too_far_off)
+        made = self._made(terms)
+        if isinstance(made, Declined):
+            raise made
+        return replay(made.dfg)
+
     def price_edited(self, dfg: Dfg) -> Price:
         """The price of a change that no term spells: of `dfg`, a graph made by hand with `edits`."""
         return self._priced(Scenario(self.run, self.blame, dfg), replay(dfg))
