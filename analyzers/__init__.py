@@ -1,8 +1,9 @@
 """Findings, breakdowns and comparisons: pure functions over a Run, its Dfg and its Timeline.
 
 `findings/` has one file for each rule, `advisors/` proposes changes, `gate/` is the check for CI, `ops/` the table of
-operations, `summary/` the report, `verified/` compares predictions with measurements; `steps/`, `samples/` and `views/`
-prepare the data for them. The names below load their module on first use, so that one can be imported alone.
+operations, `summary/` the report, `tracks/` exports, `verified/` compares predictions with measurements; `steps/`,
+`samples/` and `views/` prepare the data for them. The names below load their module on first use, so that one can be
+imported alone.
 """
 
 from importlib import import_module

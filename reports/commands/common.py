@@ -131,8 +131,8 @@ def ignore_option(command: _Command) -> _Command:
     )(command)
 
 
-def output_options(default: str, what: str) -> Callable[[_Command], _Command]:
-    """-o FILE and --force. `-` is stdout."""
+def output_options(default: str | None, what: str) -> Callable[[_Command], _Command]:
+    """-o FILE and --force. `-` is stdout; without a default, FILE must be named."""
 
     def with_options(command: _Command) -> _Command:
         force = click.option("-f", "--force", is_flag=True, help="Overwrite FILE if it exists.")
@@ -142,6 +142,7 @@ def output_options(default: str, what: str) -> Callable[[_Command], _Command]:
             metavar="FILE",
             type=click.Path(dir_okay=False, path_type=Path),
             default=default,
+            required=default is None,
             show_default=True,
             help=f"Write the {what} to FILE; - is stdout.",
         )
@@ -191,11 +192,11 @@ def json_text(value: msgspec.Struct) -> str:
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """`esprof report --json` and `esprof merge --json`."""
+    """`esprof report --json`, `esprof export --json` and `esprof merge --json`."""
 
     schema: str = "esprof.written/1"
     what: str
-    """`page` or `run`."""
+    """`page`, `export` or `run`."""
     path: str
     """As given on the command line."""
     bytes: Bytes

@@ -61,6 +61,9 @@ _REDUNDANT = frozenset(
 )
 """Categories whose events repeat others, or are counters and marks."""
 
+ESPROF = "esprof,"
+"""Begins the categories of what `esprof export` adds to the events of the profiler."""
+
 
 def kind_of(category: str) -> str | None:
     """The kind of the events of a category (`schema.KINDS`); None for events that are not read."""
@@ -85,7 +88,7 @@ def unread(categories: Texts) -> tuple[RunWarning, ...]:
     lost = {
         name: int(count)
         for name, count in zip(names, counts, strict=True)
-        if count and kind_of(name) is None and name.lower() not in _REDUNDANT
+        if count and kind_of(name) is None and name.lower() not in _REDUNDANT and not name.startswith(ESPROF)
     }
     if not lost:
         return ()

@@ -7,6 +7,7 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.run.groups import MAX_RANKS
+from esprof.run.kineto.categories import kind_of
 from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import MISSING
 from esprof.run.run import RunWarning
@@ -64,7 +65,8 @@ def _by_label(rows: TraceRows) -> list[MergedRank] | None:
     if len(names) < 2:
         return None
     ranks, how = _ranks(names)
-    lost = sum(one is None for one in label.tolist())
+    is_read = rows.texts("cat").map(lambda category: kind_of(category) is not None, bool, False)
+    lost = int(sum(one is None for one in label[is_read].tolist()))
     text = f"{lost} events of no known rank are left out of the merged file" if lost else ""
     warnings = tuple(RunWarning("rank-guessed", one) for one in (how, text) if one)
     return [MergedRank(np.flatnonzero(label == name), rank, warnings) for name, rank in zip(names, ranks, strict=True)]

@@ -1,0 +1,118 @@
+"""`esprof export`."""
+
+import gzip
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import click
+
+from esprof.analyzers.tracks.content import Exported
+from esprof.analyzers.tracks.node_rows import node_rows
+from esprof.core.errors import UsageError
+from esprof.core.output import atomic_file, claim
+from esprof.replay import Replayed
+from esprof.replay.whatif.grammar import parse
+from esprof.reports.commands.common import (
+    STDOUT,
+    answer_written,
+    json_option,
+    max_error_option,
+    open_run,
+    output_options,
+    refuse_on_terminal,
+    run_argument,
+    status,
+    window_option,
+    wrote,
+)
+from esprof.reports.export.chrome import write_chrome
+from esprof.reports.export.perfetto import write_perfetto
+from esprof.reports.export.tables import write_csv, write_parquet
+
+_FORMATS: dict[str, Callable[[Exported, BinaryIO], None]] = {
+    "perfetto": lambda exported, file: write_perfetto(exported.processes(), file),
+    "chrome": write_chrome,
+    "csv": lambda exported, file: write_csv(node_rows(exported), file, exported.start_ns),
+    "parquet": lambda exported, file: write_parquet(node_rows(exported), file),
+}
+_TEXT = ("chrome", "csv")
+_GZIP = ".gz"
+
+
+@click.command("export")
+@run_argument
+@click.option("--format", "form", type=click.Choice(list(_FORMATS)), required=True, help="Format of FILE.")
+@click.option(
+    "--what-if",
+    "scenarios",
+    metavar="SPEC",
+    multiple=True,
+    help="Add the timeline of this scenario, such as network=2x. Repeat the option to add several.",
+)
+@click.option("--step", metavar="STEP", type=click.IntRange(min=0), help="Export this step only. Default: all steps.")
+@click.option("--redact", is_flag=True, help="Replace the names of the job by hashes, to share the file.")
+@max_error_option
+@window_option
+@json_option
+@output_options(None, "export")
+def command(
+    sources: tuple[str, ...],
+    form: str,
+    scenarios: tuple[str, ...],
+    step: int | None,
+    redact: bool,
+    max_error: float,
+    window: int | None,
+    as_json: bool,
+    output: Path,
+    force: bool,
+) -> None:
+    """Write the timelines of a run for Perfetto and other tools.
+
+    RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
+
+    perfetto and chrome have a process for each rank as recorded, as replayed, and in each scenario, with a thread for
+    each CPU thread, GPU stream, link and loader worker. Arrows show launches, collectives and waits. The critical path
+    is a thread of the process `job`. csv and parquet have a row for each node of the graph in each timeline.
+
+    \b
+    esprof export RUN --format perfetto -o run.pftrace     # open it at ui.perfetto.dev
+    esprof export RUN --format chrome -o run.json.gz --what-if network=2x
+    """
+    for spec in scenarios:
+        parse(spec)  # Report a typo before reading the run, which may take minutes.
+    _check(output, form, as_json=as_json, force=force)
+    run, read_s = open_run(sources, step if window is None else window)
+    with status("Replaying"):
+        exported = Exported.of(Replayed.of(run, read_s, max_error_pct=max_error), scenarios, step, redact=redact)
+    with status("Writing the export"):
+        if output == STDOUT:
+            _FORMATS[form](exported, sys.stdout.buffer)
+            return
+        with atomic_file(output) as file:
+            _write(exported, form, file, is_packed=output.suffix == _GZIP)
+    wrote("export", output)
+    if as_json:
+        answer_written("export", output, run, exported.replayed.warnings)
+
+
+def _check(output: Path, form: str, *, as_json: bool, force: bool) -> None:
+    """Raise an error if the export may not be written to `output`."""
+    if output != STDOUT:
+        claim(output, force=force)
+    elif as_json:
+        raise UsageError("--json and -o - would both write to stdout", remedy="Name a file with -o.")
+    elif form not in _TEXT:
+        raise UsageError(f"{form} is no text and cannot be written to stdout", remedy="Name a file with -o.")
+    else:
+        refuse_on_terminal("export")
+
+
+def _write(exported: Exported, form: str, file: BinaryIO, *, is_packed: bool) -> None:
+    if not is_packed:
+        _FORMATS[form](exported, file)
+        return
+    with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
+        _FORMATS[form](exported, cast(BinaryIO, packed))

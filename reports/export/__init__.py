@@ -1,0 +1,1 @@
+"""Formats in which `esprof export` writes timelines."""

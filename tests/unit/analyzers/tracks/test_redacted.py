@@ -1,0 +1,38 @@
+"""Redacted exports."""
+
+import pytest
+
+from esprof.analyzers.tracks.redacted import hashed, redacted_title
+from tests.cases.exported import cpu_run, exported
+
+
+def test_a_name_has_the_same_hash_everywhere():
+    assert hashed("op", "aten::mm") == hashed("op", "aten::mm")
+    assert hashed("op", "aten::mm").removeprefix("op-") == hashed("node", "aten::mm").removeprefix("node-")
+    assert hashed("op", "aten::mm") != hashed("op", "aten::mm_")
+
+
+@pytest.mark.parametrize(
+    "scenario", ["network=2x", "rank3.gpu=1.5x,data=0", "straggler=fix", "compress=powersgd:4,bucket_mb=50"]
+)
+def test_scenarios_without_names_stay(scenario):
+    assert redacted_title(scenario) == scenario
+
+
+@pytest.mark.parametrize("scenario", ["kernel[secret]=2x", "device[A]=2x", "assign=secret.json", "gpu=2x,assign=plan"])
+def test_scenarios_with_names_are_hashed(scenario):
+    assert redacted_title(scenario).startswith("what-if-")
+
+
+def test_no_name_of_the_job_is_left_and_steps_stay():
+    texts = []
+    for process in exported(cpu_run(), "cpu=2x", redact=True).processes():
+        texts += [process.name, process.about]
+        for track in process.tracks:
+            slices = track.slices
+            texts += [track.name, *slices.names, *slices.categories]
+            texts += [value for values in slices.args.values() for value in values if isinstance(value, str)]
+    assert "ProfilerStep#3" in texts
+    assert any(text.startswith("op-") for text in texts)
+    for name in ("secret", "aten", "autograd", "Optimizer", "gloo:"):
+        assert not [text for text in texts if name in text]

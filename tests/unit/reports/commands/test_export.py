@@ -1,0 +1,102 @@
+"""`esprof export`."""
+
+import gzip
+import json
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from esprof.core.errors import OutputError, UsageError
+from esprof.reports.commands import export
+from tests.cases import perfetto
+from tests.cases.exported import cpu_run
+from tests.cases.run_directory import write_run
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    run, path = cpu_run(), tmp_path_factory.mktemp("runs") / "two-ranks"
+    tables = {(name, rank): getattr(run, name)(rank) for rank in run.ranks for name in ("events", "memory")}
+    write_run(path, run.meta, tables)
+    return str(path)
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(export.command, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("form", ["perfetto", "chrome", "csv", "parquet"])
+def test_a_file_is_written_and_reported_once(saved, form, tmp_path):
+    file = tmp_path / "deep" / "export"
+    said = invoke(saved, "--format", form, "-o", file, "--what-if", "cpu=2x", "--json")
+    assert said.stderr == f"Wrote the export to {file}\n"
+    answer = json.loads(said.stdout)
+    assert (answer["schema"], answer["what"], answer["bytes"]) == ("esprof.written/1", "export", file.stat().st_size)
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_formats_hold_what_was_asked_for(saved, tmp_path):
+    trace, table = tmp_path / "a.pftrace", tmp_path / "a.parquet"
+    invoke(saved, "--format", "perfetto", "-o", trace, "--what-if", "cpu=2x", "--step", 2)
+    found = perfetto.read(trace.read_bytes())
+    assert [one.name for one in found.on("job", "steps cpu=2x")] == ["step 2"]
+    invoke(saved, "--format", "parquet", "-o", table, "--step", 2)
+    assert set(pq.read_table(table)["step"].to_pylist()) == {2}
+
+
+def test_text_goes_to_stdout_and_a_name_in_gz_is_compressed(saved, tmp_path):
+    said = invoke(saved, "--format", "chrome", "-o", "-")
+    assert said.stderr == ""
+    assert json.loads(said.stdout)["traceEvents"]
+    invoke(saved, "--format", "chrome", "-o", tmp_path / "a.json.gz")
+    assert gzip.decompress((tmp_path / "a.json.gz").read_bytes()).decode() == said.stdout
+    assert invoke(saved, "--format", "csv", "-o", "-").stdout.startswith('"timeline","rank","lane"')
+
+
+def test_what_cannot_go_to_stdout_is_refused_before_the_run_is_read(tmp_path, monkeypatch):
+    nothing = tmp_path / "there is no run here"
+    for form in ("perfetto", "parquet"):
+        with pytest.raises(UsageError, match="is no text"):
+            invoke(nothing, "--format", form, "-o", "-")
+    with pytest.raises(UsageError, match="both write to stdout"):
+        invoke(nothing, "--format", "csv", "-o", "-", "--json")
+    with pytest.raises(UsageError, match="gqu"):
+        invoke(nothing, "--format", "csv", "-o", "-", "--what-if", "gqu=2x")
+
+
+def test_a_file_is_overwritten_with_force_only(saved, tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("mine")
+    with pytest.raises(OutputError, match="already exists"):
+        invoke(saved, "--format", "csv", "-o", file)
+    assert file.read_text() == "mine"
+    invoke(saved, "--format", "csv", "-o", file, "--force")
+    assert file.read_text() != "mine"
+
+
+def test_a_half_written_file_does_not_stay(saved, tmp_path, monkeypatch):
+    def fail(exported, file):
+        file.write(b"half")
+        raise RuntimeError("broken")
+
+    monkeypatch.setitem(export._FORMATS, "chrome", fail)
+    with pytest.raises(RuntimeError, match="broken"):
+        invoke(saved, "--format", "chrome", "-o", tmp_path / "a.json.gz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_that_was_not_recorded_is_refused_with_those_that_were(saved, tmp_path):
+    with pytest.raises(UsageError, match="step 9 is in no window"):
+        invoke(saved, "--format", "csv", "-o", tmp_path / "a.csv", "--step", 9)
+
+
+@pytest.mark.parametrize("form", ["perfetto", "chrome", "csv", "parquet"])
+def test_a_redacted_file_has_no_name_of_the_job(saved, form, tmp_path):
+    plain, redacted = tmp_path / "plain", tmp_path / "redacted"
+    invoke(saved, "--format", form, "-o", plain)
+    invoke(saved, "--format", form, "-o", redacted, "--redact")
+    names = [b"secret", b"aten", b"autograd", b"Optimizer", b"gloo:", saved.encode(), sys.executable.encode()]
+    assert b"secret" in plain.read_bytes()
+    assert not [name for name in names if name in redacted.read_bytes()]
