@@ -12,6 +12,7 @@ import pytest
 from esprof.analyzers.finding import CPU_CONTENTION
 from esprof.reports.commands.demo import FAMILY_OF_FAULT, MAX_QUIET_COST_PCT
 from tests.cases.browser import chromium
+from tests.cases.command_line import esprof
 from tests.cases.marks import soak
 from tests.cases.record import ESPROF, Ended, run
 
@@ -115,3 +116,14 @@ def test_the_demo_refuses_to_overwrite(demo):
     assert again.code == 1
     assert "already exists" in again.stderr
     assert "--force" in again.stderr
+
+
+def test_a_redacted_export_of_the_run_has_no_name_of_the_job(demo, tmp_path):
+    run_, file = demo(*PLANTED[0]).ended.run, tmp_path / "export.json"
+    assert esprof("export", run_.path, "--format", "chrome", "--redact", "-o", file).returncode == 0
+    names = {name for rank in run_.ranks for name in run_.events(rank).texts("name")}
+    names = {name for name in names if not name.startswith(("ProfilerStep#", "esprof.step#"))}
+    assert len(names) > 100
+    text = file.read_text()
+    assert not [name for name in names if json.dumps(name, ensure_ascii=False)[1:-1] in text]
+    assert not [name for name in (str(run_.path), *(meta.host for meta in run_.meta.ranks)) if f'"{name}' in text]

@@ -30,6 +30,15 @@ def uneven_run(last: float):
     return run_of({0: rows})
 
 
+def test_a_scenario_has_a_timeline_where_it_has_a_price():
+    pricer = Replayed.of(uneven_run(10)).pricer
+    assert pricer.timeline("cpu=2x").step_ns().tolist() == [5 * 10**6] * 6
+    with pytest.raises(Declined, match="rank 9 is not in this run"):
+        pricer.timeline("rank9.cpu=2x")
+    with pytest.raises(Declined, match="replay is off by"):
+        Replayed.of(half_explained()).pricer.timeline("cpu=2x")
+
+
 def test_perfect_overlap_waits_for_late_ranks_but_not_for_communication():
     # Rank 1 arrives at 40 ms, communication takes 4 ms, and 6 ms of work follow.
     run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
