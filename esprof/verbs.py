@@ -25,6 +25,7 @@ GROUPS = {
         "verify": "Apply a change to a job and compare it with the prediction.",
     },
     "Guard": {
+        "compare": "Compare two runs: by how much a step differs, and where.",
         "check": "Compare a run with a baseline and fail on a regression.",
     },
     "Elastic jobs": {

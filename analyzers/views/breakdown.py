@@ -16,19 +16,27 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
     """Breakdown of each rank's mean steady-state step."""
     timeline, dfg = replayed.timeline, replayed.built.dfg
     found = []
-    for column, rank in enumerate(dfg.marks.ranks):
-        steady_at = replayed.pricer.steady_at
-        spans = np.stack(
-            [timeline.end_ns[dfg.marks.first[steady_at, column]], timeline.end_ns[dfg.marks.last[steady_at, column]]],
-            axis=1,
-        )
-        shares = partition(layers(timeline, rank), spans).mean(axis=0)
-        communication_ns = partition([_intervals(timeline, _of(dfg, dfg.nodes_of(rank), Cls.COMMUNICATION))], spans)[
-            :, 0
-        ].mean()
-        of = dict(zip(ACTIVITIES, shares.tolist(), strict=True))
+    for rank, shares in shares_of_steps(replayed).items():
+        communication = _intervals(timeline, _of(dfg, dfg.nodes_of(rank), Cls.COMMUNICATION))
+        communication_ns = partition([communication], _steady_spans(replayed, rank))[:, 0].mean()
+        of = dict(zip(ACTIVITIES, shares.mean(axis=0).tolist(), strict=True))
         found.append(of_rank(replayed.run.rank(rank), of, float(communication_ns)))
     return tuple(found)
+
+
+def shares_of_steps(replayed: Replayed) -> dict[Rank, np.ndarray]:
+    """Time of each rank in each of `ACTIVITIES` in each steady-state step, ns, int64[steps, activities]."""
+    return {
+        rank: partition(layers(replayed.timeline, rank), _steady_spans(replayed, rank))
+        for rank in replayed.built.dfg.marks.ranks
+    }
+
+
+def _steady_spans(replayed: Replayed, rank: Rank) -> np.ndarray:
+    """(begin, end) of each steady-state step of a rank, ns since `t0_ns`, int64[steps, 2]."""
+    end_ns, marks, at = replayed.timeline.end_ns, replayed.built.dfg.marks, replayed.pricer.steady_at
+    column = marks.ranks.index(rank)
+    return np.stack([end_ns[marks.first[at, column]], end_ns[marks.last[at, column]]], axis=1)
 
 
 def of_rank(meta: RankMeta, shares_ns: Mapping[str, float], communication_ns: float) -> RankBreakdown:

@@ -3,7 +3,7 @@
 Step times have long tails, and steps are not independent: a slow disk or a noisy neighbour affects many in a row. A test
 that treats n correlated steps as n independent observations reports differences that do not exist. Therefore
 
-- means have Student's intervals where outliers matter, and Yuen's trimmed test otherwise;
+- means have Student's intervals where outliers matter, and Yuen's trimmed test otherwise; differences have Welch's;
 - `rank_test` compares medians of non-overlapping blocks, which are nearly independent (batch means, with the median instead
   of the mean: Law, Simulation Modeling and Analysis, ch. 9), with Mann-Whitney's exact distribution for few blocks;
 - `bootstrap` resamples overlapping blocks of consecutive steps, not single steps (Künsch, Annals of Statistics 17(3), 1989).
@@ -84,6 +84,25 @@ def trimmed_test(values: np.ndarray) -> np.ndarray:
     t = np.divide(mean * (count - 2 * aside), spread * np.sqrt(count), out=without_spread, where=spread > 0)
     p: np.ndarray = 1 - stdtr(freedom, t)
     return p
+
+
+def welch_margin(values: np.ndarray, reference: np.ndarray, confidence: float) -> np.ndarray:
+    """Return half the width of the interval of each difference of means, float64[P], of the columns of two tables.
+
+    Tables are float64[n, P] and float64[m, P]; infinite where one has a single row. Welch, Biometrika 34, 1947.
+    """
+    from scipy.special import stdtrit
+
+    if min(len(values), len(reference)) < 2:
+        return np.full(values.shape[1], np.inf)
+    parts = [of.var(axis=0, ddof=1) / len(of) for of in (values, reference)]
+    variance = parts[0] + parts[1]
+    spread = np.maximum(
+        sum(part**2 / (len(of) - 1) for part, of in zip(parts, (values, reference), strict=True)), 1e-300
+    )
+    freedom = np.where(variance > 0, variance**2 / spread, 1)
+    margin: np.ndarray = stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(variance)
+    return margin
 
 
 # Counts.

@@ -6,7 +6,7 @@ from statistics import fmean, median, median_low
 import numpy as np
 import pytest
 from scipy.signal import lfilter
-from scipy.stats import binom, sem, t, trim_mean, ttest_1samp
+from scipy.stats import binom, sem, t, trim_mean, ttest_1samp, ttest_ind
 
 from esprof.core import statistics
 from esprof.core.statistics import (
@@ -26,6 +26,7 @@ from esprof.core.statistics import (
     trimmed_mean,
     trimmed_test,
     two_sided_rank_test,
+    welch_margin,
 )
 
 
@@ -95,6 +96,18 @@ def test_the_longest_and_the_shortest_are_left_out():
 def test_the_trimmed_mean_is_that_of_scipy(count):
     values = np.random.default_rng(count).standard_t(2, count)
     assert trimmed_mean(values.tolist()) == pytest.approx(trim_mean(values, 0.2))
+
+
+def test_the_interval_of_a_difference_is_welchs():
+    rng = np.random.default_rng(0)
+    values, reference = rng.normal(5, 1, (8, 3)), rng.normal(3, 4, (20, 3))
+    interval = ttest_ind(values, reference, equal_var=False).confidence_interval(0.9)
+    np.testing.assert_allclose(welch_margin(values, reference, 0.9), (interval.high - interval.low) / 2)
+
+
+def test_the_interval_of_a_difference_needs_two_values_on_each_side():
+    assert np.isinf(welch_margin(np.ones((1, 2)), np.ones((9, 2)), 0.95)).all()
+    assert (welch_margin(np.ones((3, 2)), np.ones((3, 2)), 0.95) == 0).all()
 
 
 def test_the_binomial_test_is_the_sum_of_all_that_is_as_far_out():

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from esprof import load
-from esprof.core.errors import InputError, OutputError, UsageError
+from esprof.core.errors import InputError, MismatchError, OutputError, UsageError
 from esprof.recorder.launcher.launch import Recording
-from esprof.reports.commands import check, common, demo, diagnose, explain, merge, ops, record, replay, report
+from esprof.reports.commands import check, common, compare, demo, diagnose, explain, merge, ops, record, replay, report
 from esprof.reports.pyproject import read_ignores
 from esprof.run.directory import write_meta, write_table
 from esprof.run.schema import SAMPLES, table
@@ -63,6 +63,30 @@ def test_json_goes_to_stdout_alone_with_its_schema_first(saved, module, argument
     assert answer.exit_code == 0
     assert answer.stderr == ""
     assert next(iter(json.loads(answer.stdout).items())) == ("schema", schema)
+
+
+def test_two_runs_are_compared_as_text_markdown_and_json(saved, tmp_path):
+    run = run_of({0: rank_rows(0), 1: rank_rows(0)})
+    write_run(tmp_path / "even", run.meta, {("events", rank): run.events(rank) for rank in run.ranks})
+    text = invoke(compare, saved, tmp_path / "even")
+    assert (text.exit_code, text.stderr) == (0, "")
+    assert "Parts of the change of a step" in text.stdout
+    page = invoke(compare, saved, tmp_path / "even", "--format", "markdown").stdout
+    assert page.startswith("### esprof compare: ")
+    assert "| part | before | after | change |" in page
+    answer = json.loads(invoke(compare, saved, tmp_path / "even", "--json").stdout)
+    assert next(iter(answer.items())) == ("schema", "esprof.compare/1")
+    with pytest.raises(UsageError, match="exclude each other"):
+        invoke(compare, saved, saved, "--json", "--format", "markdown")
+
+
+def test_runs_of_other_settings_are_compared_only_if_asked_for(saved, tmp_path):
+    run = run_of({0: rank_rows(0)})
+    write_run(tmp_path / "one", run.meta, {("events", 0): run.events(0)})
+    with pytest.raises(MismatchError, match="world size: 2 before, 1 after"):
+        invoke(compare, saved, tmp_path / "one")
+    text = invoke(compare, saved, tmp_path / "one", "--anyway").stdout
+    assert "world size: 2 before, 1 after" in " ".join(text.split())
 
 
 def test_replay_answers_what_was_asked_in_that_order(saved):
