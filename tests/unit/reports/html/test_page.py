@@ -6,11 +6,10 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
-from plotly.offline import get_plotlyjs
 
 from esprof.analyzers.samples.flame import MAX_NODES, MAX_NODES_OF_A_RANK, MAX_RANKS_APART
 from esprof.core.errors import OutputError
-from esprof.reports.html.page import render_html, write_report
+from esprof.reports.html.page import plotly_script, render_html, write_report
 from tests.cases import report as case
 from tests.cases.gold import assert_gold
 
@@ -104,7 +103,7 @@ def test_the_page_refers_to_nothing_outside_itself(html, hostile):
 
 
 def test_plotly_is_inlined_once(html):
-    assert html.count(get_plotlyjs()) == 1
+    assert html.count(plotly_script()) == 1
 
 
 def test_the_policy_allows_these_scripts_and_no_others(html):
@@ -154,7 +153,7 @@ def test_the_page_is_bounded():
     assert len(flame.trees) == MAX_RANKS_APART + 1
     bounded = case.report(ranks=512, timeline=case.excerpt(bars=bars), steps=case.steps(1_200), flame=flame)
     html = render_html(bounded)
-    assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_050_000
+    assert len(html.encode()) - len(plotly_script().encode()) < 1_050_000
     assert "64 of 512 shown; esprof diagnose --json lists all." in html
 
 
