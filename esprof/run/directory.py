@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from esprof.core.credentials import without_secrets
 from esprof.core.errors import InputError, unreadable
 from esprof.core.output import atomic_file
 from esprof.core.types import Rank
@@ -70,7 +71,8 @@ def read_probes(path: Path) -> Probes | None:
         schema = msgspec.json.decode(raw, type=_RunEnvelope).schema
         if schema != PROBES_SCHEMA:
             raise InputError(f"schema {schema!r} is not {PROBES_SCHEMA!r}", path=file, remedy="Probe the job again.")
-        return msgspec.json.decode(raw, type=Probes)
+        probes = msgspec.json.decode(raw, type=Probes)
+        return msgspec.structs.replace(probes, command=without_secrets(probes.command))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -168,11 +170,13 @@ def _read_meta(path: Path) -> RunMeta:
         if schema != SCHEMA:
             remedy = "Use the version of esprof that wrote it."
             raise InputError(f"schema {schema!r} is not {SCHEMA!r}", path=path, remedy=remedy)
-        return msgspec.json.decode(raw, type=RunMeta)
+        meta = msgspec.json.decode(raw, type=RunMeta)
     except OSError as error:
         raise unreadable(path, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"is not a valid run.json: {error}", path=path, remedy="Record the job again.") from error
+    # Earlier versions stored the command as it was.
+    return msgspec.structs.replace(meta, command=without_secrets(meta.command))
 
 
 class _RunEnvelope(msgspec.Struct):

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from esprof.analyzers.views.probed import probed
+from esprof.core.credentials import without_secrets
 from esprof.core.errors import InputError, UsageError
 from esprof.core.output import claim
 from esprof.reports.commands.common import answer, job_arguments, json_option, refuse_stdout, staging_folder
@@ -136,7 +137,7 @@ def _earlier(output: Path, job: Sequence[str]) -> Probes | None:
     found = read_probes(output)
     if found is None:
         return None
-    if found.command != tuple(job):
+    if found.command != without_secrets(job):
         raise UsageError(
             f"{output} holds the probe of another command: {shlex.join(found.command)}",
             remedy="Name another RUN with -o, or repeat the probe with --force.",

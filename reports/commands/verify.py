@@ -14,6 +14,7 @@ from esprof import Run
 from esprof.analyzers.verified.answer import Pair, pairs_of, verified
 from esprof.analyzers.verified.promise import NoPromise, job_class, name_of, promise
 from esprof.analyzers.verified.sides import KnobValue, read_back, refuse_other_job, side
+from esprof.core.credentials import without_secrets
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.recorder.knobs import KNOBS
 from esprof.recorder.launcher.launch import collect, launch, prepare, require_torch
@@ -145,7 +146,7 @@ def command(
         raise UsageError("no command to run", remedy="esprof verify RUN --what-if SPEC -- torchrun … train.py")
     run = _open(recorded)
     require_torch(job[0])
-    if run.meta.command and run.meta.command != job:
+    if run.meta.command and run.meta.command != without_secrets(job):
         say(f"warning: RUN is a recording of another command: {shlex.join(run.meta.command)}")
     made = None
     if spec is not None:

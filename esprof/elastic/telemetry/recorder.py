@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from esprof.core.assignment import Est
+from esprof.core.credentials import without_secrets
 from esprof.core.errors import EsprofError
 from esprof.core.types import Ns
 from esprof.elastic.runtime.agree import gather_values, together
@@ -224,7 +225,7 @@ class Telemetry:
         backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
         return RunMeta(
             created_ns=time.time_ns(),
-            command=(sys.executable, *sys.argv),
+            command=without_secrets((sys.executable, *sys.argv)),
             versions={name: str(version) for name, version in versions().items()},  # torch's is no plain str
             world_size=self.unwatched.world,
             model_signature=self._model_signature,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
+from esprof.core.credentials import without_secrets
 from esprof.core.errors import OutputError
 from esprof.core.output import unwritable
 from esprof.core.types import Rank
@@ -74,7 +75,7 @@ def make_raw(raw: Path, command: Sequence[str], settings: Settings, **about: obj
     """
     raw.mkdir(mode=0o700)
     (raw / names.ORDERS).mkdir(mode=0o700)
-    job = {"command": list(command), "started_ns": time.time_ns()} | about
+    job = {"command": list(without_secrets(command)), "started_ns": time.time_ns()} | about
     write_new(str(raw / names.JOB), json.dumps(job).encode())
     settings.write(str(raw))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from esprof.core.credentials import without_secrets
 from esprof.core.errors import OutputError
 from esprof.core.types import Rank
 from esprof.run import files
@@ -84,13 +85,13 @@ def finalise(
     Raises InputError with the likely reason if nothing was recorded; `out` is removed then. Raises OutputError if `out`
     cannot be written; `raw` stays, and `esprof.load` finishes the Run later.
     """
-    raw = out / files.RAW
+    raw, command = out / files.RAW, without_secrets(command)
     if not raw.is_dir():
         shutil.rmtree(out, ignore_errors=True)
         raise nothing_recorded(raw, (), settings)
     if _outlived(raw):
         with suppress(OutputError):
-            write_job(raw, msgspec.structs.replace(read_job(raw), command=tuple(command), exit_code=exit_code))
+            write_job(raw, msgspec.structs.replace(read_job(raw), command=command, exit_code=exit_code))
         return _still_running(out, settings, executor)
     with _alone_in(raw):
         if files.is_complete(out):  # Another process that opened it has finished it.

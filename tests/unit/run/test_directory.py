@@ -67,6 +67,12 @@ def test_a_run_is_read_again_with_fields_of_a_newer_version(run):
     assert load(run).meta == META
 
 
+def test_secrets_in_a_command_that_an_earlier_version_stored_are_not_shown(run):
+    written = msgspec.json.decode((run / "run.json").read_bytes()) | {"command": ["train.py", "--wandb-key=abc"]}
+    (run / "run.json").write_bytes(msgspec.json.encode(written))
+    assert load(run).meta.command == ("train.py", "--wandb-key=REDACTED")
+
+
 def test_no_temporary_file_stays(run):
     files = sorted(str(file.relative_to(run)) for file in run.rglob("*") if file.is_file())
     assert files == sorted(

@@ -41,6 +41,14 @@ def test_a_whole_recording_becomes_a_run_and_raw_goes(tmp_path):
     assert not raw.exists()
 
 
+def test_a_secret_of_the_command_is_stored_nowhere(tmp_path):
+    raw = make(tmp_path / "run")
+    whole_rank(raw, 0, 1, (3, 5))
+    run = finalise(raw.parent, ("train.py", "--wandb-key=s3cr3t"), 0, Settings.read(str(raw)))
+    assert run.meta.command == ("train.py", "--wandb-key=REDACTED")
+    assert b"s3cr3t" not in b"".join(file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file())
+
+
 def test_overhead_is_told_by_the_plain_steps_beside_the_windows(tmp_path):
     """The job's first step is long, and far from the windows it is another job: neither counts."""
     raw = make(tmp_path / "run")
