@@ -51,6 +51,9 @@ ORIGINS = {
 }
 """Origin of the code of a function. Keys: `analyzers.frames.Origin`."""
 
+CRITICAL_PATH = TimeClass("critical path", "#14181f", _LIGHT, "the longest chain of dependent work")
+RELEASE = TimeClass("wait ends", "#bd3b1b", _LIGHT, "the last rank arrives at a collective, and another stops waiting")
+
 _RESIDUAL = TimeClass("unexplained", "#525c69", _LIGHT, "no recorded cause")
 
 

@@ -7,34 +7,17 @@ from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.ops import OpsAnswer
 from esprof.analyzers.samples.flame import Flame
 from esprof.analyzers.steps.step_times import StepTimes
+from esprof.analyzers.summary.arrival_map import ArrivalMap
+from esprof.analyzers.summary.explorer import Explorer
+from esprof.analyzers.summary.loader_workers import InputStages
+from esprof.analyzers.summary.not_recorded import MissingRecord
+from esprof.analyzers.summary.timeline_excerpt import Excerpt
 from esprof.analyzers.views.memory_use import MemoryUse
 from esprof.analyzers.views.probed import Probed
 from esprof.core.types import Rank
 from esprof.replay.answer import ReplayAnswer
 from esprof.run.logs import JobEvent, Round
 from esprof.run.run import RankMeta
-
-
-class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """One interval of one lane in the timeline; `cls` is a critical-path class (`compute`, `wait`, …)."""
-
-    rank: Rank
-    lane: str
-    start_us: float
-    dur_us: float
-    name: str
-    cls: str
-
-
-class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
-    """A bounded excerpt of the timeline: at most a few thousand bars of one or two steps, short ones merged."""
-
-    steps: tuple[int, ...]
-    span_us: float
-    bars: tuple[Bar, ...]
-    shown: int
-    total: int
-    """Nodes in these steps; merging neighbours and leaving out the shortest gives `shown` bars."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +32,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankMeta, ...]
     diagnosis: Diagnosis
     replay: ReplayAnswer
+    held_out_error_pct: float | None
+    """Mean error of the steps that were predicted without being used for it, without its sign; None if there are none."""
+    charted_ranks: tuple[Rank, ...]
+    """Ranks with a bar of their own in the breakdown (`drawn_ranks`)."""
+    explorer: Explorer | None
+    """None if the run answers no what-if."""
     steps: StepTimes | None
     """None if no step ran without the profiler."""
     timeline: Excerpt
+    arrivals: ArrivalMap | None
+    """None if no collective of several ranks was recorded."""
     operations: OpsAnswer
+    input: InputStages | None
+    """None if no making of a batch was recorded."""
     flame: Flame | None
     """None if no stack was sampled."""
     memory: MemoryUse | None
@@ -61,6 +54,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """None if the job was not probed."""
     assignment: EstAdvice | None
     """Advised assignment of ESTs to ranks; None if the run does not record the present one."""
+    not_recorded: tuple[MissingRecord, ...]
     history: tuple[JobEvent, ...]
     """Events of an elastic job, the oldest first; at most the last `MAX_EVENTS`."""
     rounds: tuple[Round, ...]

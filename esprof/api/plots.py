@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 
 from esprof.analyzers.steps.step_times import step_times
-from esprof.analyzers.summary.summary import WHAT_IFS, excerpt
+from esprof.analyzers.summary.summary import WHAT_IFS
+from esprof.analyzers.summary.timeline_excerpt import excerpt
 from esprof.core.errors import InputError
 from esprof.reports.charts import Figure
 from esprof.reports.charts import breakdown as of_breakdown

@@ -11,7 +11,7 @@ __all__ = ["Figure", "all_figures"]
 
 def all_figures(report: Report) -> Iterable[Figure]:
     """Every chart that has something to show, in the order of the page."""
-    yield breakdown.draw(report.diagnosis)
+    yield breakdown.draw(report.diagnosis, report.charted_ranks)
     if report.steps is not None:
         yield step_times.draw(report.steps)
     if any(scenario.answered for scenario in report.replay.what_if):
@@ -24,4 +24,6 @@ def all_figures(report: Report) -> Iterable[Figure]:
         yield flame.draw(report.flame)
     if report.memory is not None:
         yield memory.draw(report.memory)
+        if (phases := memory.draw_phases(report.memory)) is not None:
+            yield phases
     yield from probed.draw_all(report.probed)

@@ -1,8 +1,10 @@
 """Mean step of each rank, by class of time."""
 
+from collections.abc import Collection
 from typing import Any
 
 from esprof.analyzers.finding import ACTIVITIES, Diagnosis
+from esprof.core.types import Rank
 from esprof.reports.charts.figure import Figure, height_px, in_ms, laid_out, milliseconds_axis, rows_axis
 from esprof.reports.classes import TimeClass, time_class
 from esprof.reports.units import duration
@@ -10,9 +12,9 @@ from esprof.reports.units import duration
 _STACKED = {"barmode": "stack", "uniformtext": {"minsize": 10, "mode": "hide"}}
 
 
-def draw(diagnosis: Diagnosis) -> Figure:
-    """A stacked bar for each rank: its mean step, by class of time."""
-    ranks = diagnosis.breakdown
+def draw(diagnosis: Diagnosis, charted: Collection[Rank] | None = None) -> Figure:
+    """A stacked bar for each of the ranks `charted`, or for all: its mean step, by class of time."""
+    ranks = [rank for rank in diagnosis.breakdown if charted is None or rank.rank in charted]
     names = [f"rank {rank.rank}" for rank in ranks]
     data = [_stack(time_class(part), names, [getattr(rank, part) for rank in ranks]) for part in ACTIVITIES]
     longest = max((rank.step_us for rank in ranks), default=0.0)

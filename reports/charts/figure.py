@@ -18,14 +18,24 @@ ON_SECOND_AXIS = {"type": "scatter", "x": [], "y": [], "yaxis": "y2", "hoverinfo
 """An empty trace: Plotly draws an axis only if a trace uses it."""
 
 
+class Zoom(msgspec.Struct, frozen=True):
+    """Rows that a choice on the page shows alone, from `first` to `last`, and the height of the chart then."""
+
+    label: str
+    first: int
+    last: int
+    height: int
+
+
 class Figure(msgspec.Struct, frozen=True):
-    """One chart: `id` of its HTML element, its alternative text, its legend, and its plotly JSON."""
+    """One chart: `id` of its HTML element, its alternative text, its legend, its plotly JSON, and choices of rows."""
 
     id: str
     alt: str
     legend: tuple[TimeClass, ...]
     data: list[dict[str, Any]]
     layout: dict[str, Any]
+    zooms: tuple[Zoom, ...] = ()
 
 
 def laid_out(height: int, **more: Any) -> dict[str, Any]:

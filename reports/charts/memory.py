@@ -1,4 +1,4 @@
-"""Memory of each rank over time."""
+"""Memory of each rank over time, and in the phases of a step."""
 
 from typing import Any
 
@@ -7,12 +7,13 @@ from esprof.reports.charts.figure import MARGIN, Figure, across, laid_out
 from esprof.reports.classes import CLASSES
 from esprof.reports.units import size
 
+_PHASES = ("forward", "backward", "optimizer")
+
 
 def draw(use: MemoryUse) -> Figure:
     """A line for each rank: its memory in use over time. Dotted: the memory reserved by the CUDA allocator."""
-    colours = [style.colour for style in dict.fromkeys(CLASSES.values())]
     data = []
-    for curve, colour in zip(use.curves, colours, strict=False):
+    for curve, colour in zip(use.curves, _colours(), strict=False):
         data.append(_held(curve, f"rank {curve.rank}", curve.used, {"color": colour, "width": 1.5}))
         if curve.reserved:
             name = f"rank {curve.rank}, reserved"
@@ -38,6 +39,35 @@ def draw(use: MemoryUse) -> Figure:
     return Figure("memory-chart", "Memory of each rank over time", (), data, layout)
 
 
+def draw_phases(use: MemoryUse) -> Figure | None:
+    """Bars for each phase of a step: the peak of each rank that has a curve. None if no phase was sampled."""
+    drawn = {curve.rank for curve in use.curves}
+    ranks = [rank for rank in use.ranks if rank.rank in drawn and any(getattr(rank, phase) for phase in _PHASES)]
+    if not ranks:
+        return None
+    layout = laid_out(
+        height=240,
+        margin=MARGIN | {"t": 12, "b": 28},
+        barmode="group",
+        xaxis={"fixedrange": True},
+        yaxis={"ticksuffix": " GiB", "rangemode": "tozero", "automargin": True, "fixedrange": True, "zeroline": False},
+    )
+    data = [
+        {
+            "type": "bar",
+            "name": f"rank {rank.rank}",
+            "x": list(_PHASES),
+            "y": [_gib(held or 0) for held in peaks],
+            "marker": {"color": colour},
+            "customdata": [size(held) for held in peaks],
+            "hovertemplate": f"rank {rank.rank}, %{{x}}: %{{customdata}}<extra></extra>",
+        }
+        for rank, colour in zip(ranks, _colours(), strict=False)
+        for peaks in [[getattr(rank, phase) for phase in _PHASES]]
+    ]
+    return Figure("memory-phases-chart", "Peak memory of each rank in the phases of a step", (), data, layout)
+
+
 def _held(curve: MemoryCurve, name: str, held: tuple[int, ...], line: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "scatter",
@@ -50,6 +80,10 @@ def _held(curve: MemoryCurve, name: str, held: tuple[int, ...], line: dict[str, 
         "customdata": [size(amount) for amount in held],
         "hovertemplate": f"{name}: %{{customdata}} at %{{x:.1f}} s<extra></extra>",
     }
+
+
+def _colours() -> list[str]:
+    return [style.colour for style in dict.fromkeys(CLASSES.values())]
 
 
 def _gib(amount: int) -> float:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from jinja2 import Environment
@@ -20,10 +21,11 @@ from esprof.analyzers.views.probed import CurveSummary
 from esprof.core.output import atomic_file
 from esprof.core.readable import decimal, numbered, runs
 from esprof.reports import operations, units
-from esprof.reports.charts import Figure, all_figures
+from esprof.reports.charts import all_figures
 from esprof.reports.charts.flame import tree_name
 from esprof.reports.classes import time_class
 from esprof.reports.html.environment import templates
+from esprof.reports.html.sliders import controls
 from esprof.reports.terminal import advice, probed
 from esprof.reports.terminal.tuned import OUTCOMES
 from esprof.run.logs import EventKind
@@ -60,6 +62,7 @@ EVENT_TEXTS: dict[EventKind, str] = {
 def render_html(report: Report) -> str:
     """The page of `report`, as one string."""
     charts = {chart.id: chart for chart in all_figures(report)}
+    grids = controls(report.explorer) if report.explorer else ()
     scripts = [plotly_script(), _template_text("report.js")]
     return (
         _environment()
@@ -69,7 +72,9 @@ def render_html(report: Report) -> str:
             diagnosis=report.diagnosis,
             replay=report.replay,
             charts=charts,
-            chart_data=_inert(charts),
+            chart_data=_inert([*charts.values()]),
+            grids=grids,
+            cells=_inert([grid.cells for grid in grids]),
             scripts=[Markup(script) for script in scripts],
             policy=_policy(scripts),
             style=Markup(_template_text("report.css")),
@@ -162,9 +167,9 @@ def _in_ms(us: float) -> str:
     return decimal(us / 1_000)
 
 
-def _inert(charts: Mapping[str, Figure]) -> Markup:
-    """The charts as JSON, safe inside <script>: `</script>` and `<!--` cannot occur."""
-    text = msgspec.json.encode(list(charts.values())).decode()
+def _inert(data: Sequence[Any]) -> Markup:
+    """`data` as JSON, safe inside <script>: `</script>` and `<!--` cannot occur."""
+    text = msgspec.json.encode(data).decode()
     for unsafe in "<>&\u2028\u2029":
         text = text.replace(unsafe, f"\\u{ord(unsafe):04x}")
     return Markup(text)

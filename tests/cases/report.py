@@ -10,7 +10,12 @@ from esprof.analyzers.finding import Diagnosis, Finding, Ignored, RankBreakdown,
 from esprof.analyzers.ops.answer import Attention, CallSite, CollectiveRate, Kernel, Op, OpsAnswer, RankOp, Shapes
 from esprof.analyzers.samples.flame import Flame, FlameNode, FlameTree, LineShare
 from esprof.analyzers.steps.step_times import ROLES, FindingMark, Series, StepTimes
-from esprof.analyzers.summary.report import Bar, Excerpt, Report
+from esprof.analyzers.summary.arrival_map import ArrivalMap, ArrivalRow
+from esprof.analyzers.summary.explorer import Axis, Cell, Explorer, Grid
+from esprof.analyzers.summary.loader_workers import InputStages, WorkerPart, WorkerUse
+from esprof.analyzers.summary.not_recorded import MissingRecord
+from esprof.analyzers.summary.report import Report
+from esprof.analyzers.summary.timeline_excerpt import WAITS, Arrow, Bar, Excerpt
 from esprof.analyzers.views.links import LinkPeak
 from esprof.analyzers.views.memory_use import MemoryCurve, MemoryUse, RankMemory
 from esprof.analyzers.views.probed import probed
@@ -272,25 +277,108 @@ _DEVICE = (
 
 def excerpt(ranks=4, steps=(11, 12), bars=None):
     drawn = tuple(_bars(ranks, steps)) if bars is None else bars
-    return Excerpt(steps=steps, span_us=STEP_US * len(steps), bars=drawn, shown=len(drawn), total=21_052)
+    main = {"rank": min(1, ranks - 1), "lane": "main thread"}
+    path = (
+        Bar(**main, start_us=0.0, dur_us=40_000.0, name="DataLoader.next", cls="data"),
+        Bar(**main, start_us=40_000.0, dur_us=64_500.0, name="aten::linear", cls="cpu"),
+        Bar(
+            rank=0, lane="stream 20 (nccl)", start_us=104_500.0, dur_us=6_000.0, name="all_reduce", cls="communication"
+        ),
+    )
+    waits = [rank for rank in range(ranks) if rank != 1 and ranks > 1]
+    return Excerpt(
+        steps=steps,
+        span_us=STEP_US * len(steps),
+        ranks=tuple(range(ranks)),
+        of_ranks=ranks,
+        bars=drawn,
+        path=path,
+        arrows=tuple(
+            Arrow(
+                name="all_reduce", at_us=104_500.0, late=1, late_lane="stream 20 (nccl)", rank=rank, waited_us=42_500.0
+            )
+            for rank in waits
+        ),
+        shown=len(drawn),
+        total=21_052,
+    )
+
+
+def arrivals(ranks=4):
+    """Three all-reduces, the last of part of the ranks: rank 1 comes last."""
+
+    def row(late, size, members):
+        return ArrivalRow(
+            name="all_reduce",
+            bytes=size,
+            late_us=tuple((late if rank == 1 else 40.0 * rank) if rank in members else None for rank in range(ranks)),
+            last=1,
+            spread_us=late,
+        )
+
+    everybody = range(ranks)
+    rows = (row(42_500.0, 25 << 20, everybody), row(300.0, 25 << 20, everybody), row(41_000.0, None, range(2)))
+    return ArrivalMap(ranks=tuple(everybody), of_ranks=ranks, rows=rows, found=7, widest_us=42_500.0)
+
+
+def explorer():
+    """A grid of network speeds and input, and one of bucket sizes."""
+
+    def cell(us):
+        return Cell(us, 0.98 * us, 1.03 * us)
+
+    speed, data = Axis(term="network", values=("1x", "2x", "4x"), now=0), Axis(term="data", values=("", "0"), now=0)
+    buckets = Axis(term="bucket_mb", values=("as recorded", "5", "50"), now=0)
+    now = Cell(STEP_US, STEP_US, STEP_US)
+    together = (now, cell(79_400.0), cell(116_900.0), cell(76_000.0), cell(115_200.0), None)
+    return Explorer(
+        grids=(
+            Grid(axes=(speed, data), cells=together),
+            Grid(axes=(buckets,), cells=(now, cell(140_000.0), cell(119_000.0))),
+        ),
+        step_us=STEP_US,
+        declined=(WhatIf(spec="gpu=2x", answered=False, reason="no GPU was recorded"),),
+    )
+
+
+def input_stages(ranks=4):
+    """One worker a rank; that of rank 1 is always busy."""
+    return InputStages(
+        workers=tuple(
+            WorkerUse(
+                rank=rank,
+                worker=0,
+                batches=400,
+                making_us=118_000.0 if rank == 1 else 31_000.0,
+                cpu_us=90_000.0 if rank == 1 else 29_000.0,
+                ready_us=1_000.0,
+                blocked_us=27_000.0 if rank == 1 else 1_000.0,
+                busy_pct=99.1 if rank == 1 else 25.8,
+                parts=(WorkerPart("decode", 21_000.0), WorkerPart("collate", 4_000.0)),
+            )
+            for rank in range(ranks)
+        ),
+        found=ranks,
+    )
 
 
 def _bars(ranks, steps):
     for number, _ in enumerate(steps):
         for rank in range(ranks):
             late = 0.0 if rank == 1 else 40.0
+            if rank != 1:
+                yield Bar(
+                    rank=rank, lane=WAITS, start_us=number * STEP_US + 62_000.0, dur_us=42_500.0,
+                    name="wait for peers at all_reduce", cls="wait", cause="rank 1 arrived last",
+                )  # fmt: skip
             for lane, pattern in (("main thread", _PATTERN), ("stream 7", _DEVICE)):
                 for name, cls, start, dur in pattern:
                     short = 0.6 if cls == "data" and rank != 1 else dur
                     begin = number * STEP_US + (start if cls == "data" else start - late * (start < 100)) * 1e3
                     yield Bar(rank=rank, lane=lane, start_us=begin, dur_us=short * 1e3, name=name, cls=cls)
-            wait = 104.5 - (102.5 - late)
-            for name, cls, start, dur in (
-                ("wait", "wait", 102.5 - late, wait),
-                ("all_reduce", "communication", 104.5, 6.0),
-            ):
-                begin = number * STEP_US + start * 1e3
-                yield Bar(rank=rank, lane="stream 20 (nccl)", start_us=begin, dur_us=dur * 1e3, name=name, cls=cls)
+            begin = number * STEP_US + 104_500.0
+            lane = "stream 20 (nccl)"
+            yield Bar(rank=rank, lane=lane, start_us=begin, dur_us=6_000.0, name="all_reduce", cls="communication")
 
 
 def steps(n=400):
@@ -544,13 +632,21 @@ def report(ranks=4, **replaced):
         ranks=rank_metas(ranks),
         diagnosis=diagnosis(ranks),
         replay=replay(ranks),
+        held_out_error_pct=1.0,
+        charted_ranks=tuple(range(min(ranks, 32))),
+        explorer=explorer(),
         steps=steps(),
         timeline=excerpt(ranks),
+        arrivals=arrivals(min(ranks, 16)) if ranks > 1 else None,
         operations=operations(ranks),
+        input=input_stages(min(ranks, 32)),
         flame=flame(ranks),
         memory=memory(ranks),
         probed=probed_curves(),
         assignment=advise_ests(Replayed.of(elastic_run([[0, 1, 2, 3], [4, 5, 6, 7]], (3_000, 9_000)))),
+        not_recorded=(
+            MissingRecord(what="shapes of tensors", unknown="other bucket sizes", remedy="Record with --shapes."),
+        ),
         history=history(),
         rounds=rounds(),
     )

@@ -1,5 +1,6 @@
 """The report in a real browser: charts, no network requests, and escaped names."""
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -80,7 +81,7 @@ def test_every_chart_draws(browser, tmp_path):
     assert page.drawn("critical-path-chart", ".bars .point path") == 8
     assert page.drawn("timeline-chart", ".bars .point path") == report.timeline.shown
     # The thread, and eight functions of all ranks; the trees of single ranks are not seen.
-    assert page.drawn("flame-chart", ".slice path.surface") == 9
+    assert page.drawn("flame-chart", ".bars .point path") == 9
     assert_sound(page)
 
 
@@ -96,7 +97,7 @@ def test_selecting_a_rank_shows_its_stacks(browser, tmp_path):
         "rank 1",
     ]
     choice.send_keys("rank 1")
-    WebDriverWait(browser, 10).until(lambda _: page.drawn("flame-chart", ".slice path.surface") == 3)
+    WebDriverWait(browser, 10).until(lambda _: page.drawn("flame-chart", ".bars .point path") == 3)
     assert_sound(page)
 
 
@@ -122,7 +123,7 @@ def test_a_name_in_a_tooltip_is_shown_literally(browser, tmp_path):
     assert "<script>alert(1)</script>%{x}{{7*7}}" in shown
     page("document.getElementById('flame-chart').scrollIntoView({behavior: 'instant'})")
     ActionChains(browser).move_to_element(
-        browser.find_element("css selector", "#flame-chart .slice:nth-child(2)")
+        browser.find_element("css selector", "#flame-chart .point:nth-child(2)")
     ).perform()
     tip = "document.querySelector('#flame-chart .hoverlayer').textContent"
     WebDriverWait(browser, 10).until(lambda _: page(tip))
@@ -142,7 +143,101 @@ def test_an_injected_script_does_not_run(browser, tmp_path):
     assert page("window.slipped") is None
 
 
-@pytest.mark.parametrize("width", [400, 800, 1280])
+def test_a_tooltip_of_a_bar_says_how_long_it_is(browser, tmp_path):
+    page = open_page(browser, reportcase.report(), tmp_path)
+    tip = "document.querySelector('#timeline-chart .hoverlayer').textContent"
+    page("Plotly.Fx.hover('timeline-chart', [{curveNumber: 0, pointNumber: 0}])")
+    assert "wait for peers at all_reduce" in page(tip)
+    assert "42.5 ms, from 62.000 ms" in page(tip)
+    assert "rank 1 arrived last" in page(tip)
+    last = reportcase.charts(reportcase.report())["timeline-chart"].data
+    page(f"Plotly.Fx.hover('timeline-chart', [{{curveNumber: {len(last) - 1}, pointNumber: 0}}])")
+    assert "critical path: DataLoader.next, rank 1" in page(tip)
+
+
+def test_the_timeline_shows_one_rank_alone(browser, tmp_path):
+    page = open_page(browser, reportcase.report(), tmp_path)
+    browser.find_element("css selector", "select[data-zoom=timeline-chart]").send_keys("rank 2")
+    labels = "[...document.querySelectorAll('#timeline-chart .ytick text')].map(text => text.textContent)"
+    WebDriverWait(browser, 10).until(lambda _: len(page(labels)) == 4)
+    assert {text.split(" · ")[0] for text in page(labels)} == {"2"}
+    assert_sound(page)
+
+
+def test_a_click_on_a_function_zooms_in_on_it(browser, tmp_path):
+    page = open_page(browser, reportcase.report(), tmp_path)
+    page("document.getElementById('flame-chart').scrollIntoView({behavior: 'instant'})")
+    ActionChains(browser).move_to_element(
+        browser.find_element("css selector", "#flame-chart .point:nth-child(3)")
+    ).click().perform()
+    span = "document.getElementById('flame-chart').layout.xaxis.range"
+    WebDriverWait(browser, 10).until(lambda _: page(span)[1] < 2_000)
+    assert page(span) == [0, 1_680]
+
+
+def test_a_control_answers_within_a_tenth_of_a_second(browser, tmp_path):
+    page = open_page(browser, reportcase.report(), tmp_path)
+    slider = browser.find_element("css selector", ".explorer input[type=range]")
+    shown = "document.querySelector('.explorer .priced').textContent"
+    assert page(shown) == "120.3 ms a step, as measured"
+    slider.send_keys(webdriver.Keys.ARROW_RIGHT)
+    assert page(shown).startswith("116.9 ms a step (114.6 to 120.4 ms)")
+    assert slider.get_attribute("aria-valuetext") == "2x"
+    browser.find_element("css selector", ".explorer input[type=checkbox]").send_keys(webdriver.Keys.SPACE)
+    assert page(shown).startswith("76.0 ms a step")
+    assert page("document.querySelector('.explorer code').textContent").endswith("--what-if network=2x,data=0")
+    took = browser.execute_async_script(
+        """const done = arguments[0], slider = document.querySelector('.explorer input[type=range]');
+        const begin = performance.now();
+        slider.value = 0;
+        slider.dispatchEvent(new Event('input', {bubbles: true}));
+        requestAnimationFrame(() => done(performance.now() - begin));"""
+    )
+    assert page(shown).startswith("79.4 ms a step")
+    assert took < 100
+    slider.send_keys(webdriver.Keys.END)
+    assert page(shown) == "not predicted together"
+    assert_sound(page)
+
+
+def test_operations_are_searched_and_sorted(browser, tmp_path):
+    page = open_page(browser, reportcase.report(), tmp_path)
+    names = (
+        "[...document.querySelectorAll('#operations-table tbody tr')].filter(row => !row.hidden)"
+        ".map(row => row.cells[0].firstChild.textContent.trim())"
+    )
+    assert page(names)[0] == "aten::addmm"
+    browser.find_element("css selector", "#operations-table th:nth-child(5) button").send_keys(webdriver.Keys.ENTER)
+    assert page(names)[0] == "cudaStreamSynchronize"
+    assert page("document.querySelector('#operations-table th:nth-child(5)').getAttribute('aria-sort')") == "descending"
+    browser.find_element("css selector", "[data-filter]").send_keys("nccl")
+    assert page(names) == ["nccl:all_reduce"]
+
+
+def test_axe_finds_nothing_serious(browser, tmp_path):
+    axe = os.environ.get("ESPROF_AXE")
+    if not axe:
+        pytest.skip("ESPROF_AXE does not name axe.min.js (npm pack axe-core)")
+    for scheme in ("light", "dark"):
+        browser.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        )
+        page = open_page(browser, reportcase.report(), tmp_path)
+        page("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
+        browser.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(axe).read_text(encoding="utf-8")})
+        found = browser.execute_async_script(
+            "const done = arguments[0]; axe.run().then(({violations}) => done(violations))"
+        )
+        serious = {
+            one["id"]: [node["target"] for node in one["nodes"]][:5]
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        }
+        assert serious == {}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.mark.parametrize("width", [375, 800, 1440])
 def test_the_page_never_scrolls_sideways(browser, tmp_path, width):
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -150,6 +245,9 @@ def test_the_page_never_scrolls_sideways(browser, tmp_path, width):
         for report in (reportcase.report(ranks=16), reportcase.hostile_report()):
             page = open_page(browser, report, tmp_path)
             assert page("document.documentElement.scrollWidth") <= width
+            # Nor is a link of the navigation cut on a narrow screen.
+            ends = page("[...document.querySelectorAll('nav a')].map(link => link.getBoundingClientRect().right)")
+            assert width > 640 or max(ends) <= width
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
@@ -180,4 +278,19 @@ def test_the_page_of_a_real_trace(browser, tmp_path, trace):
     assert page.drawn("breakdown-chart", ".bars .point path") >= len(report.ranks)
     assert page.drawn("timeline-chart", ".bars .point path") > 0
     assert page.drawn("critical-path-chart", ".bars .point path") > 0
+    assert_sound(page)
+
+
+def test_the_page_of_a_thousand_ranks_is_small_and_drawn(browser, tmp_path):
+    from esprof.analyzers import summarize
+    from tests.cases.graph import ddp_rank, run_of
+
+    late = {7: 10.0, 900: 5.0}
+    run = run_of({rank: ddp_rank(slow=late.get(rank, rank % 10 / 100)) for rank in range(1_024)})
+    page = open_page(browser, summarize(run), tmp_path)
+    assert (tmp_path / "report.html").stat().st_size < 8 << 20
+    assert "rank 7" in page("document.querySelector('#arrivals').textContent")
+    assert "16 of 1,024 ranks" in page("document.querySelector('#timeline').textContent")
+    assert page.drawn("timeline-chart", ".bars .point path") > 50
+    assert page.drawn("breakdown-chart", ".bars .point path") >= 32
     assert_sound(page)
