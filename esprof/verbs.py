@@ -8,6 +8,7 @@ import sys
 GROUPS = {
     "Record": {
         "record": "Run a training command and record all its ranks.",
+        "again": "Run the command of a run again, record it, and compare.",
         "demo": "Record and diagnose a small training job with a planted fault.",
         "probe": "Benchmark a job's devices, links and storage.",
         "merge": "Merge the runs that each host of a job recorded.",

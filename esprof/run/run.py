@@ -19,6 +19,7 @@ from esprof.run.groups import MAX_RANKS, Group, RankField
 from esprof.run.logs import JobEvent, Round
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Probes
+from esprof.run.raw.relaunch import Relaunch
 from esprof.run.schema import ACCESSES, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     `flight-recorder` for dumps of PyTorch's Flight Recorder."""
     created_ns: Ns | None = None
     command: tuple[str, ...] = ()
+    relaunch: Relaunch | None = None
+    """How `esprof record` started `command`; None for other sources."""
     exit_code: int | None = None
     versions: dict[str, str] = {}
     model_signature: str | None = None

@@ -17,6 +17,7 @@ from esprof.recorder.launcher.watch import JobWatch
 from esprof.recorder.shared.environment import with_hook
 from esprof.recorder.shared.talk import say
 from esprof.run import files
+from esprof.run.raw.relaunch import that_matters
 from esprof.run.raw.settings import Settings
 from esprof.run.run import Run
 
@@ -58,7 +59,8 @@ def prepare(command: Sequence[str], out: Path, settings: Settings, *, force: boo
     require_torch(command[0])
     raw = make_room(out, force) / files.RAW
     try:
-        make_raw(raw, command, settings, launcher_pid=os.getpid())
+        started_from = {"folder": os.getcwd(), "environment": that_matters(os.environ)}
+        make_raw(raw, command, settings, launcher_pid=os.getpid(), **started_from)
     except OSError as error:
         shutil.rmtree(out, ignore_errors=True)
         raise unwritable(out, error) from error

@@ -18,15 +18,19 @@ def with_hook(environ: Mapping[str, str], raw: str, hook: str) -> dict[str, str]
 
 
 @contextmanager
-def changed(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set `variables` in this process's environment during the block."""
+def changed(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Set `variables` in this process's environment during the block, and remove those that are None."""
     before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    _set(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

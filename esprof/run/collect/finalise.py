@@ -42,6 +42,7 @@ from esprof.run.flight.log import FlightLog, may_be_alive, read_flight, read_sna
 from esprof.run.groups import Group, joined_groups
 from esprof.run.overhead import Overhead, overhead
 from esprof.run.raw.reasons import SnapshotReason
+from esprof.run.raw.relaunch import Relaunch
 from esprof.run.raw.settings import Settings
 from esprof.run.reading import run_all
 from esprof.run.run import KnobReading, RankMeta, Run, RunMeta, RunWarning, WarningCode
@@ -106,7 +107,7 @@ def finalise(
         probes = probes_of(raw, settings, command, max(one.identity.world_size for one in notes), len(notes))
         if probes is not None:
             write_probes(out, probes)
-        write_meta(out, _meta(raw, notes, ranks, command, exit_code, all_warnings))
+        write_meta(out, _meta(raw, notes, ranks, settings, command, exit_code, all_warnings))
         _remove(raw, {file for rank in ranks for file in rank.unreadable}.union(unattributed))
     return read_run(out)
 
@@ -153,7 +154,7 @@ def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why
         raise nothing_recorded(raw, notes, settings)
     ranks = {rank.meta.rank: rank for rank in _read_ranks(raw, notes, settings, executor, None)}
     job, warnings = read_job(raw), [*why, *job_warnings(raw, notes, unattributed)]
-    meta = _meta(raw, notes, list(ranks.values()), job.command, job.exit_code, warnings)
+    meta = _meta(raw, notes, list(ranks.values()), settings, job.command, job.exit_code, warnings)
 
     def read(name: str, rank: Rank) -> Table | None:
         return ranks[rank].tables.get(name)
@@ -298,14 +299,17 @@ def _meta(
     raw: Path,
     notes: Sequence[RankNotes],
     ranks: Sequence[_Recorded],
+    settings: Settings,
     command: Sequence[str],
     exit_code: int | None,
     warnings: Sequence[RunWarning],
 ) -> RunMeta:
     versions = {name: version for rank in ranks for name, version in rank.versions.items()}
+    job = read_job(raw)
     return RunMeta(
-        created_ns=read_job(raw).started_ns or time.time_ns(),
+        created_ns=job.started_ns or time.time_ns(),
         command=tuple(command),
+        relaunch=Relaunch(folder=job.folder, environment=job.environment, settings=settings) if job.folder else None,
         exit_code=exit_code,
         versions=versions | {"esprof": __version__},
         world_size=max(one.identity.world_size for one in notes),

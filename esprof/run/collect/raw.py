@@ -32,6 +32,10 @@ class LaunchedJob(msgspec.Struct, frozen=True):
     started_ns: Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)] | None = None  # The file may be corrupt.
     exit_code: int | None = None
     """Exit code of the command if processes of the job outlived it; otherwise None."""
+    folder: str | None = None
+    """Working folder of the command; None for a job that records itself."""
+    environment: dict[str, str] = {}
+    """Variables that matter for speed (`esprof.run.raw.relaunch`)."""
 
 
 def write_job(raw: Path, job: LaunchedJob) -> None:

@@ -1,0 +1,81 @@
+"""`esprof again`: a recorded command runs once more as it was recorded, wherever one stands."""
+
+import json
+import sys
+
+import pytest
+
+from esprof import load
+from tests.cases import kineto, step_runs
+from tests.cases.command_line import esprof
+from tests.cases.record import ESPROF, record, run
+
+pytestmark = pytest.mark.integration
+
+JOB = """
+import os, sys, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(30):
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+print("threads", os.environ.get("OMP_NUM_THREADS"), "nccl", os.environ.get("NCCL_DEBUG"), sys.argv[1:])
+sys.exit(5)
+"""
+
+
+@pytest.mark.promise
+def test_a_recorded_command_runs_again_as_it_was_recorded(tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "train.py").write_text(JOB)
+    monkeypatch.chdir(work)
+    first = record(tmp_path / "run", [sys.executable, "train.py", "--lr=1"], skip=3, steps=4, stack_steps=0)
+    assert first.code == 5
+    monkeypatch.chdir(tmp_path)
+    again = run([*ESPROF, "again", "run", "--json"], OMP_NUM_THREADS="2", NCCL_DEBUG="INFO")
+    assert again.code == 5
+    assert "threads 1 nccl None ['--lr=1']" in again.stderr
+    assert "OMP_NUM_THREADS is 1" in again.stderr
+    assert "NCCL_DEBUG is unset" in again.stderr
+    answer = json.loads(again.stdout)
+    assert next(iter(answer.items())) == ("schema", "esprof.again/1")
+    assert answer["exit_code"] == 5
+    assert answer["comparison"]["schema"].startswith("esprof.compare/")
+    assert answer["diagnosis"]["schema"].startswith("esprof.diagnose/")
+    old, new = load(tmp_path / "run"), load(tmp_path / "run-again")
+    assert new.meta.command == old.meta.command
+    assert new.meta.relaunch == old.meta.relaunch
+    assert new.rank(0).windows == old.rank(0).windows
+
+
+def test_what_was_not_recorded_by_record_is_refused(tmp_path):
+    kineto.write_job(tmp_path / "traces")
+    for source in (tmp_path / "traces", step_runs.write(tmp_path / "run", step_runs.step_table([1, 1]))):
+        refused = esprof("again", source)
+        assert refused.returncode == 1
+        assert "does not tell how its command was started" in refused.stderr
+    assert not (tmp_path / "run-again").exists()
+
+
+def test_a_command_without_its_secret_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "run", [sys.executable, "train.py", "--api-key=abc"], skip=3, steps=4, stack_steps=0)
+    refused = esprof("again", tmp_path / "run")
+    assert refused.returncode == 1
+    assert "a secret was taken out of its command" in refused.stderr
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "train.py").write_text(JOB)
+    monkeypatch.chdir(work)
+    record(tmp_path / "run", [sys.executable, "train.py"], skip=3, steps=4, stack_steps=0)
+    monkeypatch.chdir(tmp_path)
+    work.rename(tmp_path / "elsewhere")
+    refused = esprof("again", tmp_path / "run")
+    assert refused.returncode == 1
+    assert str(work) in refused.stderr
+    assert f"esprof record -o NEW -- {sys.executable} train.py" in refused.stderr
