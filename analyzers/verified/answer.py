@@ -7,12 +7,13 @@ import msgspec
 
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.sides import KnobValue, Side
-from esprof.run.logs import Estimate, JobClass, ReplayPromise
+from esprof.run.logs import Estimate, JobClass, ObservedOutcome, ReplayPromise
 from esprof.run.run import RunWarning
 
-Verdict = Literal["held", "close", "missed", "measured"]
+Verdict = Literal["held", "close", "unclear", "missed", "measured"]
 """`held`: the observed step lies in the promised interval. `close`: it lies outside, but within the allowed error.
-`missed`: neither. `measured`: nothing was promised."""
+`unclear`: neither, but the promised step lies in the interval of the observed one. `missed`: none of these. `measured`:
+nothing was promised."""
 
 _MAX_OVERHEAD_PCT = 15.0
 """Overhead of the profiler, per cent of a step, above which the result has a warning."""
@@ -65,7 +66,7 @@ def verified(
     outcome = steps_us.outcome(promise, "verify") if promise is not None else None
     verdict: Verdict = "measured"
     if outcome is not None:
-        verdict = "held" if outcome.held else "close" if abs(outcome.error_pct) <= max_error_pct else "missed"
+        verdict = _verdict(outcome, max_error_pct)
     weaknesses = (
         _of_repeats(steps_us.observed, max_error_pct),
         _of_cpus([side for pair in pairs for side in (pair.before, pair.after)]),
@@ -86,6 +87,16 @@ def verified(
         steps=steps,
         warnings=tuple(warning for found in weaknesses for warning in found),
     )
+
+
+def _verdict(outcome: ObservedOutcome, max_error_pct: float) -> Verdict:
+    if outcome.held:
+        return "held"
+    if abs(outcome.error_pct) <= max_error_pct:
+        return "close"
+    low, high = outcome.observed.low_us, outcome.observed.high_us
+    is_known = low is None or high is None or not low <= outcome.predicted.us <= high
+    return "missed" if is_known else "unclear"
 
 
 def pairs_of(pairs: Sequence[Pair]) -> Pairs:

@@ -133,7 +133,7 @@ def command(
     checks that it took effect. The measured step time is written to the ledger as well. Output of CMD goes to stderr.
 
     Exit code 3: the measured step time is outside the predicted interval, and also differs from the prediction by
-    more than --tolerance. Exit code 1: the change did not take effect.
+    more than --tolerance, and the repeats agree well enough to say so. Exit code 1: the change did not take effect.
 
     \b
     esprof verify RUN --what-if bucket_mb=4 -- torchrun --nproc-per-node 2 train.py

@@ -13,6 +13,7 @@ from esprof.run.logs import Estimate
 _VERDICTS = {
     "held": "held: the observed step is inside the predicted interval",
     "close": "close: the observed step is outside the predicted interval, but within the allowed error",
+    "unclear": "cannot be said: the repeats differ so much that the predicted step is inside the observed interval",
     "missed": "missed: the observed step is outside the predicted interval and beyond the allowed error",
     "measured": "measured: there was no prediction",
 }

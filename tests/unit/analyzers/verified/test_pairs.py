@@ -6,6 +6,7 @@ import pytest
 from esprof.analyzers.verified.answer import Pair, verified
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.sides import Side
+from esprof.reports.terminal.verified import draw_verified
 from tests.cases.ledger import GLOO, promised
 
 
@@ -105,3 +106,12 @@ def test_waiting_for_a_cpu_is_a_warning():
     judgement = judged([75.0, 75.0], promised("bucket_mb=4"), wait_us=15.0)
     (warning,) = judgement.warnings
     assert (warning.code, "0 to 20 % of a step" in warning.message) == ("cpu-wait", True)
+
+
+def test_a_promise_inside_a_wide_interval_of_the_observed_step_is_neither_held_nor_missed():
+    """0 to 683 ms were observed, and 75 promised."""
+    wide = judged([40, 90, 190], promised("bucket_mb=4"))
+    assert wide.verdict == "unclear"
+    assert "cannot be said" in draw_verified(wide)
+    assert judged([104, 105, 106], promised("bucket_mb=4")).verdict == "missed"
+    assert judged([105], promised("bucket_mb=4")).verdict == "missed"
