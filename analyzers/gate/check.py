@@ -107,6 +107,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float
     min_steps: int
     metrics: tuple[MetricCheck, ...]
+    is_itself: bool = False
+    """All samples are those of the baseline: the run was compared with itself, and nothing has changed."""
     identity: RunIdentity
     run_command: tuple[str, ...]
     baseline_command: tuple[str, ...]
@@ -136,6 +138,10 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[R
     ]
     p_values = holm([test.p for test in tests])
     metrics = tuple(_check_metric(test, p, options) for test, p in zip(tests, p_values, strict=True))
+    is_itself = run.samples == baseline.samples
+    if is_itself:
+        same: Outcome = "unchanged"
+        metrics = tuple(msgspec.structs.replace(metric, outcome=same, more_steps=None) for metric in metrics)
     outcomes = {metric.outcome for metric in metrics}
     return Check(
         outcome=next(outcome for outcome in OUTCOMES if outcome in outcomes),
@@ -143,6 +149,7 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[R
         alpha=options.alpha,
         min_steps=options.min_steps,
         metrics=metrics,
+        is_itself=is_itself,
         identity=run.identity,
         run_command=run.command,
         baseline_command=baseline.command,

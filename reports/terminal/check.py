@@ -92,6 +92,8 @@ def _cells(metric: MetricCheck) -> tuple[str, ...]:
 
 
 def _compared(check: Check) -> str:
+    if check.is_itself:
+        return "Compared: a run with itself; all steps are those of the baseline"
     blocks = ", ".join(dict.fromkeys(str(metric.block) for metric in check.metrics))
     interval = f"{100 * (1 - 2 * check.alpha):g} %"
     return f"Compared: {SHOWN_PHASE[check.phase]}, in blocks of {blocks}; alpha {check.alpha:g}, interval {interval}"

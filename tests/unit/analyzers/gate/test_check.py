@@ -14,6 +14,7 @@ from esprof.analyzers.gate.rules import parse_rule
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import InputError, MismatchError, UsageError
 from esprof.core.types import NS_PER_MS
+from esprof.reports.terminal.check import render_text
 from tests.cases import step_runs
 from tests.cases.step_runs import step_table
 
@@ -402,3 +403,11 @@ def test_a_rate_reduced_by_waits_for_a_cpu_is_no_regression():
 def test_the_cpu_wait_can_be_checked_itself():
     before, now = waiting(1), waiting(30)
     assert gated(before, now, "cpu_wait:+5ms").outcome == "regressed"
+
+
+def test_a_run_compared_with_itself_is_unchanged():
+    run = baseline(noisy(12, noise=0.3))
+    found = gated(run, run, "step_time:+1%")
+    assert (found.outcome, found.is_itself) == ("unchanged", True)
+    assert "a run with itself" in render_text(found)
+    assert not gated(run, baseline(noisy(12, noise=0.3, seed=1)), "step_time:+1%").is_itself
