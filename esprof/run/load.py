@@ -11,6 +11,7 @@ from esprof.run.readers.archives import is_archive, unpacked
 from esprof.run.readers.reader import Read, Reader
 from esprof.run.run import Run, RunWarning
 
+_MAX_FOLDERS_NAMED = 4
 _NAME_ONE = "Name a Run directory, a trace file, a folder or an archive of traces, or a pattern."
 
 
@@ -116,6 +117,11 @@ def _traces_in(folder: Path) -> list[Path]:
     files = list(filter(_is_trace, named)) or list(filter(is_archive, named))
     if not files and (inner := next(filter(None, (reader.folder_in(folder) for reader in READERS)), None)) is not None:
         return _traces_in(inner)
+    if not files and (below := _folders_with_traces(folder)):
+        shown = ", ".join(path.name for path in below[:_MAX_FOLDERS_NAMED])
+        more = f" and {len(below) - _MAX_FOLDERS_NAMED} more" if len(below) > _MAX_FOLDERS_NAMED else ""
+        remedy = f"Name one of them, or all files of one job by a pattern: '{folder}/*/*'."
+        raise InputError(f"contains no traces, but its folders do: {shown}{more}", path=folder, remedy=remedy)
     if not files:
         raise InputError(
             "contains no run.json, no trace (*.json, *.json.gz), no archive of traces and no dump of the Flight Recorder",
@@ -123,3 +129,16 @@ def _traces_in(folder: Path) -> list[Path]:
             remedy="Name the Run directory of `esprof record -o`, or a folder with inputs that docs/how-to/inputs.md lists.",
         )
     return files
+
+
+def _folders_with_traces(folder: Path) -> list[Path]:
+    """The folders in `folder` that are Runs or hold traces or archives, by name."""
+    inner = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    return [path for path in inner if _folder_reader(path) is not None or _holds_traces(path)]
+
+
+def _holds_traces(folder: Path) -> bool:
+    try:
+        return any(file.is_file() and (_is_trace(file) or is_archive(file)) for file in folder.iterdir())
+    except OSError:
+        return False

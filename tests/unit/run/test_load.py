@@ -295,3 +295,20 @@ def test_where_nothing_reads_the_first_fault_is_told(tmp_path):
 def test_a_foreign_json_alone_is_no_trace(tmp_path):
     with pytest.raises(InputError, match="no Kineto trace"):
         load(case.write(tmp_path / "config.json", {"learning_rate": 0.1}))
+
+
+def test_a_folder_whose_traces_lie_one_level_below_points_to_them(tmp_path):
+    for name in ("epoch-1", "epoch-2"):
+        folder(tmp_path / name, rank0=trace(rank=0, world=1))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="its folders do: epoch-1, epoch-2") as error:
+        load(tmp_path)
+    assert f"'{tmp_path}/*/*'" in error.value.remedy
+    assert load(f"{tmp_path}/epoch-1/*").ranks == [0]
+
+
+def test_a_folder_of_runs_points_to_them(tmp_path):
+    meta = RunMeta(world_size=1, ranks=(RankMeta(rank=0),))
+    write_run(tmp_path / "my-run", meta, {("events", 0): table({}, EVENTS)})
+    with pytest.raises(InputError, match="its folders do: my-run"):
+        load(tmp_path)
