@@ -30,8 +30,12 @@ from esprof.replay.engine.timeline import Piece, Timeline, class_totals, rank_to
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import RecordedSteps, steps_of
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
+from esprof.run.clocks.by_collectives import HostClock
 from esprof.run.overhead import Overhead, overhead
 from esprof.run.run import Run, RunWarning
+
+_MAX_CLOCKS_NAMED = 4
+"""Clocks that one warning names before it only counts the others."""
 
 
 @dataclass(frozen=True)
@@ -258,13 +262,18 @@ def _clock_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
     if loose:
         text = f"clock of {', '.join(loose)} not aligned: no collective connects it to the other hosts"
         found.append(RunWarning("clocks-unaligned", text))
-    for clock in built.clocks.hosts:
-        if clock.moved:
-            drift = f" and {clock.drift_ppm:+.1f} ppm" if clock.drift_ppm else ""
-            correction = f"{-clock.offset_ns / NS_PER_US:.0f} µs{drift}"
-            text = f"{clock.host}: clock corrected by {correction} to match the ends of its collectives"
-            found.append(RunWarning("clock-shifted", text, clock.ranks))
+    moved = [clock for clock in built.clocks.hosts if clock.moved]
+    if moved:
+        corrections = [f"{clock.host} by {_correction(clock)}" for clock in moved[:_MAX_CLOCKS_NAMED]]
+        more = f" and {len(moved) - _MAX_CLOCKS_NAMED} more" if len(moved) > _MAX_CLOCKS_NAMED else ""
+        text = f"clocks corrected to match the ends of collectives: {', '.join(corrections)}{more}"
+        found.append(RunWarning("clock-shifted", text, tuple(rank for clock in moved for rank in clock.ranks)))
     return tuple(found)
+
+
+def _correction(clock: HostClock) -> str:
+    drift = f" and {clock.drift_ppm:+.1f} ppm" if clock.drift_ppm else ""
+    return f"{-clock.offset_ns / NS_PER_US:.0f} µs{drift}"
 
 
 def _number_of(dfg: Dfg, name: str) -> int:

@@ -129,7 +129,7 @@ def steps_of(run: Run) -> RecordedSteps:
         raise InputError(
             "its ranks have no recorded step in common",
             path=run.path,
-            remedy="Record the same steps on all ranks, or pass the trace of one rank.",
+            remedy=_remedy(run),
         )
     longest = max(map(len, windows))
     steps = tuple([window for window in windows if len(window) == longest][-1])
@@ -144,6 +144,13 @@ def steps_of(run: Run) -> RecordedSteps:
         reasons = lost
     steady = tuple(step for step in steps if step not in reasons)
     return RecordedSteps(run, boundaries, tuple(windows), steps, steady, reasons, lost_by)
+
+
+def _remedy(run: Run) -> str:
+    """What to do about a run without a common step: a job that hung or died cannot be recorded better."""
+    if any(run.flight(rank.rank).snapshots for rank in run.meta.ranks):
+        return "The job was slow, hung or died while it was recorded: `esprof diagnose` of this run says where."
+    return "Record the same steps on all ranks, or pass the trace of one rank."
 
 
 def bridged(recorded: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]) -> dict[Rank, dict[int, tuple[Ns, Ns]]]:

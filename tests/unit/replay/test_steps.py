@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -13,6 +14,8 @@ from esprof.reports.commands import diagnose, replay
 from esprof.run.overhead import Overhead
 from esprof.run.run import Run
 from tests.cases import step_runs
+from tests.cases.flight import call as call_of_group
+from tests.cases.flight import killed, run_of_flight, snapshot
 from tests.cases.graph import call, gloo, op, run_of, step
 from tests.cases.run_directory import write_run
 
@@ -213,3 +216,26 @@ def test_a_rank_without_cpu_operations_in_the_analysed_steps_is_left_out():
 
 def marks(steps):
     return [step(number, number * 20 * MS, (number + 1) * 20 * MS) for number in steps]
+
+
+def test_a_job_that_hung_is_not_told_to_record_more():
+    hung = run_of_flight({rank: killed(snapshot(rank, [call_of_group(1, over=False)])) for rank in (0, 1)})
+    with pytest.raises(InputError) as error:
+        steps_of(hung)
+    assert "esprof diagnose" in error.value.remedy
+    with pytest.raises(InputError) as error:
+        steps_of(run_of({0: [step(1, 0, 10)], 1: [step(2, 10, 20)]}))
+    assert error.value.remedy.startswith("Record the same steps on all ranks")
+
+
+def test_all_corrected_clocks_are_one_warning():
+    """Six ranks on hosts of their own, five of which are ahead by 50 ms and more."""
+    rows = {rank: [ahead(row, 50 * MS * rank) for row in rank_rows(late_ms=rank / 10)] for rank in range(6)}
+    found = answer(run_of(rows, hosts={rank: f"host{rank}" for rank in rows}))
+    (warning,) = [warning for warning in found.warnings if warning.code == "clock-shifted"]
+    assert "host1 by" in warning.message
+    assert " more" in warning.message
+
+
+def ahead(row, by):
+    return msgspec.structs.replace(row, ts=row.ts + by)
