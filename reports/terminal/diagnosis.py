@@ -33,6 +33,7 @@ _MAX_FINDINGS_IN_VERDICT = 3
 """Findings in a verdict."""
 _MAX_LINES_OF_VERDICT = 20
 """Most lines of a verdict: a screen has 24, and the prompt and the job's last output need some."""
+_MAX_LINES_OF_COMMAND = 3
 _EACH = {"step": "a step", "block": "a block", "window": "of the window"}
 _SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": "blue"}
 
@@ -55,7 +56,7 @@ def draw_verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
             screen, headline(diagnosis.verdict, screen, _MAX_LINES_OF_VERDICT - _height(foot) - 1), Text(), *foot
         )
     first = diagnosis.findings[0]
-    foot.append(fact("Next", first.command or f"esprof explain {first.id}", screen))
+    foot.append(_next(first, screen))
     room = (
         _MAX_LINES_OF_VERDICT - _height(foot) - 4
     )  # Four are a blank line above and below the findings, and two of advice.
@@ -69,6 +70,14 @@ def draw_verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
         head += lines
         room -= _height(lines)
     return drawn(screen, *head, Text(), fact("Fix", first.advice, screen, at_most=min(room + 2, 4)), *foot)
+
+
+def _next(first: Finding, screen: Screen) -> Text:
+    """The command of the first finding. A long one is not cut, since a part of it is of no use; `diagnose` shows it."""
+    whole = fact("Next", first.command or f"esprof explain {first.id}", screen, at_most=None)
+    if _height([whole]) <= _MAX_LINES_OF_COMMAND:
+        return whole
+    return fact("Next", f"esprof diagnose RUN shows the command for {first.id}", screen)
 
 
 def draw_diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:

@@ -21,6 +21,8 @@ MAX_ROWS = 16
 _MIN_COLUMNS = 40
 """Narrower screens cannot hold a verdict."""
 _MAX_COLUMNS = 1_000
+_MIN_NAME_COLUMNS = 12
+"""Least width of a column of names, unless all are shorter."""
 _WRAPPING_CONSOLE = Console(file=io.StringIO(), markup=False, emoji=False)
 """Only wraps text; prints nothing."""
 
@@ -70,9 +72,40 @@ def drawn(screen: Screen, *blocks: RenderableType) -> str:
         legacy_windows=False,
     )
     with console.capture() as capture:
-        console.print(Group(*blocks))
+        console.print(Group(*(_fitting(block, screen) for block in blocks)))
     # CI runners execute a line of the log that begins with "::"; wrapping may move a name there.
     return "\n".join(re.sub(r"^(\s*)::", r"\1: :", line.rstrip()) for line in capture.get().splitlines())
+
+
+def _fitting(block: RenderableType, screen: Screen) -> RenderableType:
+    """`block`; or, of a table whose figures would leave too little room for its names, one paragraph for each row."""
+    if not isinstance(block, Table) or not block.show_header or _needed_width(block) <= screen.width:
+        return block
+    heads = [_plain(column.header).replace("-\n", "").replace("\n", " ") for column in block.columns]
+    rows = zip(*(column.cells for column in block.columns), strict=True)
+    return Group(*(_paragraph(block, heads, row, screen) for row in rows))
+
+
+def _needed_width(table: Table) -> int:
+    """Columns of the screen that the figures take, and the names at least."""
+    needed = 0
+    for column in table.columns:
+        cells = [_plain(cell) for cell in (column.header, *column.cells)]
+        widest = max(cell_len(line) for cell in cells for line in cell.split("\n"))
+        needed += (widest if column.no_wrap else min(widest, _MIN_NAME_COLUMNS)) + table.padding[1]
+    return needed - table.padding[1]
+
+
+def _paragraph(table: Table, heads: Sequence[str], row: Sequence[RenderableType], screen: Screen) -> Text:
+    """The first cell, a name or `rank 3`, and the other cells with their headings below it."""
+    first = row[0] if isinstance(row[0], Text) else Text(str(row[0]))
+    name = Text.assemble(f"{heads[0]} ", first) if table.columns[0].no_wrap else first
+    figures = [f"{head} {_plain(cell)}" for head, cell in zip(heads[1:], row[1:], strict=True) if _plain(cell)]
+    return Text("\n").join([name, *(Text(f"  {line}") for line in wrapped(", ".join(figures), screen.width - 2, None))])
+
+
+def _plain(cell: RenderableType) -> str:
+    return cell.plain if isinstance(cell, Text) else str(cell)
 
 
 def headline(text: str, screen: Screen, at_most: int | None = None) -> Text:
@@ -83,7 +116,8 @@ def heading(text: str) -> Text:
     return Text(text, style="bold")
 
 
-def fact(name: str, text: str, screen: Screen, at_most: int = 2) -> Text:
+def fact(name: str, text: str, screen: Screen, at_most: int | None = 2) -> Text:
+    """A line of the footing in at most `at_most` lines, or in as many as it takes."""
     lines = wrapped(text, screen.width - 8, at_most)
     return Text.assemble((f"{name:<8}", "dim"), "\n        ".join(lines))
 

@@ -68,6 +68,16 @@ def test_a_title_is_shown_in_full_or_omitted(titles, width):
         assert line in brief or (number > 1 and f" {number} {first.id}" not in brief)
 
 
+def test_the_next_command_is_never_cut():
+    for length in (50, 150, 2_000):
+        command = "esprof replay run --what-if " + length * "x"
+        finding = msgspec.structs.replace(case.findings()[0], command=command)
+        text = draw_verdict(case.diagnosis(found=(finding,)), Screen(100))
+        expected = command if length < 1_000 else f"esprof diagnose RUN shows the command for {finding.id}"
+        shown = text.split("Next")[1]
+        assert "".join(shown.split()) == "".join(expected.split())
+
+
 def test_a_saving_indistinguishable_from_zero_is_not_listed_as_a_saving():
     unsure = msgspec.structs.replace(case.findings()[0], saving_low_us=0.0)
     shown = msgspec.structs.replace(case.diagnosis(found=()), uncertain=(unsure,))
