@@ -4,6 +4,7 @@ import contextlib
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -82,7 +83,7 @@ def command(recorded: Path, output: Path | None, force: bool, quiet: bool, as_js
         made = record(
             run.meta.command,
             after,
-            how.settings,
+            replace(how.settings, quiet=quiet),
             force=force,
             beginning=None if quiet else beginning,
             stdout=_STDERR if as_json else _STDOUT,

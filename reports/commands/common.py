@@ -144,7 +144,7 @@ def output_options(default: str | None, what: str) -> Callable[[_Command], _Comm
             default=default,
             required=default is None,
             show_default=True,
-            help=f"Write the {what} to FILE; - is stdout.",
+            help=f"Write the {what} to FILE, and create its folder if necessary; - is stdout.",
         )
         return output(force(command))
 

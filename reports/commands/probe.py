@@ -154,7 +154,7 @@ def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | 
     """Record and benchmark in a temporary folder, then move the results to `output`. Returns the command's exit
     code."""
     done = earlier.stages if earlier is not None else ()
-    settings = replace(_RECORDED, probe_s=budget_s, probed=done)
+    settings = replace(_RECORDED, probe_s=budget_s, probed=done, quiet=quiet)
     with staging_folder(output) as folder:
         made = record(job, folder / "run", settings, force=False, beginning=None if quiet else _beginning(settings))
         if made.run is None and made.exit_code:

@@ -14,7 +14,7 @@ import click
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.ignore import Ignores
 from esprof.core import readable
-from esprof.core.errors import EsprofError, UsageError
+from esprof.core.errors import EXIT_ERROR, EXIT_OK, EsprofError, UsageError
 from esprof.core.output import claim
 from esprof.core.text import printable
 from esprof.recorder.launcher.launch import HOOK, Recording, collect, launch, place, prepare
@@ -198,7 +198,7 @@ def command(
     if not job:
         raise UsageError("no command to record", remedy="esprof record -o RUN -- torchrun … train.py")
     refuse_stdout(output)
-    settings = _settings(**options)
+    settings = _settings(**options, quiet=quiet)
     output = place(output, os.environ)
     if answer_to is not None:
         _claim_answer(answer_to, force=force)
@@ -294,8 +294,10 @@ def _attach(run: Path, at: int | None, job: Sequence[str]) -> int:
         raise UsageError("--attach records a window of a running job: give no command")
     with status("Waiting for the window"):
         report = attach_to(run, at)
+    if at is not None and report.begins_after(at):
+        say(f"warning: step {at} had passed or was too near; the next steps that could be recorded were")
     say(str(report))
-    return 0
+    return EXIT_OK if report.whole else EXIT_ERROR
 
 
 def record(

@@ -36,6 +36,10 @@ def test_a_probed_job_trains_on_unchanged(probed, data):
     assert probed.warnings == []
 
 
+def test_a_quiet_probe_says_nothing(probed):
+    assert probed.talk == ""
+
+
 def test_all_benchmarks_of_a_cpu_job_are_measured(probed):
     probes = probed.run.probes
     assert probes.whole

@@ -174,7 +174,7 @@ class Recorder:
         from ..probes.plan import measure
 
         state, settings = self.state, self._settings
-        measure(self._raw, state.rank, state.world_size, settings.probe_s, settings.probed)
+        measure(self._raw, state.rank, state.world_size, settings.probe_s, settings.probed, quiet=settings.quiet)
 
     def _restart_count(self, now: int, by: PacedBy) -> None:
         """Restart the count of steps, which `by` marks from now on. Windows of earlier steps are discarded: those were not

@@ -51,6 +51,10 @@ class Attached:
         """Whether all ranks recorded the window."""
         return all(rank.outcome == "recorded" for rank in self.ranks)
 
+    def begins_after(self, step: int) -> bool:
+        """Whether any rank recorded a window that begins after `step`."""
+        return any(rank.steps is not None and rank.steps[0] > step for rank in self.ranks)
+
     def __str__(self) -> str:
         alike: dict[str, list[Rank]] = {}
         for answer in self.ranks:

@@ -51,8 +51,10 @@ class ProbeStage:
     run: Callable[[], None]
 
 
-def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str]) -> None:
+def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str], *, quiet: bool) -> None:
     """Measure all stages except those in `done` within about `budget_s` seconds, on all ranks together.
+
+    Unless `quiet`, rank 0 names each stage on stderr.
 
     Each result is written to the notes of this rank at once, so a later failure does not lose it.
     """
@@ -64,7 +66,7 @@ def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str
             stages = [stage for stage in _stages(bench, raw) if stage.name not in done]
             while stages:
                 stage = stages[0]
-                if rank == 0:
+                if rank == 0 and not quiet:
                     say(f"probing {stage.name} ({bench.elapsed_s:.0f} s of {budget_s:g} s)")
                 bench.begin_stage(stage.weight / sum(one.weight for one in stages))
                 stage.run()

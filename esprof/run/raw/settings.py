@@ -50,6 +50,8 @@ class Settings:
     """Names of the measurement stages to skip."""
     knobs: tuple[tuple[str, str | None], ...] = ()
     """Name and value of each knob to set in the job; None as value only reads it (`esprof.recorder.knobs`)."""
+    quiet: bool = False
+    """Whether the ranks do not tell on stderr what they measure."""
     max_log: int = 64 << 20
     """Size limit of a process's notes on disk, bytes; the oldest are dropped."""
     max_trace: int = 2 << 30

@@ -108,6 +108,8 @@ def test_a_window_before_the_step_that_was_asked_for_is_another(tmp_path, ranks)
 
     report = attached(tmp_path / "run", react, at=100)
     assert [answer.steps for answer in report.ranks] == [(102, 109)] * 2
+    assert report.begins_after(100)
+    assert not report.begins_after(102)
 
 
 def test_ranks_that_miss_it_or_end_are_named(tmp_path, ranks):
