@@ -183,6 +183,8 @@ class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     collectives_unknown: float
     """Share of the time of all collectives whose kind, group or size is unknown, from 0 to 1."""
     shapes_recorded: bool
+    modules_recorded: bool
+    """Whether the profiler recorded calls of modules, as with `with_stack=True`; `esprof record` does not."""
     found: int
     """Number of rows; `ops` holds the first of them."""
     ops: tuple[Op, ...]

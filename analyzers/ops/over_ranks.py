@@ -120,6 +120,7 @@ def ops(steps: RecordedSteps, samples: JobSamples, asked: Asked = Asked()) -> Op
         collectives=rates.known,
         collectives_unknown=rates.unknown_share,
         shapes_recorded=any(one.shapes for one in found),
+        modules_recorded=any(key.kind == "module" for one in found for key in one.keys),
         found=len(chosen),
         ops=tuple(table.op(key) for key in chosen[: asked.top]),
         warnings=run.warnings,

@@ -132,6 +132,9 @@ def _footing(answer: OpsAnswer, screen: Screen) -> Iterable[Text]:
     yield fact("CPU", f"{operations}, summed over threads", screen)
     if answer.by_shape and not answer.shapes_recorded:
         yield fact("Shapes", "none recorded; use `esprof record --shapes`", screen)
+    if not answer.modules_recorded:
+        modules = "none recorded; traces of torch.profiler with with_stack=True have them. --flame shows sampled stacks"
+        yield fact("Modules", modules, screen)
     yield from warned(answer.warnings)
 
 

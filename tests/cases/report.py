@@ -530,6 +530,7 @@ def operations(ranks=4, has_gpu=True):
         else (),
         collectives_unknown=0.0,
         shapes_recorded=True,
+        modules_recorded=True,
         found=311,
         ops=tuple(_operation(ranks, has_gpu, *row) for row in _OPERATIONS),
         warnings=(),

@@ -12,6 +12,12 @@ from tests.cases import report as case
 from tests.cases.gold import assert_gold
 
 
+def test_a_run_without_modules_says_where_they_are_from():
+    bare = msgspec.structs.replace(case.operations(), modules_recorded=False)
+    assert "with_stack=True" in render_text(bare)
+    assert "with_stack=True" not in render_text(case.operations())
+
+
 def test_layout():
     assert_gold("ops.txt", render_text(case.operations()))
 
