@@ -10,7 +10,7 @@ from esprof.analyzers.finding import CPU_CONTENTION, GPU_BOUND, Diagnosis, Findi
 from esprof.analyzers.findings import RULES
 from esprof.analyzers.ignore import NOTHING, Ignores, ignored_note
 from esprof.analyzers.largest_share import computing, largest_share
-from esprof.analyzers.losses import by_loss, joint_us
+from esprof.analyzers.losses import by_loss, is_urgent, joint_us
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpriced
 from esprof.analyzers.steps.job_steps import JobSteps
@@ -202,6 +202,8 @@ def _stopped_verdict(finding: Finding) -> str:
 
 
 def _verdict(replayed: Replayed, findings: Sequence[Finding], uncertain: Sequence[Finding], case: Case) -> str:
+    if findings and is_urgent(findings[0]):
+        return f"{findings[0].title}. Apart from that: {_verdict(replayed, findings[1:], uncertain, case)}"
     step_ns = replayed.pricer.step_ns
     missing = replayed.run.missing_ranks
     absent = f"{readable.ranks(missing).capitalize()} {readable.verb('are', missing)} missing from this run"

@@ -75,7 +75,7 @@ class GroupedFindings:
     """Findings by loss."""
 
     findings: tuple[Finding, ...] = ()
-    """Causes with their symptoms, and findings without a saving. The first is the most important one."""
+    """Urgent findings, causes with their symptoms, and findings without a saving. The first is the most important one."""
     uncertain: tuple[Finding, ...] = ()
     """Findings whose interval contains zero."""
 
@@ -93,9 +93,15 @@ def by_loss(found: Iterable[Finding], pricer: Pricer | None) -> GroupedFindings:
     causes = _Causes(pricer)
     for finding in sorted(savings, key=_from_upstream):
         causes.add(finding)
-    return GroupedFindings(
-        (*sorted(causes.findings(), key=_importance), *(one for one in found if not one.saving_us)), uncertain
-    )
+    unpriced = [finding for finding in found if not finding.saving_us]
+    urgent = [finding for finding in unpriced if is_urgent(finding)]
+    others = [finding for finding in unpriced if not is_urgent(finding)]
+    return GroupedFindings((*urgent, *sorted(causes.findings(), key=_importance), *others), uncertain)
+
+
+def is_urgent(finding: Finding) -> bool:
+    """Whether a finding without a price comes first, as slow steps do that cost much of the run."""
+    return not finding.saving_us and finding.severity == "critical"
 
 
 def _from_upstream(finding: Finding) -> tuple[int, float]:

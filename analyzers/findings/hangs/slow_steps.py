@@ -20,6 +20,8 @@ from esprof.run.raw.reasons import SnapshotReason
 
 _MIN_SHARE_WAITED = 0.5
 """If the others waited for a rank for at least this share of the extra time of a step, that rank is the cause."""
+_MIN_SHARE_CRITICAL = 0.25
+"""Slow steps that cost at least this share of the run come before everything that shortens usual steps."""
 _MAX_LOCATIONS_REPORTED = 3
 """Number of source locations that are reported, costliest first."""
 
@@ -57,7 +59,8 @@ def slow_steps(job: RecordedJob) -> Iterator[Cause]:
     costly = sorted(
         (group for group in by_cause.values() if _lost_ns(group) >= min_lost_ns), key=_lost_ns, reverse=True
     )
-    yield from map(_cause, costly[:_MAX_LOCATIONS_REPORTED])
+    for group in costly[:_MAX_LOCATIONS_REPORTED]:
+        yield _cause(group, is_critical=_lost_ns(group) >= _MIN_SHARE_CRITICAL * run_ns)
 
 
 def _finished_steps(job: RecordedJob) -> dict[int, dict[Rank, Snapshot]]:
@@ -89,7 +92,7 @@ def _lost_ns(group: list[_SlowStep]) -> Ns:
     return sum(one.dur_ns - one.usual_ns for one in group)
 
 
-def _cause(group: list[_SlowStep]) -> Cause:
+def _cause(group: list[_SlowStep], *, is_critical: bool) -> Cause:
     worst = max(group, key=lambda one: one.dur_ns)
     located = locations(worst.ranks, worst.snapshots)
     return Cause(
@@ -105,7 +108,7 @@ def _cause(group: list[_SlowStep]) -> Cause:
         | (waiting_evidence(worst.cause) if worst.cause else {}),
         advice="If that line saves or validates: do it less often, on all ranks at once, or in the background "
         "(torch.distributed.checkpoint.async_save). Otherwise examine that line.",
-        severity="warning",
+        severity="critical" if is_critical else "warning",
         confidence="high" if worst.cause else "medium",
     )
 

@@ -145,3 +145,11 @@ def test_savings_add_up_to_no_more_than_all_fixes_together_save(tmp_path, shape,
     scenarios = dict.fromkeys(one.what_if for one in (*causes, *attached) if one.what_if)
     together_us = (replayed.pricer.saving_ns(",".join(scenarios)) or 0) / 1000
     assert 0 < diagnosis.joint_saving_us <= together_us * 1.001
+
+
+def test_slow_steps_that_cost_much_of_the_run_come_first():
+    slow, urgent = (
+        msgspec.structs.replace(measured("ESP804", 0.0), severity=severity) for severity in ("warning", "critical")
+    )
+    line = measured("ESP402", 19_500)
+    assert [one.severity for one in by_loss((line, slow, urgent), None).findings] == ["critical", "info", "warning"]

@@ -144,10 +144,15 @@ def test_a_job_that_ended_normally_or_from_outside_has_no_finding(logs):
 def test_a_rank_that_was_late_but_arrived_is_reported_as_a_slow_step():
     ended = {one.rank: FlightLog(snapshots=(one,)) for one in (WAITING, ELSEWHERE)}
     found = only(run_of_flight(ended, last_step=20, long_steps={9: 8 * S}))
-    assert (found.id, found.severity, found.ranks, found.confidence) == ("ESP804", "warning", (1,), "high")
+    assert (found.id, found.severity, found.ranks, found.confidence) == ("ESP804", "critical", (1,), "high")
     assert found.title == "Step 9 took 8,000 ms instead of 10.0 ms: rank 1 delayed the others at data.py(88): read"
     assert found.evidence["took"] == by_step({9: 8_000 * MS}, "ns")
     assert found.evidence["lost_in_total"] == Evidence(7_990 * MS, "ns")
+
+
+def test_a_slow_step_that_costs_less_of_a_longer_job_is_a_warning():
+    ended = {one.rank: FlightLog(snapshots=(one,)) for one in (WAITING, ELSEWHERE)}
+    assert only(run_of_flight(ended, last_step=3_000, long_steps={9: 8 * S})).severity == "warning"
 
 
 def test_slow_steps_at_one_location_are_one_finding():
