@@ -1,4 +1,4 @@
-"""`esprof again`: a recorded command runs once more as it was recorded, wherever one stands."""
+"""`esprof again` and `validate` on real Runs: the command runs once more as it was recorded; a lost file is found."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ def test_a_recorded_command_runs_again_as_it_was_recorded(tmp_path, monkeypatch)
     first = record(tmp_path / "run", [sys.executable, "train.py", "--lr=1"], skip=3, steps=4, stack_steps=0)
     assert first.code == 5
     monkeypatch.chdir(tmp_path)
-    again = run([*ESPROF, "again", "run", "--json"], OMP_NUM_THREADS="2", NCCL_DEBUG="INFO")
+    again = run([*ESPROF, "again", "run", "--json", "-q"], OMP_NUM_THREADS="2", NCCL_DEBUG="INFO")
     assert again.code == 5
     assert "threads 1 nccl None ['--lr=1']" in again.stderr
     assert "OMP_NUM_THREADS is 1" in again.stderr
@@ -47,6 +47,20 @@ def test_a_recorded_command_runs_again_as_it_was_recorded(tmp_path, monkeypatch)
     assert new.meta.command == old.meta.command
     assert new.meta.relaunch == old.meta.relaunch
     assert new.rank(0).windows == old.rank(0).windows
+
+
+@pytest.mark.promise
+def test_a_recorded_run_is_whole_until_one_of_its_files_is_lost(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "run", [sys.executable, "train.py"], skip=3, steps=4, stack_steps=1)
+    whole = esprof("validate", "run", "--json")
+    answer = json.loads(whole.stdout)
+    assert (whole.returncode, answer["whole"], answer["replay"]["answered"]) == (0, True, True)
+    parts = {name for name, part in answer["ranks"][0]["parts"].items() if part["state"] == "present"}
+    assert parts >= {"events", "steps", "flight"}
+    (tmp_path / "run" / "steps" / "rank-00000.parquet").write_bytes(b"PAR1")
+    assert esprof("validate", "run").returncode == 3
 
 
 def test_what_was_not_recorded_by_record_is_refused(tmp_path):
