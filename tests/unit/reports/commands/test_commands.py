@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from esprof import load
 from esprof.core.errors import InputError, MismatchError, OutputError, UsageError
 from esprof.recorder.launcher.launch import Recording
+from esprof.recorder.launcher.order_window import Attached, RankAnswer
 from esprof.reports.commands import check, common, compare, demo, diagnose, explain, merge, ops, record, replay, report
 from esprof.reports.pyproject import read_ignores
 from esprof.run.directory import write_meta, write_table
@@ -330,3 +331,22 @@ def test_an_invalid_pyproject_does_not_hide_the_exit_code_of_a_recorded_job(save
     recording = Recording(run=load([saved]), exit_code=0, trouble=None)
     assert record.diagnosed(recording, read_ignores) is None
     assert "ESP999" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("at", "outcomes", "code", "warns"),
+    [
+        (100, ("recorded", "recorded"), 0, True),
+        (None, ("recorded", "recorded"), 0, False),
+        (412, ("recorded", "missed"), 1, False),
+    ],
+)
+def test_a_window_at_a_step_that_had_passed_is_said_to_be_another(at, outcomes, code, warns, tmp_path, monkeypatch):
+    steps = {"recorded": (412, 419), "missed": None}
+    ranks = tuple(RankAnswer(rank, outcome, steps[outcome]) for rank, outcome in enumerate(outcomes))
+    monkeypatch.setattr(record, "attach_to", lambda run, step: Attached(ranks))
+    words = ["--attach", str(tmp_path), *(["--at", str(at)] if at else [])]
+    said = CliRunner().invoke(record.command, words, catch_exceptions=False, standalone_mode=False)
+    assert said.return_value == code
+    assert ("had passed" in said.stderr) == warns
+    assert "recorded steps 412 to 419" in said.stderr
