@@ -132,8 +132,8 @@ def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
         return
     yield fact(answer.unit.capitalize(), f"{step_time(answer)}, on {ranks}", screen)
     if answer.throughput:
-        without = " without profiler" * (answer.unprofiled_step_us is not None)
-        yield fact("Rate", f"{rates} (from the mean step{without})", screen)
+        which = "recorded steps" if answer.unprofiled_step_us is None else "steps without profiler"
+        yield fact("Rate", f"{rates} (all {which}, slow ones too)", screen)
     if together := units.joint_saving(answer):
         yield fact("Total", in_words_of(answer.unit, f"all causes together save {together}"), screen)
     error, explained = units.bound_pct(answer.replay_error_pct), units.pct(answer.explained_pct)
