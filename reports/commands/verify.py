@@ -135,6 +135,8 @@ def command(
     Exit code 3: the measured step time is outside the predicted interval, and also differs from the prediction by
     more than --tolerance, and the repeats agree well enough to say so. Exit code 1: the change did not take effect.
 
+    bucket_mb needs a RUN that was recorded with --shapes.
+
     \b
     esprof verify RUN --what-if bucket_mb=4 -- torchrun --nproc-per-node 2 train.py
     esprof verify RUN --set threads=2 -- python train.py
