@@ -16,6 +16,8 @@ SPEEDS = (("0.5x", "1x", "1.5x", "2x", "4x"), ("1x", "2x", "4x"), ("1x", "2x"))
 
 MAX_NODES_TIMES_SCENARIOS = 10_000_000
 """Work of all replays of the joint grid together: some seconds."""
+NODES_OF_A_RANK = 200
+"""What a rank adds to the work of a replay, in nodes."""
 
 BUCKETS_MB = (1, 5, 10, 25, 50, 100, 200)
 
@@ -72,12 +74,14 @@ def _together(replayed: Replayed, declined: list[WhatIf]) -> tuple[Axis, ...]:
     answers = replayed.pricer.answers(asked)
     declined += [one for one in answers if not one.answered]
     terms = [one.spec for one in answers if one.answered]
+    dfg = replayed.built.dfg
+    work = dfg.nodes + NODES_OF_A_RANK * len(dfg.marks.ranks)
     for speeds in SPEEDS:
         axes = tuple(_axis(term, speeds) for term in terms)
         points = 1
         for axis in axes:
             points *= len(axis.values)
-        if points * replayed.built.dfg.nodes <= MAX_NODES_TIMES_SCENARIOS:
+        if points * work <= MAX_NODES_TIMES_SCENARIOS:
             return axes
     return tuple(_axis(term, SPEEDS[-1]) for term in terms[:2])
 

@@ -5,7 +5,7 @@ for (const { id, data, layout } of charts) {
   const narrow = document.getElementById(id).clientWidth < 480;
   const zoomable = layout.dragmode === "zoom" && !narrow;
   // On a phone the labels of many ticks would overlap.
-  if (narrow && layout.xaxis?.side === "top") layout.xaxis.nticks = 3;
+  if (narrow && layout.xaxis?.side === "top") layout.xaxis.nticks = layout.yaxis2 ? 2 : 3;
   Plotly.newPlot(id, data, layout, {
     displaylogo: false,
     displayModeBar: zoomable,

@@ -36,7 +36,9 @@ def test_what_is_declined_has_no_axis_but_a_reason():
 
 def test_a_large_graph_gets_fewer_values(monkeypatch):
     replayed = Replayed.of(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
-    monkeypatch.setattr(explorers, "MAX_NODES_TIMES_SCENARIOS", 10 * replayed.built.dfg.nodes)
+    monkeypatch.setattr(
+        explorers, "MAX_NODES_TIMES_SCENARIOS", 10 * (replayed.built.dfg.nodes + 2 * explorers.NODES_OF_A_RANK)
+    )
     grid = explorer(replayed).grids[0]
     assert len(grid.cells) <= 10
     assert grid.axes[0].values == ("1x", "2x")
