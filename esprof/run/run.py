@@ -288,7 +288,10 @@ class Run:
 
     def steps(self, rank: Rank) -> Table:
         """All steps of `rank`, profiled or not; see `schema.STEPS`. Without a step table, the steps of the event table."""
-        return self._table("steps", rank) or _steps_of_trace(self.events(rank))
+        steps = self._table("steps", rank)
+        if not steps:
+            steps = self._tables["steps", rank] = _steps_of_trace(self.events(rank))
+        return steps
 
     def stages(self, rank: Rank) -> Table:
         """Data loading and marked stages of `rank`; may be empty. See `schema.STAGES`."""

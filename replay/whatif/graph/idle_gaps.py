@@ -24,13 +24,17 @@ def asleep(run: Run, dfg: Dfg) -> np.ndarray:
     graph contains more work than that, the longest gaps were not work.
     """
     share, is_long = np.zeros(dfg.nodes), long_gaps(dfg)
+    works = dfg.on(LaneKind.CPU) & dfg.of(*HOST_WORK)
     for rank in dfg.marks.ranks:
         awake_ns = _awake_ns(run, rank)
-        mine = (dfg.lane == dfg.main_lane(rank)) & dfg.on(LaneKind.CPU) & dfg.of(*HOST_WORK)
+        if not awake_ns:
+            continue
+        mine = dfg.nodes_of(rank)
+        mine = mine[works[mine] & (dfg.lane[mine] == dfg.main_lane(rank))]
         for step in dfg.marks.steps:
             if step not in awake_ns:
                 continue
-            nodes = np.flatnonzero(mine & (dfg.step == step))
+            nodes = mine[dfg.step[mine] == step]
             idle = max(0, int(dfg.dur_ns[nodes].sum()) - awake_ns[step])
             gaps = nodes[is_long[nodes]]
             longest_first = gaps[np.argsort(-dfg.dur_ns[gaps], kind="stable")]
