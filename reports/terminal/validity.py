@@ -24,6 +24,7 @@ from esprof.reports.terminal.screen import (
     warned,
 )
 
+_ALL = "esprof validate --json"
 _SOURCES = {"esprof": "recorded by esprof", "kineto": "from traces of torch.profiler"}
 
 
@@ -31,15 +32,18 @@ def draw_validation(answer: Validation, screen: Screen = PLAIN) -> str:
     """Whether the run is whole, what it holds, what is broken or missing, and what is declined on it."""
     ranks = units.recorded_ranks(answer.world_size, answer.missing_ranks)
     source = _SOURCES.get(answer.source, f"from {answer.source}")
+    losses = [*_losses(answer.ranks)]
     verdict = "is whole" if answer.whole else "is not whole"
     blocks: list[RenderableType] = [headline(f"This run {verdict}: {ranks}, {source}.", screen), ""]
     if answer.faults:
-        blocks += [heading("Broken or missing"), *(_line(fault.message) for fault in answer.faults), ""]
+        named = (_line(fault.message) for fault in answer.faults[:MAX_ROWS])
+        blocks += [heading("Broken or missing"), *named, *cut_note(len(answer.faults), _ALL), ""]
     blocks += [
         heading("Rows of each table"),
         _parts(answer),
-        *cut_note(len(answer.ranks), "esprof validate --json"),
-        *_losses(answer.ranks),
+        *cut_note(len(answer.ranks), _ALL),
+        *losses[:MAX_ROWS],
+        *cut_note(len(losses), _ALL),
         "",
         *_unrecorded(answer),
         *_declined(answer),
@@ -115,8 +119,8 @@ def _trials(answer: Validation) -> Iterable[tuple[str, str]]:
     error, explained = units.pct(tried.error_pct), units.pct(tried.explained_pct)
     error_of = in_words_of(answer.unit, f"off by {error} on {steps}")
     yield "Replay", f"{error_of}; {explained} of the critical path is explained"
-    for clock in answer.clocks:
-        if clock.residual_p99_us is not None:
-            left = f"ends of collectives differ by up to {units.duration(clock.residual_p99_us)} (99 %)"
-            moved = f"corrected by {units.duration(-clock.offset_us)}; " if clock.moved else ""
-            yield "Clock", f"{printable(clock.host)}: {moved}{left}"
+    known = [clock.residual_p99_us for clock in answer.clocks if clock.residual_p99_us is not None]
+    if known:
+        moved = sum(clock.moved for clock in answer.clocks)
+        corrected = f"{units.plural(moved, 'clock')} corrected; " if moved else ""
+        yield "Clocks", f"{corrected}ends of collectives differ by at most {units.duration(max(known))} (99 % of them)"

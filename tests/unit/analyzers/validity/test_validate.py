@@ -15,7 +15,7 @@ from esprof.reports.commands import validate as verb
 from esprof.reports.terminal.validity import draw_validation
 from esprof.run.files import flight_path, table_path
 from esprof.run.flight.log import FlightLog
-from esprof.run.run import RankMeta
+from esprof.run.run import RankMeta, RunWarning
 from tests.cases.graph import gloo, op, run_of, step
 from tests.cases.run_directory import write_run
 
@@ -132,6 +132,17 @@ def test_a_run_without_a_common_step_is_declined_by_replay(tmp_path):
     assert found.whole
     assert not found.replay.answered
     assert "no recorded step in common" in draw_validation(found)
+
+
+def test_a_thousand_ranks_fit_a_few_screens(saved):
+    found = validate(load(saved))
+    ranks = tuple(msgspec.structs.replace(found.ranks[0], rank=rank, dropped_events=1) for rank in range(1_000))
+    clocks = tuple(msgspec.structs.replace(found.clocks[0], residual_p99_us=float(rank)) for rank in range(1_000))
+    faults = tuple(RunWarning("part-broken", "broken", (rank,)) for rank in range(1_000))
+    text = draw_validation(msgspec.structs.replace(found, ranks=ranks, clocks=clocks, faults=faults))
+    assert text.count("\n") < 120
+    assert "16 of 1,000 shown; `esprof validate --json` lists all" in text
+    assert "ends of collectives differ by at most 1.00 ms" in text
 
 
 def exit_code(*arguments):
