@@ -214,6 +214,19 @@ def test_operations_are_searched_and_sorted(browser, tmp_path):
     assert page(names) == ["nccl:all_reduce"]
 
 
+def test_the_tab_key_reaches_every_control(browser, tmp_path):
+    page = open_page(browser, reportcase.report(), tmp_path)
+    reached = set()
+    for _ in range(120):
+        ActionChains(browser).send_keys(webdriver.Keys.TAB).perform()
+        reached.add(page("document.activeElement.dataset.stride ? 'what-if' : document.activeElement.outerHTML"))
+    controls = page(
+        "[...document.querySelectorAll('nav a, select[data-zoom], select[data-chart], input[type=search], thead button')]"
+        ".map(control => control.outerHTML)"
+    )
+    assert {*controls, "what-if"} <= reached
+
+
 def test_axe_finds_nothing_serious(browser, tmp_path):
     axe = os.environ.get("ESPROF_AXE")
     if not axe:
