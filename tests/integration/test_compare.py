@@ -1,15 +1,19 @@
-"""`esprof compare` of two recorded jobs, of which one has a slower line."""
+"""`esprof compare` of two recorded jobs, of which one has a slower line, and of real traces whose difference is known."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from esprof import load
+from esprof.analyzers import compare
 from tests.cases.command_line import esprof
 from tests.cases.record import job, record
 
-pytestmark = [pytest.mark.integration, pytest.mark.promise]
+pytestmark = pytest.mark.integration
 
 SLOWER_MS = 30
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces" / "torchrec-4xv100"
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +26,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.promise
 def test_the_slower_line_is_named_first_with_its_size(folder):
     answer = esprof("compare", "before", "after", "--json", cwd=folder)
     assert answer.returncode == 0, answer.stderr
@@ -33,3 +38,20 @@ def test_the_slower_line_is_named_first_with_its_size(folder):
     assert part["places"][0]["name"].endswith("compared.py: augment")
     assert "augment" in found["verdict"]
     assert sum(one["change_us"] for one in found["parts"]) == pytest.approx(found["step"]["change_us"])
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"{TRACES} is absent: these are no part of the project")
+class TestRealTraces:
+    """Of runs on four GPUs that recorded three steps each."""
+
+    def test_a_rank_that_no_longer_sleeps_is_named(self):
+        """Rank 2 sleeps for a second in each step; then for 20 ms."""
+        found = compare(load(TRACES / "long_a2a_1"), load(TRACES / "long_a2a_5"))
+        assert (found.parts[0].name, found.parts[0].noise) == ("host_gap", False)
+        assert found.parts[0].places[0].change_us == pytest.approx(-980_000, rel=0.01)
+        assert [one.rank for one in found.ranks if one.alone] == [2]
+
+    def test_quantised_communication_is_less_exposed(self):
+        found = compare(load(TRACES / "long_a2a_5"), load(TRACES / "long_a2a_5_qcomm"))
+        assert [part.name for part in found.parts if not part.noise] == ["communication"]
+        assert found.step.noise
