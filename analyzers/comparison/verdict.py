@@ -129,7 +129,8 @@ def part_text(found: RunComparison, part: PartChange) -> str:
     """`+19.0 ms exposed communication, all_reduce (4 → 9 a step)`."""
     place = _place(part)
     if _as_a_machine_does(part):
-        return f"{signed(part)} {MEANING[part.name]}, spread over all operations alike as on a slower or faster machine"
+        pace = "slower" if part.change_us > 0 else "faster"
+        return f"{signed(part)} {MEANING[part.name]}, spread over all operations alike as on a {pace} machine"
     text = f"{signed(part)} {MEANING.get(part.name, part.name)}"
     if part.name == BEYOND_RECORDING:
         return text + _elsewhere(found, part)

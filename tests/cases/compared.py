@@ -29,6 +29,8 @@ class Made:
     """For input, on both ranks."""
     slow: float = 0
     """Longer forward of rank 1."""
+    pace: float = 1
+    """Factor of the duration of every operation."""
     ready: float = 0
     """Of each step in which a rank waits for a CPU."""
     save: float = 0
@@ -72,7 +74,7 @@ def _step(job: Made, number: int, begin: Sequence[float], rng: np.random.Generat
 
         def work(name: str, ms: float, rows: list[Row] = rows) -> None:
             nonlocal now
-            took = ms * MS * (1 + job.noise * rng.standard_normal())
+            took = job.pace * ms * MS * (1 + job.noise * rng.standard_normal())
             rows.append(op(name, now, took))
             now += took
 
@@ -97,7 +99,7 @@ def _step(job: Made, number: int, begin: Sequence[float], rng: np.random.Generat
         starts = [end + 5] * len(starts)
     ended = []
     for rows in found:
-        took = 5 * MS * (1 + job.noise * rng.standard_normal())
+        took = job.pace * 5 * MS * (1 + job.noise * rng.standard_normal())
         rows.append(op(OPTIMIZER, starts[0], took))
         ended.append((rows, starts[0] + took))
     return ended

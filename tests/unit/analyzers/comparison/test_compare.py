@@ -128,6 +128,15 @@ def test_a_single_step_has_no_interval():
     assert "a single step" in found.verdict
 
 
+def test_operations_that_all_take_longer_alike_are_no_change_of_one_of_them():
+    before, after = made(SAME.but(extra=5)), made(SAME.but(extra=5, pace=1.08, seed=3))
+    found = compare(before, after)
+    assert found.parts[0].alike_pct == pytest.approx(8, abs=1)
+    assert "spread over all operations alike as on a slower machine" in found.verdict
+    both = compare(before, made(SAME.but(extra=5, pace=1.08, code=3, seed=3)))
+    assert both.verdict.index("augment") < both.verdict.index("alike")
+
+
 def test_steps_that_wait_longer_for_a_cpu_are_to_be_recorded_again():
     runs = made(SAME.but(ready=0.1)), made(SAME.but(ready=4, code=5))
     assert "compare again on an idle machine" in compare(*runs).verdict
