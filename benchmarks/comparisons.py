@@ -58,7 +58,10 @@ class Planted:
         return Case(job, fault if changed else None, seed=0, rank=self.rank, strength=self.strength)
 
 
-_FIRST = r"^A step takes [\d.,]+ m?s more \([^)]*\)(: |\. None of its parts differs beyond noise; the largest is )[^;]*"
+_FIRST = (
+    r"^(A step takes [\d.,]+ m?s more|The duration of a step does not differ beyond noise) \([^)]*\)"
+    "(: |, but its parts do: )[^;]*"
+)
 
 PAIRS = (
     Planted(FIFTH, "photos", "meters", 25, 0, "(exposed communication|all_reduce)"),

@@ -105,7 +105,8 @@ class CollectiveChange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_unlike(self) -> bool:
         """Whether the number or the size differs clearly: neither is subject to noise."""
-        sizes = (self.bytes_before or 0, self.bytes_after or 0)
+        is_known = self.bytes_before is not None and self.bytes_after is not None
+        sizes = (self.bytes_before or 0, self.bytes_after or 0) if is_known else (0, 0)
         return any(
             abs(after - before) > MIN_UNLIKE * max(before, after)
             for before, after in ((self.calls_before, self.calls_after), sizes)
@@ -172,6 +173,8 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     before: ComparedRun
     after: ComparedRun
     step: StepChange
+    without_cpu_wait: TimeChange | None
+    """The change of a step without the time that ranks waited for a CPU; None where unknown."""
     parts: tuple[PartChange, ...]
     """Largest change first. They sum to `step.change_us`."""
     ranks: tuple[RankChange, ...]

@@ -9,6 +9,7 @@ from esprof.analyzers.comparison.details import (
     ranks_that_differ,
     saves_that_differ,
     waits_that_differ,
+    without_cpu_wait,
 )
 from esprof.analyzers.comparison.intervals import CONFIDENCE, step_change
 from esprof.analyzers.comparison.pair import RunPair
@@ -56,6 +57,7 @@ def _compared(pair: RunPair, differs: tuple[str, ...]) -> RunComparison:
         before=pair.before.described(),
         after=pair.after.described(),
         step=step,
+        without_cpu_wait=without_cpu_wait(pair, step.block),
         parts=parts(pair, step),
         ranks=ranks_that_differ(pair),
         operators=operators_that_differ(pair),

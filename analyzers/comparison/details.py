@@ -9,6 +9,7 @@ from esprof.analyzers.comparison.answer import (
     FindingChange,
     RankChange,
     SaveChange,
+    TimeChange,
     Wait,
     WaitChange,
 )
@@ -92,6 +93,15 @@ def waits_that_differ(pair: RunPair) -> tuple[WaitChange, ...]:
         if samples := pair.samples(name):
             found.append(WaitChange(name=name, **resampled(*samples, mean, block_length(*samples), len(_WAITS))))
     return tuple(found)
+
+
+def without_cpu_wait(pair: RunPair, block: int) -> TimeChange | None:
+    """The change of a step without the time in which a rank waited for a CPU; None where that is unknown."""
+    waits = pair.samples("cpu_wait")
+    if waits is None or any(len(wait) != len(steps) for wait, steps in zip(waits, pair.steps_ns, strict=True)):
+        return None
+    before, after = (np.maximum(steps - wait, 0) for wait, steps in zip(waits, pair.steps_ns, strict=True))
+    return TimeChange(**resampled(before, after, mean, block))
 
 
 def saves_that_differ(pair: RunPair) -> SaveChange | None:

@@ -51,6 +51,15 @@ def _figures(before_us: float, after_us: float, low_us: float | None, high_us: f
     )
 
 
+def excused(found: Figures, waited_us: float) -> Figures:
+    """The figures with an interval that also holds what is left if longer (or shorter) waits for a CPU are excused."""
+    low, high = found["low_us"], found["high_us"]
+    if low is None or high is None or not waited_us:
+        return found
+    low, high = round(low - max(waited_us, 0), 3), round(high - min(waited_us, 0), 3)
+    return Figures(**(found | {"low_us": low, "high_us": high, "noise": low <= 0 <= high}))
+
+
 def changes(before_ns: np.ndarray, after_ns: np.ndarray, rows: int, correlated: float = 1.0) -> list[Figures]:
     """The changes of the means of the columns of two tables, float64[steps, P] and float64[steps', P], ns.
 

@@ -6,11 +6,12 @@ from functools import cached_property
 
 import numpy as np
 
-from esprof.analyzers.comparison.intervals import Figures, changes
+from esprof.analyzers.comparison.intervals import Figures, changes, excused
 from esprof.analyzers.comparison.side import ComparedSide
 from esprof.analyzers.steps.job_steps import ComparedPhase
 from esprof.analyzers.steps.step_groups import SLOW_TIMES_MEDIAN
 from esprof.core.statistics import autocorrelation_time
+from esprof.core.types import us
 
 Columns = Callable[[ComparedSide], Sequence[np.ndarray]]
 """Times of the recorded steps of a run, float64[steps] each; as many for either run."""
@@ -66,4 +67,10 @@ class RunPair:
         before, after = (
             np.stack([np.zeros(len(side.recorded_ns)), *of(side)], axis=1)[self.usual(side), 1:] for side in self.sides
         )
-        return changes(before, after, rows, self.correlated)
+        return [excused(one, self.waited_us) for one in changes(before, after, rows, self.correlated)]
+
+    @cached_property
+    def waited_us(self) -> float:
+        """How much longer the recorded steps after the change waited for a CPU: other processes may have used it."""
+        before, after = (float(side.cpu_wait_ns[self.usual(side)].mean()) for side in self.sides)
+        return us(after - before)

@@ -1,6 +1,6 @@
 """The parts of the change of a step: the classes of the critical path, and what only the other steps show."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -9,6 +9,7 @@ from esprof.analyzers.comparison.answer import BEYOND_RECORDING, SLOW_STEPS, Par
 from esprof.analyzers.comparison.intervals import (
     Figures,
     above_median,
+    excused,
     figures,
     largest,
     margin_ns,
@@ -18,7 +19,7 @@ from esprof.analyzers.comparison.intervals import (
 )
 from esprof.analyzers.comparison.pair import RunPair
 from esprof.analyzers.comparison.side import ComparedSide
-from esprof.core.types import ns
+from esprof.core.types import ns, us
 from esprof.replay.dfg import Cls
 
 MAX_PLACES = 8
@@ -52,7 +53,8 @@ def parts(pair: RunPair, step: StepChange) -> tuple[PartChange, ...]:
     if waits:  # All steps know it, and in few of them loaders may happen to be ahead.
         found.append(_measured(DATA, resampled(*waits, mean, step.block, count)))
     if pair.phase == "plain":
-        found.append(_measured(SLOW_STEPS, resampled(*pair.steps_ns, above_median, step.block, count)))
+        slow = resampled(*pair.steps_ns, above_median, step.block, count)
+        found.append(_measured(SLOW_STEPS, excused(slow, _waited_us(pair, above_median))))
     found.append(_beyond_recording(pair, step, found, count))
     kept = [part for part in found if part.before_us or part.after_us]
     return tuple(sorted(kept, key=lambda part: -abs(part.change_us)))
@@ -86,7 +88,14 @@ def _beyond_recording(pair: RunPair, step: StepChange, others: Sequence[PartChan
     # Figures are rounded: this part takes what that leaves, so that all sum to the step.
     found = figures(ns(rest_us[0]), ns(rest_us[1]), margin)
     found["change_us"] = round(step.change_us - sum(part.change_us for part in others), 3)
+    found = excused(found, _waited_us(pair, median) - pair.waited_us)
     return _measured(BEYOND_RECORDING, found)
+
+
+def _waited_us(pair: RunPair, statistic: Callable[[np.ndarray], np.ndarray]) -> float:
+    """The change of this statistic of waits for a CPU in the steps without profiler, µs; 0 where unknown."""
+    samples = pair.samples("cpu_wait")
+    return us(float(statistic(samples[1]) - statistic(samples[0]))) if samples else 0.0
 
 
 class _Places(TypedDict):

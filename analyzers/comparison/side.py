@@ -77,6 +77,14 @@ class ComparedSide:
         shares = shares_of_steps(self.case.replayed)
         return {rank: of_rank[:, own].sum(axis=1).astype(np.float64) for rank, of_rank in shares.items()}
 
+    @cached_property
+    def cpu_wait_ns(self) -> np.ndarray:
+        """Time in each steady-state step that the rank which waits longest for a CPU does so; 0 where unknown."""
+        steps = np.array(self.case.replayed.steps.steady)
+        waits = self.case.job.steps.over_ranks(steps, "ready_ns")
+        found: np.ndarray = np.maximum(waits.max(axis=0), 0).astype(np.float64)
+        return found
+
     @property
     def operations_a_step(self) -> float:
         """Operations and GPU work in a mean steady-state step, over all ranks."""

@@ -54,16 +54,19 @@ MIN_SHARE_OF_PART = 0.5
 def verdict_of(found: RunComparison) -> str:
     step = found.step
     beyond = [part for part in found.parts if not part.noise]
-    if waited := _waited(found):
+    waited = _waited(found)
+    if waited and _is_all_waiting(found):
         return (
             f"A step takes {_size(step)} {_times(found)}, but waits {_size(waited)} for a CPU, which other processes may "
             "have used: compare again on an idle machine."
         )
+    also = f" It also waits {_size(waited)} for a CPU, which other processes may have used." if waited else ""
     if not step.noise:
-        return f"A step takes {_size(step)} {_times(found)}{_why(found, beyond)}{_rank(found)}."
+        return f"A step takes {_size(step)} {_times(found)}{_why(found, beyond)}{_rank(found)}.{also}"
     if beyond:
         parts = _named(found, beyond)
-        return f"The duration of a step does not differ beyond noise {_times(found)}, but its parts do: {parts}."
+        times = _times(found)
+        return f"The duration of a step does not differ beyond noise {times}, but its parts do: {parts}{_rank(found)}."
     sure = [_calls(one) for one in found.collectives if one.is_unlike]
     unlike = f" The number or size of collectives differs: {', '.join(sure)}." if sure else ""
     return f"Nothing differs beyond noise {_times(found)}.{_sensitivity(found)}{unlike}"
@@ -77,6 +80,12 @@ def _waited(found: RunComparison) -> WaitChange | None:
         if explains and not (wait.noise or found.step.noise):
             return wait
     return None
+
+
+def _is_all_waiting(found: RunComparison) -> bool:
+    """Whether a step without its waits for a CPU does not change as the step does, beyond noise."""
+    rest = found.without_cpu_wait
+    return rest is None or rest.noise or rest.change_us * found.step.change_us < 0
 
 
 def _size(step: TimeChange) -> str:
@@ -120,7 +129,8 @@ def _named(found: RunComparison, some: Sequence[PartChange]) -> str:
 def _rank(found: RunComparison) -> str:
     """The rank that alone explains most of the change."""
     alone = [one for one in found.ranks if one.alone]
-    if not alone or alone[0].change_us * found.step.change_us < MIN_SHARE_OF_PART * found.step.change_us**2:
+    most = max((abs(part.change_us) for part in found.parts if not part.noise), default=0.0)
+    if not alone or abs(alone[0].change_us) < MIN_SHARE_OF_PART * most:
         return ""
     return f". Rank {alone[0].rank} alone has {'more' if alone[0].change_us > 0 else 'less'} work of its own"
 

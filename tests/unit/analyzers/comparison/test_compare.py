@@ -138,8 +138,17 @@ def test_operations_that_all_take_longer_alike_are_no_change_of_one_of_them():
 
 
 def test_steps_that_wait_longer_for_a_cpu_are_to_be_recorded_again():
-    runs = made(SAME.but(ready=0.1)), made(SAME.but(ready=4, code=5))
-    assert "compare again on an idle machine" in compare(*runs).verdict
+    runs = made(SAME.but(ready=0.1)), made(SAME.but(ready=4.1, code=5))
+    found = compare(*runs)
+    assert "compare again on an idle machine" in found.verdict
+    assert all(part.noise for part in found.parts)
+
+
+def test_a_change_is_named_even_if_a_part_of_it_are_waits_for_a_cpu():
+    runs = made(SAME.but(ready=0.1)), made(SAME.but(ready=6, code=11))
+    verdict = compare(*runs).verdict
+    assert "code between operations, train.py(12): augment" in verdict
+    assert "It also waits 5.90 ms more for a CPU" in verdict
 
 
 def test_a_worker_that_is_always_busy_bears_only_what_its_rank_waits_for():

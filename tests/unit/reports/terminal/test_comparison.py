@@ -65,6 +65,7 @@ def comparison(name="all_reduce", **fields) -> RunComparison:
         "before": run,
         "after": run,
         "step": step,
+        "without_cpu_wait": None,
         "parts": parts,
         "ranks": (),
         "operators": (),
