@@ -60,14 +60,14 @@ class Planted:
 
 _FIRST = (
     r"^(A step takes [\d.,]+ m?s more|The duration of a step does not differ beyond noise) \([^)]*\)"
-    "(: |, but its parts do: )[^;]*"
+    "(: |, but its parts do: |\\. None of its large parts differs beyond noise; the largest is )[^;]*"
 )
 
 PAIRS = (
     Planted(FIFTH, "photos", "meters", 25, 0, "(exposed communication|all_reduce)"),
     Planted(FIFTH, "faces", "smoothness", 16, 0, "compute"),
     Planted(FIRST, "gpt", "python_hook", 0.8, 0, r"gpt\.py\(\d+\): log_activations"),
-    Planted(FIRST, "gpt", "sleeps_often", 25, 1, r"gpt\.py\(\d+\): main.*Rank 1 alone"),
+    Planted(FIRST, "gpt", "sleeps_often", 25, 1, r"gpt\.py\(\d+\): main"),
     Planted(FOURTH, "reviews", "far_shelf", 1.6, 0, "waiting for input"),
     Planted(FOURTH, "contrast", "keep", 5, 0, "slow steps"),
 )
@@ -80,6 +80,7 @@ class Judged:
     pair: Planted
     found: RunComparison
     is_named: bool
+    """Whether its largest part is the change, certain or not."""
 
     @property
     def first_us(self) -> float:
@@ -157,11 +158,12 @@ def show_all(folder: Path) -> None:
         named = sum(one.is_named for one in mine)
         show("compare_named_first", named, "pairs", {"change": pair.name, "pairs": len(mine)})
     disturbed = sum(one.is_disturbed for one in changed)
+    certain = sum(one.is_named and "None of its large parts" not in one.found.verdict for one in changed)
     show(
         "compare_named_first",
         sum(one.is_named for one in changed),
         "pairs",
-        {"pairs": len(changed), "disturbed": disturbed},
+        {"pairs": len(changed), "beyond_noise": certain, "disturbed": disturbed},
     )
     beyond = [
         f"{pair.name}: {part.name} {part.change_us / 1e3:+.1f} ms"

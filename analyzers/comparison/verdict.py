@@ -41,6 +41,9 @@ MEANING = {
 MAX_NAMED = 3
 """Most parts named in a verdict."""
 
+MIN_SHARE_OF_CHANGE = 0.1
+"""Least share of the change of a step of a part that is named."""
+
 MAX_PCT_OF_MACHINES = 15.0
 """Largest change of all operations alike that another load of the machine may explain: runs of one job differ by it."""
 
@@ -55,14 +58,14 @@ def verdict_of(found: RunComparison) -> str:
     step = found.step
     beyond = [part for part in found.parts if not part.noise]
     waited = _waited(found)
-    if waited and _is_all_waiting(found):
+    if waited and (_is_all_waiting(found) or not _explaining(found)):
         return (
             f"A step takes {_size(step)} {_times(found)}, but waits {_size(waited)} for a CPU, which other processes may "
             "have used: compare again on an idle machine."
         )
     also = f" It also waits {_size(waited)} for a CPU, which other processes may have used." if waited else ""
     if not step.noise:
-        return f"A step takes {_size(step)} {_times(found)}{_why(found, beyond)}{_rank(found)}.{also}"
+        return f"A step takes {_size(step)} {_times(found)}{_why(found)}{_rank(found)}.{also}"
     if beyond:
         parts = _named(found, beyond)
         times = _times(found)
@@ -106,15 +109,22 @@ def _sensitivity(found: RunComparison) -> str:
     return f" A change of {readable.duration(ns(least))} ({100 * least / found.step.before_us:.1f} %) would have been found."
 
 
-def _why(found: RunComparison, beyond: Sequence[PartChange]) -> str:
+def _explaining(found: RunComparison) -> list[PartChange]:
+    """The parts beyond noise that explain at least `MIN_SHARE_OF_CHANGE` of the change of the step."""
+    change = found.step.change_us
+    return [
+        part for part in found.parts if not part.noise and part.change_us * change >= MIN_SHARE_OF_CHANGE * change**2
+    ]
+
+
+def _why(found: RunComparison) -> str:
     """The parts that explain the change."""
-    alike = [part for part in beyond if part.change_us * found.step.change_us > 0]
-    if alike:
-        return f": {_named(found, sorted(alike, key=_as_a_machine_does))}"
+    if explaining := _explaining(found):
+        return f": {_named(found, sorted(explaining, key=_as_a_machine_does))}"
     if not found.parts:
         return ""
     most = max(found.parts, key=lambda part: part.change_us * found.step.change_us)
-    return f". None of its parts differs beyond noise; the largest is {part_text(found, most)}"
+    return f". None of its large parts differs beyond noise; the largest is {part_text(found, most)}"
 
 
 def _as_a_machine_does(part: PartChange) -> bool:
