@@ -60,7 +60,7 @@ def carry_out(folder: Path, way: str, state_mb: int, options: argparse.Namespace
         "-o",
         str(run),
         "--flight",
-        str(options.steps),
+        str(steps),
         "--",
     ]
     job = [sys.executable, "-m", "benchmarks.jobs.saves", *argv, "--every"]
