@@ -304,18 +304,33 @@ def _check(path: Path) -> int:
         raise unreadable(path, error) from error
     try:
         if msgspec.json.decode(raw, type=_Schema).schema == PLAN_SCHEMA:
-            plan = read_plan(path)
-            if plan.parts.assignment is None:
-                raise InputError(
-                    "assigns no ESTs, and a prediction for another change cannot be verified without the run",
-                    path=path,
-                    remedy="Replay compression: esprof replay RUN --what-if compress=PLAN.",
-                )
-            check_plan(plan)
-            click.echo(f"{path}: verified; in any shorter time, the ranks together complete too few ESTs")
+            _check_plan(read_plan(path), path)
             return EXIT_OK
         proof = check(msgspec.json.decode(raw, type=MixAdvice))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"is neither a plan nor a result of recommend: {error}", path=path) from error
     click.echo(f"{path}: verified; no decision is better by more than {proof.gap:.1g} (relative)")
     return EXIT_OK
+
+
+def _check_plan(plan: Plan, path: Path) -> None:
+    """Verify the assignment of a plan, and say how to verify its other parts."""
+    others = {
+        part: how
+        for part, how in (
+            ("compression", f"esprof replay RUN --what-if compress={path}"),
+            ("loader", "esprof recommend RUN --only loader"),
+            ("checkpoint", "esprof recommend RUN --only checkpoint"),
+        )
+        if getattr(plan.parts, part) is not None
+    }
+    if plan.parts.assignment is None:
+        raise InputError(
+            f"has no assignment, and its {' and '.join(others)} cannot be verified without the run",
+            path=path,
+            remedy=f"Predict again: {'; '.join(others.values())}.",
+        )
+    check_plan(plan)
+    click.echo(f"{path}: verified; in any shorter time, the ranks together complete too few ESTs")
+    for part, how in others.items():
+        click.echo(f"{path}: {part} not verified: it needs the run ({how})", err=True)
