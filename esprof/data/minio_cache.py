@@ -18,14 +18,20 @@ class MinIOCache(CachedDataset):
 
     All loader workers of a rank share the cache, however they start. Ranks and jobs of one host share it if they name the
     same `folder`, for example in `/dev/shm`; without one, the cache is in memory and is removed with this object. With no
-    room left, samples come from the data set as before.
+    room left, samples come from the data set as before. With `items`, the cache takes at most so many samples.
     """
 
-    def __init__(self, dataset: Indexed, bytes: int, folder: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Indexed,
+        bytes: int,
+        folder: str | os.PathLike[str] | None = None,
+        items: int | None = None,
+    ) -> None:
         """Raises UsageError if `dataset` has no length or items by number, and what `SharedStore` raises."""
         super().__init__(dataset)
         self.hits, self.misses = 0, 0
-        self._store = SharedStore(bytes, About(items=len(dataset)), folder)
+        self._store = SharedStore(bytes, About(items=len(dataset)), folder, items)
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         """Samples of a batch; those that are not cached are asked of the data set together, if it offers that."""

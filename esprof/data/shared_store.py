@@ -13,9 +13,10 @@ T = TypeVar("T")
 class SharedStore:
     """Entries in a `SharedDatabase`. They are never replaced: a store that is full takes no more."""
 
-    def __init__(self, size: int, about: About, folder: str | os.PathLike[str] | None) -> None:
-        """Raises what `SharedDatabase` raises."""
+    def __init__(self, size: int, about: About, folder: str | os.PathLike[str] | None, most: int | None = None) -> None:
+        """The store takes at most `size` bytes, and at most `most` entries. Raises what `SharedDatabase` raises."""
         self._database = SharedDatabase(size, about, folder)
+        self._most = most
         self.is_full = False
         """Whether an entry had no room."""
 
@@ -38,7 +39,11 @@ class SharedStore:
             return False
         try:
             with self._database.begin(write=True) as transaction:
-                transaction.put(_key(key), data, overwrite=False)
+                # Only one process writes at a time, so that the count is exact.
+                if self._most is not None and len(self) >= self._most:
+                    self.is_full = True
+                else:
+                    transaction.put(_key(key), data, overwrite=False)
         except lmdb().Error:
             # It has no room left, or its disk has none. Trying again for each item would only cost time.
             self.is_full = True

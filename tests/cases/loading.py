@@ -27,7 +27,7 @@ def loading_job(
     The rank has `cpus` CPUs, or that is unknown. Its samples have the `keys`, int64[N], as many in each batch."""
     took = BATCH_MS * np.random.default_rng(0).uniform(1 - scatter, 1 + scatter, (1, STEPS + 1))
     steps = np.full(STEPS + 1, COMPUTE_MS)
-    at = delivered(took, np.array([workers]), np.array([2 * workers or 1]), steps)[0].tolist()
+    at = delivered(took, np.array([workers]), np.array([2 * workers or 1]), np.array([True]), steps)[0].tolist()
     rows, stages, lengths = [], [], []
     for n in range(STEPS):
         begin = at[n - 1] + COMPUTE_MS if n else 0.0

@@ -102,8 +102,8 @@ PAGES = (
         "A DataLoader returns batches in order. A slow batch holds up all later ones.",
         "The workers are busy for at most 90 % of a step without stall, and during at least half of the waits a later "
         "batch was ready (`later batches ready`).",
-        "`loader.prefetch=N` of these ranks, four times the recorded number, if that saves something. Otherwise `data=0`, a "
-        "bound.",
+        "`loader.in_order=0` of these ranks, or `loader.prefetch=N`, four times the recorded number, if it saves anything. "
+        "Otherwise `data=0`, a bound.",
         "Set in_order=False, if the order of batches need not be reproducible. Or give batches equal work, or raise "
         "prefetch_factor.",
     ),

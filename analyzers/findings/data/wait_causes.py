@@ -91,6 +91,10 @@ def _more_prefetch(of: RankWaits) -> tuple[str, ...]:
     return () if of.batches is None else (f"loader.prefetch={MORE_PREFETCH * of.batches.prefetch}",)
 
 
+def _out_of_order(of: RankWaits) -> tuple[str, ...]:
+    return ("loader.in_order=0", *_more_prefetch(of))
+
+
 def _more_workers(of: RankWaits) -> tuple[str, ...]:
     needed = of.workers_needed
     return (f"loader.workers={needed}",) if needed and needed > (of.source.workers or 0) else ()
@@ -225,7 +229,7 @@ CAUSES = (
         holds=_is_overtaken,
         says=lambda of: "later batches are ready before the one whose turn it is",
         advice=lambda of: _ORDER_ADVICE,
-        what_ifs=_more_prefetch,
+        what_ifs=_out_of_order,
         is_bound=True,
     ),
     WaitCause(

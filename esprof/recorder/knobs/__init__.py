@@ -4,13 +4,22 @@ Like `injected`, this package runs as a guest in the job's own processes. It imp
 torch only inside functions, so that the command line can read the table. `compress` needs esprof in the job's Python.
 """
 
-from . import bucket_mb, compress, data, loaders, threads
+from . import bucket_mb, cache, compress, data, loaders, threads
 from .knob import Knob, KnobState
 
 __all__ = ["KNOBS", "Knob", "KnobState"]
 
 KNOBS: dict[str, Knob] = {
     knob.name: knob
-    for knob in (bucket_mb.KNOB, compress.KNOB, data.KNOB, loaders.WORKERS, loaders.PREFETCH, threads.KNOB)
+    for knob in (
+        bucket_mb.KNOB,
+        cache.KNOB,
+        compress.KNOB,
+        data.KNOB,
+        loaders.IN_ORDER,
+        loaders.PREFETCH,
+        loaders.WORKERS,
+        threads.KNOB,
+    )
 }
 """Name -> knob. A knob of a what-if term is named like the term, without its equal sign and value."""

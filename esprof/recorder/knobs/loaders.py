@@ -1,4 +1,5 @@
-"""`loader.workers=` and `loader.prefetch=`: number of a DataLoader's worker processes, and batches that each prefetches."""
+"""`loader.workers=`, `loader.prefetch=` and `loader.in_order=`: number of a DataLoader's worker processes, batches that each
+prefetches, and whether batches are delivered in order."""
 
 import functools
 import inspect
@@ -9,10 +10,11 @@ from .knob import Knob, KnobState, Reader, combined, count
 from .models import Arguments, call
 
 _NO_LOADER = "no torch.utils.data.DataLoader has been asked for a batch"
+_AS_THEY_COME = "0"
 _Options = dict[str, Any]
 
 
-def _installer(change: Callable[[_Options, int], str], read_one: Callable[[Any], str | None]) -> Callable[..., Reader]:
+def installer(change: Callable[[_Options, str], str], read_one: Callable[[Any], str | None]) -> Callable[..., Reader]:
     """Return an `install`. `change` edits a DataLoader's arguments or returns why not; `read_one` reads an iterator."""
 
     def install(value: str | None) -> Reader:
@@ -25,7 +27,7 @@ def _installer(change: Callable[[_Options, int], str], read_one: Callable[[Any],
 
         def changed(*arguments: Any, **options: Any) -> Arguments:
             bound = signature.bind(*arguments, **options)
-            if value is not None and (reason := change(bound.arguments, int(value))):
+            if value is not None and (reason := change(bound.arguments, value)):
                 refusals.append(reason)
             return bound.args[1:], bound.kwargs
 
@@ -53,23 +55,39 @@ def _installer(change: Callable[[_Options, int], str], read_one: Callable[[Any],
     return install
 
 
-def _set_workers(options: _Options, number: int) -> str:
+def _set_workers(options: _Options, value: str) -> str:
     from torch.utils.data import IterableDataset
 
     if isinstance(options.get("dataset"), IterableDataset):
         return "an iterable dataset distributes its samples among its workers itself"
-    options["num_workers"] = number
-    if not number:
+    options["num_workers"] = int(value)
+    if not int(value):
         for of_workers in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
             options.pop(of_workers, None)
     return ""
 
 
-def _set_prefetch(options: _Options, number: int) -> str:
+def _set_prefetch(options: _Options, value: str) -> str:
     if not options.get("num_workers"):
         return "a DataLoader without workers does not prefetch"
-    options["prefetch_factor"] = number
+    options["prefetch_factor"] = int(value)
     return ""
+
+
+def _set_order(options: _Options, value: str) -> str:
+    options["in_order"] = value != _AS_THEY_COME
+    return ""
+
+
+def _as_they_come(text: str) -> str:
+    if text not in (_AS_THEY_COME, "0.0"):
+        raise ValueError("its value can only be 0")
+    return _AS_THEY_COME
+
+
+def _order(iterator: Any) -> str | None:
+    in_order = getattr(iterator, "_in_order", None)
+    return None if in_order is None else str(int(in_order))
 
 
 def _prefetch(iterator: Any) -> str | None:
@@ -84,7 +102,7 @@ WORKERS = Knob(
     sets="`num_workers` of each DataLoader that the job creates, except for iterable datasets",
     reads="the number of worker processes of each iterator",
     spelled=count(0),
-    install=_installer(_set_workers, lambda iterator: str(len(getattr(iterator, "_workers", ())))),
+    install=installer(_set_workers, lambda iterator: str(len(getattr(iterator, "_workers", ())))),
 )
 
 PREFETCH = Knob(
@@ -94,5 +112,15 @@ PREFETCH = Knob(
     sets="`prefetch_factor` of each DataLoader with workers that the job creates",
     reads="the number of batches that a worker of each iterator prefetches",
     spelled=count(1),
-    install=_installer(_set_prefetch, _prefetch),
+    install=installer(_set_prefetch, _prefetch),
+)
+
+IN_ORDER = Knob(
+    name="loader.in_order",
+    is_term=True,
+    example="0",
+    sets="`in_order=False` of each DataLoader that the job creates",
+    reads="whether each iterator of a loader with workers delivers its batches in order",
+    spelled=_as_they_come,
+    install=installer(_set_order, _order),
 )

@@ -14,7 +14,7 @@ from esprof.replay.whatif.loading.orders import ReadOrder
 from esprof.replay.whatif.loading.passes import training_passes
 from esprof.replay.whatif.loading.recorded_reads import RecordedReads, recorded_reads
 from esprof.replay.whatif.scenario import Declined
-from esprof.run.raw.stages import DECODE
+from esprof.run.raw.stages import COLLATE, DECODE
 from esprof.run.run import Run
 from esprof.run.schema import Table
 from esprof.run.step_rows import step_at
@@ -47,6 +47,8 @@ class RecordedBatches:
     """Rest of the time to make each batch with the recorded hits: reads, locks, sleeps."""
     decode_ns: np.ndarray
     """CPU time of the part `decode`; 0 where none was recorded."""
+    collate_ns: np.ndarray
+    """CPU time of the part `collate`; 0 where none was recorded."""
     missed: float
     """Share of the bytes read that came from storage: all that are not from a local disk, which only counts its own."""
     recorded_reads: Callable[[], RecordedReads | None] = lambda: None
@@ -57,6 +59,8 @@ class RecordedBatches:
     """Cache that a term adds to what is there."""
     order: ReadOrder | None = None
     """Order in which a term reads the samples of each pass."""
+    in_order: bool = True
+    """Whether batches are delivered in the order in which they were requested, and not as soon as one is made."""
 
     def __len__(self) -> int:
         return len(self.cpu_ns)
@@ -74,8 +78,17 @@ class RecordedBatches:
 
     def faster(self, factor: float) -> "RecordedBatches":
         """The same batches, each made in `1 / factor` of its time."""
-        times = {name: getattr(self, name) / factor for name in ("cpu_ns", "ready_ns", "blocked_ns", "decode_ns")}
-        return replace(self, **times)
+        names = ("cpu_ns", "ready_ns", "blocked_ns", "decode_ns", "collate_ns")
+        return replace(self, **{name: getattr(self, name) / factor for name in names})
+
+    def with_ready_samples(self, share: float) -> "RecordedBatches":
+        """The same batches, of whose samples this share is there already and only has to be collated."""
+        left = 1 - share
+        return replace(
+            self,
+            cpu_ns=self.collate_ns + (self.cpu_ns - self.collate_ns) * left,
+            **{name: getattr(self, name) * left for name in ("ready_ns", "blocked_ns", "decode_ns")},
+        )
 
     def with_workers(self, workers: int) -> "RecordedBatches":
         """The same batches, made by this number of worker processes."""
@@ -100,12 +113,23 @@ class RecordedBatches:
         return replace(self, cpu_ns=self.cpu_ns - saved, decode_ns=self.decode_ns - saved)
 
     def with_cache(self, cache: ReadCache) -> "RecordedBatches":
-        """The same batches with this cache. Raises Declined if nothing is read."""
+        """The same batches with this cache. Raises Declined if it holds what is read, and nothing is read."""
+        if cache.holds_prepared:
+            hits = cache.hits(self.recorded_reads(), self.hosts)
+            return replace(self.with_ready_samples(hits.rate), cache=cache)
         self._require_reads()
         return replace(self, cache=cache)
 
+    def as_they_come(self) -> "RecordedBatches":
+        """The same batches, delivered as soon as one is made. Raises Declined with fewer than two workers."""
+        if self.workers < 2:
+            raise Declined("with fewer than two workers, batches are made in order anyway")
+        return replace(self, in_order=False)
+
     def with_order(self, order: ReadOrder) -> "RecordedBatches":
-        """The same samples, read in another order. Raises Declined if nothing is read."""
+        """The same samples, read in another order. Raises Declined if nothing is read, or samples are cached."""
+        if self.cache is not None and self.cache.holds_prepared:
+            raise Declined("an order changes the hits of a cache of reads: leave out cache[samples]")
         self._require_reads()
         return replace(self, order=order)
 
@@ -129,7 +153,7 @@ class RecordedBatches:
     @property
     def _reads_left(self) -> float:
         """How many reads come from storage, relative to those recorded. An added cache never adds to them."""
-        if self.hits is None:
+        if self.hits is None or (self.cache is not None and self.cache.holds_prepared):
             return 1.0
         left = (1 - self.hits.rate) / self.missed
         return left if self.order else min(1.0, left)
@@ -167,7 +191,8 @@ def batches_of(run: Run, rank: Rank, steps: tuple[int, ...]) -> RecordedBatches 
         workers=max(workers, 0),
         prefetch=max(1, int(nexts.ints("prefetch")[training & inside].max())),
         per_step=float(np.count_nonzero(training & inside)) / len(steps),
-        decode_ns=_decoding(stages, made),
+        decode_ns=_part_ns(stages, made, DECODE),
+        collate_ns=np.clip(_part_ns(stages, made, COLLATE), 0, times.cpu_ns),
         missed=_missed(made, times.blocked_ns),
         recorded_reads=partial(recorded_reads, run, rank),
         hosts=len({meta.host for meta in run.meta.ranks}),
@@ -195,10 +220,10 @@ def making_times(made: Table) -> MakingTimes:
     return MakingTimes(cpu, ready, took - cpu - ready)
 
 
-def _decoding(stages: Table, made: Table) -> np.ndarray:
-    """CPU time of the part `decode` of each batch of `made`, ns; 0 where it has none."""
+def _part_ns(stages: Table, made: Table, part: str) -> np.ndarray:
+    """CPU time of this part of each batch of `made`, ns; 0 where it has none."""
     parts = stages.where(stages.is_kind("part"))
-    parts = parts.where(np.array([name == DECODE for name in parts.texts("name")], bool))
+    parts = parts.where(np.array([name == part for name in parts.texts("name")], bool))
     key = {
         batch: row
         for row, batch in enumerate(zip(made.ints("loader").tolist(), made.ints("batch").tolist(), strict=True))

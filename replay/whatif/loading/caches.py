@@ -22,6 +22,8 @@ class ReadCache:
     """A key of `POLICIES`."""
     share: float
     """Share of the data set that it holds, from 0 to 1."""
+    holds_prepared: bool = False
+    """Whether it holds samples as the data set returns them, and not what was read for them."""
 
     def hits(self, reads: RecordedReads | None, hosts: int) -> HitRate:
         """Its hits in the reads of its host or, if these are none or too few, by the formula for fresh shuffles.

@@ -105,6 +105,7 @@ class _Steps:
     """Time to make each batch of each rank, float64[R, K], repeated until the queues are in steady state."""
     workers: np.ndarray
     ahead: np.ndarray
+    in_order: np.ndarray
     per_batch_ns: np.ndarray
     """Time between two batches without waiting for data, float64[K]."""
     per_step: float
@@ -124,6 +125,7 @@ class _Steps:
             took_ns=np.stack([np.resize(one.took_ns, count) for one in of_ranks]),
             workers=workers,
             ahead=ahead,
+            in_order=np.array([one.in_order for one in of_ranks]),
             per_batch_ns=np.resize(np.repeat(step_ns, max(1, round(per_step))), count) / per_step,
             per_step=per_step,
             recorded=recorded,
@@ -145,7 +147,8 @@ class _Steps:
         return 1.96 * float(np.std(means, ddof=1))
 
     def _mean_ns(self, took_ns: np.ndarray) -> float:
-        at = delivered(np.ascontiguousarray(took_ns), self.workers, self.ahead, self.per_batch_ns).max(axis=0)
+        took_ns = np.ascontiguousarray(took_ns)
+        at = delivered(took_ns, self.workers, self.ahead, self.in_order, self.per_batch_ns).max(axis=0)
         first = int(WARM_UP_SHARE * len(at))
         return float((at[-1] - at[first]) / (len(at) - 1 - first)) * self.per_step
 

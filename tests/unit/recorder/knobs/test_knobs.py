@@ -1,8 +1,10 @@
 """The knobs: what they are called, what they do to what a job makes, and what they leave alone."""
 
+from collections import Counter
+
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from esprof.recorder.injected.knobs import Knobs
 from esprof.recorder.injected.log.notes import Log
@@ -45,6 +47,8 @@ def test_a_value_has_one_spelling(knob):
         ("bucket_mb", "0.5", "0.5"),
         ("loader.workers", "2.0", "2"),
         ("data[ready]", "0.0", "0"),
+        ("cache[samples]", "0.50", "0.5"),
+        ("loader.in_order", "0.0", "0"),
     ],
 )
 def test_spellings(name, text, spelled):
@@ -62,6 +66,9 @@ def test_spellings(name, text, spelled):
         ("threads", "0"),
         ("threads", "inf"),
         ("data[ready]", "1"),
+        ("cache[samples]", "0"),
+        ("cache[samples]", "1.5"),
+        ("loader.in_order", "1"),
         ("compress", "plan.json"),
         ("compress", "none"),
     ],
@@ -106,12 +113,52 @@ def test_prefetch_of_loaders_with_workers():
     assert read() == KnobState("4")
 
 
-@pytest.mark.parametrize("name", ["loader.workers", "loader.prefetch", "data[ready]"])
+class Counted(Dataset):
+    """Twelve samples, which counts how often each is made."""
+
+    def __init__(self):
+        self.made = Counter()
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        self.made[index] += 1
+        return torch.tensor([float(index)])
+
+
+def test_a_cache_of_samples_holds_its_share(monkeypatch, tmp_path):
+    monkeypatch.setenv("ESPROF_RUN", str(tmp_path))
+    read, dataset = KNOBS["cache[samples]"].install("0.5"), Counted()
+    loader = DataLoader(dataset, 4)
+    for _ in range(3):
+        assert torch.cat(list(loader)).flatten().tolist() == list(range(12))
+    assert sorted(dataset.made.values()) == [1] * 6 + [3] * 6
+    assert read() == KnobState("0.5")
+
+
+def test_an_iterable_dataset_has_no_cache_of_samples():
+    read = KNOBS["cache[samples]"].install("0.5")
+    assert len(list(DataLoader(Endless(), 2))) == 2
+    assert read() == KnobState("0", "only a map-style dataset can be cached")
+
+
+def test_loaders_deliver_batches_as_they_come():
+    read = KNOBS["loader.in_order"].install("0")
+    loader = DataLoader(POINTS, 4, num_workers=2)
+    assert sorted(torch.cat([points for (points,) in loader]).tolist()) == list(range(12))
+    assert (loader.in_order, read()) == (False, KnobState("0"))
+
+
+@pytest.mark.parametrize(
+    "name", ["loader.workers", "loader.prefetch", "loader.in_order", "cache[samples]", "data[ready]"]
+)
 def test_what_is_only_read_changes_nothing(name):
     read = KNOBS[name].install(None)
     loader = DataLoader(POINTS, 4, num_workers=1, prefetch_factor=3)
     assert [batch[0].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert read() == KnobState({"loader.workers": "1", "loader.prefetch": "3", "data[ready]": "made"}[name])
+    values = {"loader.workers": "1", "loader.prefetch": "3", "loader.in_order": "1", "cache[samples]": "0"}
+    assert read() == KnobState(values.get(name, "made"))
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])

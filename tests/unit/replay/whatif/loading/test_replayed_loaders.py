@@ -29,6 +29,10 @@ def answer(run: Run, scenario: str) -> WhatIf:
         (1, "cache=0.5", 37.5),
         (1, "cache=0.5,loader.workers=2", 20),
         (1, "cache[lru]=0.5", 15 + 45 * (1 - 0.1534)),
+        (1, "cache[samples]=0.5", 30),
+        (1, "cache[samples]=0.75,loader.workers=2", 20),
+        (1, "loader.shared=2", 30),
+        (2, "loader.in_order=0", 30),
         (1, "cpu=2x", 30),
         (1, "cpu=2x,loader.workers=2", 15),
     ],
@@ -61,6 +65,8 @@ def test_storage_that_is_no_local_disk_has_had_no_hits():
         ({"cpu_ms": 30, "ready_ms": 9}, "loader.workers=2", "waits for a CPU for 15 % of its time"),
         ({"cpu_ms": 60}, "storage=2x", "its time is CPU time"),
         ({"workers": 0}, "loader.prefetch=2", "add loader.workers=1"),
+        ({"workers": 1}, "loader.in_order=0", "made in order anyway"),
+        ({}, "cache[samples]=0.5,order=shuffle", "leave out cache[samples]"),
     ],
 )
 def test_is_declined_with_the_reason_where_the_run_cannot_say(more, scenario, reason):
