@@ -8,10 +8,11 @@ import numpy as np
 
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.job_steps import JobSteps
-from esprof.analyzers.steps.step_groups import SlowGroup
+from esprof.analyzers.steps.step_groups import AT_RANDOM, SlowGroup
 from esprof.core.types import Rank
 from esprof.replay.cpu.frames import frame
 from esprof.run.raw.stages import SAVES
+from esprof.run.stacks import is_own
 
 MIN_SHARE_OF_EXCESS = 0.5
 """Least share of the slow steps' excess time that a stage, wait or line must have to be its cause."""
@@ -24,7 +25,14 @@ NO_CPU = "waiting for a CPU"
 COMPUTING = "computing on its CPU"
 
 _SAVING = re.compile(r"\): (.*\.)?_?([a-z0-9_]*_)?(save|snapshot|checkpoint|ckpt|dump)(_[a-z0-9_]*)?$", re.IGNORECASE)
-"""Matches the end of a line in a function that saves."""
+"""Matches the end of a line in a function that saves, if the function is the job's own or of `_SAVES_STATE`."""
+
+_SAVES_STATE = re.compile(r"site-packages/(torch|safetensors|transformers|accelerate|lightning|pytorch_lightning)/")
+"""Matches the file of a function of a library that saves the state of a training. Others save pictures and tables."""
+
+MIN_SHARE_OF_RANDOM_STEPS = 0.8
+"""Least share of the slow steps at random times in which a line must take most of the excess: in one slow step, any line may
+have been slow by chance."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,8 @@ def _line_of(samples: JobSamples, rank: Rank, group: SlowGroup) -> _Line | None:
         return None
     outermost = min(found, key=lambda line: tree.depth[line])
     text = tree.text[outermost]
+    if group.when == AT_RANDOM and not _is_in_most(samples, rank, group, text):
+        return None
     chain = _under(tree, outermost, found)
     if chain:
         text = f"{text}, calling {tree.text[chain[0]]}"
@@ -140,6 +150,22 @@ def _line_of(samples: JobSamples, rank: Rank, group: SlowGroup) -> _Line | None:
     of_slow, of_usual = tree.slow_ns[outermost], tree.usual_ns[outermost]
     is_save = tree.saving_ns[outermost] >= MIN_SHARE_OF_EXCESS * of_slow
     return _Line(text, of_slow, of_usual, is_save, own[-1] if own else None)
+
+
+def _is_in_most(samples: JobSamples, rank: Rank, group: SlowGroup, line: str) -> bool:
+    """Whether `line` takes most of the excess time in nearly every slow step of the group."""
+    rank_samples = samples.of(rank)
+    has_line = np.array([*(line in stack.split("\n") for stack in rank_samples.stacks), False])
+    here = has_line[rank_samples.code] & np.isin(rank_samples.step, group.steps)
+    step = np.searchsorted(group.steps, rank_samples.step[here])
+    took = np.bincount(step, rank_samples.dur_ns[here], len(group.steps))[group.is_slow]
+    excess = (group.took_ns - group.took_ns[group.is_usual].mean())[group.is_slow]
+    return bool((took >= MIN_SHARE_OF_EXCESS * excess).mean() >= MIN_SHARE_OF_RANDOM_STEPS)
+
+
+def _is_saving(line: str) -> bool:
+    """Whether a function that saves the state of the training is at `line`."""
+    return bool(_SAVING.search(line)) and (is_own(line) or bool(_SAVES_STATE.search(line)))
 
 
 def _under(tree: "_Tree", outermost: int, found: list[int]) -> list[int]:
@@ -172,7 +198,7 @@ class _Tree:
             path.append(self._of(path[-1] if path else -1, text))
         is_saving = False
         for line in reversed(path):
-            is_saving = is_saving or bool(_SAVING.search(self.text[line]))
+            is_saving = is_saving or _is_saving(self.text[line])
             self.slow_ns[line] += slow_ns
             self.usual_ns[line] += usual_ns
             self.saving_ns[line] += slow_ns if is_saving else 0

@@ -213,6 +213,12 @@ def test_functions_are_recognised_as_saves_by_their_names(function, id):
     assert cause.id == id
 
 
+def test_a_picture_that_is_saved_is_no_checkpoint():
+    stack = f"{SAVE}\ndraw.py(7): draw\npython3.11/site-packages/PIL/Image.py(9): Image.save"
+    (cause,) = found(sampled(job(every(5)), extra_time(MAIN, stack)))
+    assert cause.id == "ESP806"
+
+
 def test_a_rank_that_waits_where_it_always_waits_is_not_listed():
     saving, waiting = (
         extra_time(MAIN, f"{SAVE}\nio.py(7): save"),
@@ -242,6 +248,16 @@ def test_randomly_slow_steps_are_reported_if_a_line_explains_them():
     assert (
         cause.title == "4 of 40 steps take 500.0 ms instead of 100.0 ms: rank 0 spends the extra time in a.py(1): retry"
     )
+
+
+def test_a_line_that_is_slow_in_one_of_the_random_steps_explains_none():
+    took = {7: 200.0, 9: 200.0, 18: 200.0, 33: 900.0}
+    steps = np.array([took.get(step, 100.0) for step in range(1, 42)])
+
+    def stacks(step, dur):
+        return [(MAIN, 100 * MS), *([(f"{MAIN}\na.py(1): retry", dur - 100 * MS)] if step == 33 else [])]
+
+    assert found(sampled(job(steps), stacks)) == []
 
 
 def test_the_first_steps_of_epochs_are_a_group_of_their_own():
