@@ -1,7 +1,7 @@
 """Sampled lines of the job's own code: during given intervals, or while it calls a library."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from esprof.analyzers.samples.job_samples import JobSamples, StackSamples
 from esprof.analyzers.steps.step_groups import SLOW_TIMES_MEDIAN
 from esprof.core.types import Rank
 from esprof.replay.cpu.frames import frame
-from esprof.run.stacks import SourceLocation, location_of
+from esprof.run.stacks import SourceLocation, is_own, location_of
 
 MIN_SHARE_OF_SAMPLES = 0.5
 """Least share of the samples that a function must have for its line to be named."""
@@ -62,6 +62,18 @@ def seen_calling(samples: JobSamples, rank: Rank, callee: re.Pattern[str]) -> tu
     if seen is None:
         return None
     return seen, float(rank_samples.dur_ns[chosen].sum()) * seen.share / max(1, len(usual))
+
+
+def seen_above(samples: JobSamples, rank: Rank, callee: re.Pattern[str]) -> str | None:
+    """The line of the job's own code that is most often seen right above a frame that matches `callee`, as `file(line):
+    function`; None without such samples."""
+    rank_samples, above = samples.of(rank), Counter[str]()
+    of_stack = np.bincount(rank_samples.code[rank_samples.code >= 0], minlength=len(rank_samples.stacks))
+    for stack, count in zip(rank_samples.stacks, of_stack.tolist(), strict=True):
+        if found := callee.search(stack):
+            own = [line for line in stack[: found.start()].split("\n") if line and is_own(line)]
+            above.update(dict.fromkeys(own[-1:], count))
+    return above.most_common(1)[0][0] if above else None
 
 
 def _most(rank_samples: StackSamples, chosen: np.ndarray) -> Seen | None:

@@ -39,6 +39,8 @@ class Args(msgspec.Struct, omit_defaults=True):
     target_rank: int | None = msgspec.field(name="Dst Rank", default=None)
     wait_stream: int | None = msgspec.field(name="wait_on_stream", default=None)
     wait_correlation: int | None = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
+    sequence: int | None = msgspec.field(name="Sequence number", default=None)
+    forward_thread: int | None = msgspec.field(name="Fwd thread id", default=None)
 
 
 class Row(msgspec.Struct, omit_defaults=True):
@@ -56,6 +58,11 @@ class Row(msgspec.Struct, omit_defaults=True):
 
 def op(name: str, start: float, dur: float, tid: int = MAIN) -> Row:
     return Row(ph="X", cat="cpu_op", name=name, pid=100, tid=tid, ts=start, dur=dur)
+
+
+def numbered(name: str, start: float, dur: float, sequence: int, forward_thread: int = 0) -> Row:
+    """An operation with autograd's sequence number; a backward operation names the thread of its forward operation."""
+    return msgspec.structs.replace(op(name, start, dur), args=Args(sequence=sequence, forward_thread=forward_thread))
 
 
 def python(name: str, start: float, dur: float) -> Row:

@@ -1,0 +1,78 @@
+"""ESP504: activations are computed twice, in the forward pass and again in the backward pass."""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.samples.sampled_lines import seen_above
+from esprof.core import readable
+from esprof.core.text import LONGEST_NAME, printable
+from esprof.replay.engine.timeline import union_ns
+from esprof.replay.whatif.graph.recomputation import recompute_ranges
+from esprof.run.schema import Table
+
+CERTAIN_SHARE = 0.5
+"""Share of the predicted saving that is certain: every step spends it in operations that the forward pass has run before.
+The error of `recompute=` is not measured, so that of the worst term would hide it."""
+
+_SCENARIO = "recompute=0"
+_CHECKPOINT = re.compile(r"torch/utils/checkpoint\.py\(\d+\): checkpoint")
+
+
+def recomputation(case: Case) -> Iterator[Cause]:
+    """Activation checkpointing that makes steps longer."""
+    dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
+    spent = {rank: _recomputing_ns(case.run.events(rank), steps) / len(steps) for rank in dfg.marks.ranks}
+    if not any(spent.values()) or not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
+        return
+    worst = max(spent, key=lambda rank: spent[rank])
+    line = seen_above(case.job.samples, worst, _CHECKPOINT)
+    where = {} if line is None else {"source_line": Evidence(printable(line, LONGEST_NAME))}
+    yield Cause(
+        id="ESP504",
+        title=f"Activations are computed again for {'up to ' if len(spent) > 1 else ''}{readable.duration(spent[worst])} "
+        "of the backward pass" + (f", at {printable(line, LONGEST_NAME)}" if line else ""),
+        ranks=tuple(rank for rank, one in spent.items() if one >= spent[worst] / 2),
+        scenario=_SCENARIO,
+        certain_share=CERTAIN_SHARE,
+        confidence="high" if case.is_explained else "medium",
+        evidence={"recomputing_per_step": by_rank({rank: round(one) for rank, one in spent.items()}, "ns"), **where},
+        advice="Checkpoint fewer layers, those with the most memory for the least computation first, as long as memory "
+        "suffices; or keep the results of costly operations (selective checkpointing: `context_fn` of "
+        "torch.utils.checkpoint).",
+    )
+
+
+def _recomputing_ns(events: Table, steps: tuple[int, ...]) -> int:
+    """Time of the rank's threads in recomputation in these steps, ns."""
+    ranges = recompute_ranges(events)
+    marks = np.flatnonzero(events.is_kind("step") & np.isin(events.ints("step"), steps))
+    start = events.ints("start_ns")[marks]
+    end = start + events.ints("dur_ns")[marks]
+    at = np.searchsorted(start, ranges.begin_ns, side="right") - 1
+    inside = (at >= 0) & (ranges.begin_ns < np.append(end, 0)[at])
+    return sum(
+        union_ns(ranges.begin_ns[mine], ranges.end_ns[mine])
+        for tid in np.unique(ranges.tid)
+        for mine in [inside & (ranges.tid == tid)]
+    )
+
+
+_PAGES = (
+    Page(
+        "ESP504",
+        "Activations are computed twice",
+        "Activation checkpointing saves memory: the forward pass keeps the inputs of a layer alone, and the backward pass "
+        "computes the rest again. Every layer for which memory would suffice costs a second forward pass.",
+        "`recomputing per step` is the time of the CPU threads in forward operations inside the backward pass, by rank. "
+        "`source line` is the sampled line of the job that calls `torch.utils.checkpoint`.",
+        "`recompute=0`: replay removes these operations and the GPU work that they launch. The memory that this takes is "
+        "not known: the saving is an upper bound if only a part of the activations fits.",
+        "Checkpoint fewer layers, or keep the results of costly operations.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=recomputation)

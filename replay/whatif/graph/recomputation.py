@@ -1,0 +1,89 @@
+"""Forward operations inside backward passes: activations that are computed again (activation checkpointing)."""
+
+import re
+
+import numpy as np
+
+from esprof.core.compiled import compiled
+from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
+from esprof.run.run import Run
+from esprof.run.schema import Table
+
+_ENGINE = "autograd::engine::evaluate_function: "
+"""Prefix of the names of autograd nodes."""
+
+_LAYER = re.compile(r"aten::(linear|conv\w*|\w+_norm|scaled_dot_product_attention|embedding|lstm|gru)")
+"""Matches operations of a forward pass that no backward formula calls. A node that calls one computes activations again. A
+gradient of a gradient (`create_graph=True`) has numbered operations inside nodes, too, but none of these."""
+
+
+def recompute_share(run: Run, dfg: Dfg) -> np.ndarray:
+    """Share of the time of each node that recomputes activations, float64[N]: on CPU threads, and of GPU work that was
+    launched there."""
+    share = share_within(run, dfg, recompute_ranges)
+    kernels = dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMPUTE) & (dfg.event >= 0)
+    for rank in dfg.marks.ranks:
+        events = run.events(rank)
+        nodes = np.flatnonzero(kernels & (dfg.rank == rank))
+        share[nodes] = _is_launched_in(events, dfg.event[nodes], recompute_ranges(events))
+    return share
+
+
+def _is_launched_in(events: Table, kernels: np.ndarray, ranges: ThreadRanges) -> np.ndarray:
+    """Whether each kernel (row) was launched within the ranges, which do not overlap, bool[kernels]."""
+    correlation, found = events.ints("correlation", -1), np.zeros(len(kernels), bool)
+    calls = np.flatnonzero(events.is_kind("runtime") & (correlation >= 0))
+    if not len(calls):
+        return found
+    calls = calls[np.argsort(correlation[calls])]
+    launch = calls[np.minimum(np.searchsorted(correlation[calls], correlation[kernels]), len(calls) - 1)]
+    is_known = correlation[launch] == correlation[kernels]
+    moment, tid = events.ints("start_ns")[launch], events.ints("tid")[launch]
+    for thread in np.unique(ranges.tid).tolist():
+        mine = ranges.tid == thread
+        begin, end = np.sort(ranges.begin_ns[mine]), np.sort(ranges.end_ns[mine])
+        before = np.searchsorted(begin, moment, side="right") - 1
+        found |= is_known & (tid == thread) & (before >= 0) & (moment < end[before])
+    return found
+
+
+def recompute_ranges(events: Table) -> ThreadRanges:
+    """The ranges of the threads of a rank in which activations are computed again: in each autograd node that does so, from
+    its first forward operation to its last."""
+    codes, names = events.codes("name")
+    is_engine = np.array([*(name.startswith(_ENGINE) for name in names), False])[codes]
+    is_layer = np.array([*(bool(_LAYER.fullmatch(name)) for name in names), False])[codes]
+    is_forward = (events.ints("autograd_seq", -1) >= 0) & (events.ints("fwd_tid", 0) <= 0) & ~is_engine
+    rows = np.flatnonzero(events.is_kind("op") & (is_engine | is_forward))
+    start, tid = events.ints("start_ns")[rows], events.ints("tid")[rows]
+    end = start + events.ints("dur_ns")[rows]
+    # Thread by thread, and of two that start together the longer one first: it is around the other.
+    order = np.lexsort((-end, start, tid))
+    start, end, tid, rows = start[order], end[order], tid[order], rows[order]
+    node = _node_around(tid, start, end, is_engine[rows])
+    inside = np.flatnonzero(is_forward[rows] & (node >= 0))
+    recomputing = np.unique(node[inside[is_layer[rows[inside]]]])
+    inside = inside[np.isin(node[inside], recomputing)]
+    number = np.searchsorted(recomputing, node[inside])
+    begin = np.full(len(recomputing), np.iinfo(np.int64).max)
+    last = np.zeros(len(recomputing), np.int64)
+    np.minimum.at(begin, number, start[inside])
+    np.maximum.at(last, number, end[inside])
+    return ThreadRanges(tid[recomputing], begin, last)
+
+
+@compiled
+def _node_around(tid: np.ndarray, start: np.ndarray, end: np.ndarray, is_engine: np.ndarray) -> np.ndarray:
+    """Index of the innermost autograd node around each operation, int64[n]; -1 for none. Operations nest."""
+    found = np.full(len(tid), -1, np.int64)
+    enclosing, depth = np.empty(len(tid), np.int64), 0
+    for n in range(len(tid)):
+        while depth and (tid[enclosing[depth - 1]] != tid[n] or end[enclosing[depth - 1]] <= start[n]):
+            depth -= 1
+        if depth:
+            found[n] = enclosing[depth - 1]
+        if is_engine[n]:
+            enclosing[depth] = n
+            depth += 1
+    return found
