@@ -3,16 +3,17 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from esprof.analyzers.price import MeasuredPrice
 from esprof.analyzers.samples.job_samples import JobSamples
+from esprof.analyzers.samples.recorded_work import RecordedSamples, RecordedWork
 from esprof.analyzers.steps.step_groups import MIN_STEPS, SLOW_TIMES_MEDIAN
 from esprof.core.statistics import mean_margin
-from esprof.core.types import NS_PER_US, Ns, Rank
+from esprof.core.types import Rank
 from esprof.replay.cpu.frames import frame
 from esprof.run.stacks import SourceLocation, functions_of, is_own
 
@@ -33,20 +34,19 @@ MIN_SHARE_OF_STEP = 0.03
 MIN_SHARE_PASSED_ON = 0.8
 """A function that spends at least this share of its time in a callee is reported under the callee's name."""
 
-MIN_TENSOR_WORK_NS: Ns = 200 * NS_PER_US
-"""A function that spends most samples in operations longer than this works on tensors: it is no Python overhead."""
-
-MIN_RECORDED_SAMPLES = 3
-"""Fewest samples of a function in recorded steps from which it may be classified as work on tensors."""
-
 _TRAINING = re.compile(
-    r"torch/nn/modules/module\.py\(\d+\): .*_call_impl|: _engine_run_backward$|torch/(optim|utils/data|distributed)/",
+    r"torch/nn/modules/module\.py\(\d+\): .*_call_impl|: _engine_run_backward$"
+    r"|torch/(amp|distributed|nn/utils|optim|utils/data)/",
     re.MULTILINE,
 )
-"""Matches callees that are part of the training: modules, the backward pass, the optimizer, input, collectives."""
+"""Matches callees that are part of the training: modules, the backward pass, the optimizer with clipping and scaling of
+gradients, input, collectives."""
 
 _INPUT = "torch/utils/data/"
-"""Substring of a frame above a function that makes batches."""
+"""Substring of a frame above a function that makes batches, or below one that waits for them."""
+
+_DISTRIBUTED = "torch/distributed/"
+"""Substring of a frame below a function that calls a collective."""
 
 _CALLS_MODEL = ("_call_impl", ": _engine_run_backward")
 """Ends of frames that call a module's forward pass, a backward pass, or a hook."""
@@ -57,13 +57,15 @@ class _Called:
     """A function of the job's own code on a stack."""
 
     function: str
-    """As `file: function`."""
+    """As `file: function`; for the training loop and what leads to it, its `line` instead."""
     line: str
     """As `file(line): function`."""
     is_training: bool
     """Whether it is part of the training on this stack: it calls the model, for example, or is called by it."""
     is_input: bool
-    """Whether it makes a batch on this stack."""
+    """Whether it makes a batch on this stack, or waits for one."""
+    is_collective: bool
+    """Whether it calls a collective on this stack, in which it may wait for other ranks."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,13 @@ class OwnFunction:
     location: SourceLocation
     """The line at which most of its time is spent, and the innermost frame below that line."""
     functions: frozenset[str]
-    """The function and its callees in the job's own code, as `file: function`."""
+    """The function or line, and its callees in the job's own code, as `_Called.function`."""
     took_ns: dict[Rank, float]
     """Time in a mean step without profiler, by rank, ns."""
     ran: float
     """Share of that time in which the threads ran on a CPU."""
+    on_tensors: bool
+    """Whether it mostly runs long operations on tensors."""
     measured: MeasuredPrice
 
 
@@ -89,6 +93,7 @@ class FunctionTimes:
         self._run = run = samples.run
         self._job = samples.steps
         self._steps = self._job.numbers("plain")
+        self._recorded = RecordedSamples(samples)
         self._stacks: list[str] = []
         self._rank_of_stack: list[int] = []
         """Column of the rank of each stack."""
@@ -122,28 +127,32 @@ class FunctionTimes:
         found = [next((one for one in chain if function.search(one.line)), None) for chain in self._chains]
         return self._measured(found, np.ones(len(self._steps), bool)) if self._is_own(found) else None
 
-    def own(self, leading: Collection[str]) -> Iterator[OwnFunction]:
-        """The functions that take much of a step on the mean rank, longest first, without those `leading` to the training
-        loop (as `file: function`).
+    def own(self) -> Iterator[OwnFunction]:
+        """The functions, and lines of the training loop, that take much of a step on the mean rank, longest first.
 
-        Functions that work on tensors are left out: the cost of the others is that of Python. Slow steps are excluded: they
-        have findings of their own.
+        Functions that compute something with a gradient, such as a loss, are part of the training and left out. Slow steps
+        are excluded: they have findings of their own.
         """
         named: set[str] = set()
-        for function, spent in self._costly(leading):
+        for function, spent in self._costly():
             if function in named or spent.mean() < MIN_SHARE_OF_STEP * self._step_ns:
                 continue
             found = self._calls_of(function)
-            if self._is_own(found) and not self._is_tensor_work(function) and (one := self._described(function, found)):
+            if not self._is_own(found):
+                continue
+            has_gradient = self._recorded_work(function).has_gradient
+            # Of a line of the training loop it must be known that the training does not need it.
+            is_needed = self._is_line(found) if has_gradient is None else has_gradient
+            if not is_needed and (one := self._described(function, found)):
                 named |= one.functions
                 yield one
 
-    def alone(self, leading: Collection[str]) -> Iterator[OwnFunction]:
+    def alone(self) -> Iterator[OwnFunction]:
         """The functions that take much of a usual step on one rank and hardly any time on the others, whatever they call.
-        Functions that make batches are left out: input has findings of its own."""
+        Functions that make batches or wait for them, and those that only wait for other ranks, are left out."""
         if len(self._run.ranks) < 2:
             return
-        costly = self._costly(leading)
+        costly = self._costly()
         on_one_rank = {
             function for function, spent in costly if np.sort(spent)[-2] <= MAX_SHARE_OF_TRAINING * spent.max()
         }
@@ -152,25 +161,25 @@ class FunctionTimes:
             if function not in on_one_rank - named or spent.max() < MIN_SHARE_OF_STEP * self._step_ns:
                 continue
             found = self._calls_of(function)
-            is_input = any(called.is_input for called in found if called)
+            calls = [called for called in found if called]
+            is_other = any(called.is_input for called in calls) or all(called.is_collective for called in calls)
             if (
-                not is_input
+                not is_other
                 and self._is_in(found).sum() >= MIN_SAMPLES
                 and (one := self._described(function, found, on_one_rank))
             ):
                 named |= one.functions
                 yield one
 
-    def _costly(self, leading: Collection[str]) -> list[tuple[str, np.ndarray]]:
-        """(function, its time in a usual step of each rank in ns) without the `leading` ones: longest first, and callers
-        before callees."""
+    def _costly(self) -> list[tuple[str, np.ndarray]]:
+        """(function or line, its time in a usual step of each rank in ns): longest first, and callers before callees."""
         if len(self._steps) < MIN_STEPS:
             return []
         spent: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(len(self._run.ranks)))
         depth: dict[str, int] = {}
         per_step = self._usual_by_stack / self._is_usual.sum()
         for rank, chain, ns in zip(self._rank_of_stack, self._chains, per_step.tolist(), strict=True):
-            for function in {one.function for one in chain} - set(leading):
+            for function in {one.function for one in chain}:
                 spent[function][rank] += ns
             for at, one in enumerate(chain):
                 depth[one.function] = min(at, depth.get(one.function, at))
@@ -213,13 +222,21 @@ class FunctionTimes:
             functions=frozenset(within),
             took_ns=dict(zip(self._run.ranks, of_rank.tolist(), strict=True)),
             ran=min(1.0, float(self._ran[inside].sum() / self._ns[inside].sum())),
+            on_tensors=self._recorded_work(function).is_on_tensors,
             measured=self._measured(found, self._is_usual),
         )
 
     @cached_property
     def _chains(self) -> list[list[_Called]]:
-        """The functions of the job's own code on each stack, outermost first."""
-        return [_chain(stack) for stack in self._stacks]
+        """The functions of the job's own code on each stack, outermost first; see `_Called.function`."""
+        return [self._called(stack) for stack in self._stacks]
+
+    def _called(self, stack: str) -> list[_Called]:
+        return [replace(one, function=one.line) if one.function in self._leading else one for one in _chain(stack)]
+
+    @cached_property
+    def _leading(self) -> set[str]:
+        return leading_functions(self._samples, self._run.ranks)
 
     @cached_property
     def _step_ns(self) -> float:
@@ -243,6 +260,10 @@ class FunctionTimes:
         mask: np.ndarray = np.array([one is not None for one in found] + [False])[self._stack]
         return mask
 
+    @staticmethod
+    def _is_line(found: list[_Called | None]) -> bool:
+        return any(one.function == one.line for one in found if one)
+
     def _is_own(self, found: list[_Called | None]) -> bool:
         count = int(self._is_in(found).sum())
         in_training = int(self._is_in([one if one and one.is_training else None for one in found]).sum())
@@ -254,35 +275,25 @@ class FunctionTimes:
         took = np.bincount(self._at[inside], self._ns[inside], len(self._steps))[steps] / len(self._run.ranks)
         return MeasuredPrice(saving_ns=float(took.mean()), margin_ns=mean_margin(took), step_ns=self._step_ns)
 
-    def _is_tensor_work(self, function: str) -> bool:
-        """Whether most samples of the function in recorded steps lie within long operations."""
-        are_long = [is_long for rank in self._run.ranks for is_long in self._within_long_operations(rank, function)]
-        return len(are_long) >= MIN_RECORDED_SAMPLES and sum(are_long) > len(are_long) / 2
-
-    def _within_long_operations(self, rank: Rank, function: str) -> list[bool]:
-        """Whether each sample of a function in a recorded step lies within a long operation."""
-        rank_samples, timed = self._samples.of(rank), self._job.in_phase(rank, "timed")
-        mine = np.array(
-            [any(one.function == function for one in _chain(text)) for text in rank_samples.stacks] + [False]
-        )
-        at = rank_samples.at_ns[mine[rank_samples.code] & np.isin(rank_samples.step, timed)]
-        events = self._run.events(rank)
-        is_long = events.is_kind("op") & (events.ints("dur_ns") > MIN_TENSOR_WORK_NS)
-        begin = events.ints("start_ns")[is_long]
-        end = begin + events.ints("dur_ns")[is_long]
-        return [bool(((begin <= moment) & (moment < end)).any()) for moment in at.tolist()]
+    def _recorded_work(self, function: str) -> RecordedWork:
+        """What runs at the samples of the function in recorded steps."""
+        return self._recorded.of(lambda stack: any(one.function == function for one in self._called(stack)))
 
 
 @lru_cache(maxsize=1 << 16)
 def _chain(stack: str) -> list[_Called]:
-    """The functions of the job's own code on a stack, outermost first. Cached: ranks have most stacks in common."""
+    """The functions of the job's own code on a stack, outermost first, all as `file: function`.
+
+    Cached: ranks have most stacks in common.
+    """
     found, frames = [], stack.split("\n")
     for at, line in enumerate(frames):
         if is_own(line) and (called := frame(line)).file:
             above, below = frames[: at + 1], frames[at + 1 :]
-            is_input = any(_INPUT in other for other in above)
+            is_input = any(_INPUT in other for other in frames)
             is_training = is_input or _is_training(above, below)
-            found.append(_Called(f"{called.file}: {called.function}", line, is_training, is_input))
+            is_collective = any(_DISTRIBUTED in other for other in below)
+            found.append(_Called(f"{called.file}: {called.function}", line, is_training, is_input, is_collective))
     return found
 
 

@@ -59,6 +59,8 @@ class _HotSpot:
     """Time in a mean step of which it is unknown whether the thread ran, ns, summed over ranks."""
     locations: dict[SourceLocation, float] = field(default_factory=lambda: defaultdict(float))
     """Time of each source location in a mean step, ns, summed over ranks."""
+    on_tensors: bool = False
+    """Whether it mostly runs long operations on tensors."""
 
     @property
     def total_ns(self) -> float:
@@ -114,17 +116,22 @@ def python_code(case: Case) -> Iterator[Cause]:
                 if spot.is_garbage_collection
                 else _cause(spot, price, CERTAIN_SHARE if _is_certain(spot, times) else 0.0)
             )
-            reported |= functions_of(spot.worst.frame)
+            reported |= {spot.worst.frame, *functions_of(spot.worst.frame)}
     if times is not None:
         yield from _without_gaps(case, times, reported)
 
 
 def _without_gaps(case: Case, times: FunctionTimes, reported: Set[str]) -> Iterator[Cause]:
-    """Functions with many short operations, which leave no visible gaps; functions in `reported` are skipped."""
-    leading = leading_functions(case.job.samples, case.run.ranks)
-    for one in islice((one for one in times.own(leading) if not one.functions & reported), MAX_LOCATIONS_REPORTED):
+    """Functions whose operations leave no visible gaps; functions and lines in `reported` are skipped."""
+    for one in islice((one for one in times.own() if not one.functions & reported), MAX_LOCATIONS_REPORTED):
         total_ns = sum(one.took_ns.values())
-        spot = _HotSpot(one.location.frame, one.took_ns, one.ran * total_ns, locations={one.location: total_ns})
+        spot = _HotSpot(
+            one.location.frame,
+            one.took_ns,
+            one.ran * total_ns,
+            locations={one.location: total_ns},
+            on_tensors=one.on_tensors,
+        )
         if spot.is_on_most(len(case.run.ranks)):
             yield _cause(spot, one.measured)
 
@@ -261,8 +268,14 @@ def _cause(spot: _HotSpot, price: str | MeasuredPrice, certain_share: float = 0.
         certain_share=certain_share,
         confidence="high",
         evidence=evidence | ({"calls": Evidence(printable(worst.call, LONGEST_NAME))} if worst.call else {}),
-        advice=_advice(cpu_share),
+        advice=_ON_TENSORS if spot.on_tensors else _advice(cpu_share),
     )
+
+
+_ON_TENSORS = (
+    "It computes on tensors, outside the model's forward pass and without a gradient. Do this work less often, on fewer or "
+    "smaller tensors, or on one rank only."
+)
 
 
 def _advice(cpu_share: float) -> str:
@@ -300,18 +313,18 @@ _SAMPLING = (
 _PAGES = (
     Page(
         "ESP402",
-        "Python code takes long",
+        "Code of the job takes long",
         "Between two operations, or in a callback of a backward pass, Python code runs or waits for so long that "
-        "the step becomes longer: hooks, logging, metrics, tokenising, reading files, sleeping. If it happens on one "
-        "rank only, ESP201 reports it.",
+        "the step becomes longer: hooks, logging, metrics, tokenising, reading files, sleeping. Or code outside the model "
+        "computes on tensors: statistics of layers, averages of weights. If it happens on one rank only, ESP201 reports it.",
         f"{_SAMPLING} Code that a GPU's backward pass calls in a thread of its own is not sampled.",
         "`python[…]=0`: replay removes the time of that code and replays the whole job. The samples of all steps without "
         "profiler replace this prediction by a measured time in two cases. On CPUs, if they show clearly more time for "
         "the function: it also runs operations too short to leave gaps. And if the code sleeps and they show clearly "
         "less time: the profiled steps had a pause by chance. At least half of the saving counts as certain if they show "
-        "the code beyond their scatter. A function that leaves no gaps at all is reported if the "
-        "samples show it for at least 3 % of a step, unless it belongs to the model, the input pipeline or the "
-        "optimizer, or runs mostly long operations.",
+        "the code beyond their scatter. A function that leaves no gaps at all, or a line of the training loop, is reported "
+        "if the samples show it for at least 3 % of a step, unless it belongs to the model, the input pipeline or the "
+        "optimizer, or mostly computes what has a gradient, as a loss does.",
         "Do this work less often, in another thread or process, ahead of time, or on whole tensors.",
     ),
     Page(

@@ -1,4 +1,4 @@
-"""ESP408: long runs of kernels that take less time than to launch them."""
+"""ESP408: long runs of kernels that take less time than to launch them; on CPUs, of small operations."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.findings.host.small_operations import MIN_OPERATIONS, small_operations
 from esprof.analyzers.ops.gpu_calls import GpuCalls
 from esprof.analyzers.ops.nesting import nearest
 from esprof.analyzers.rule import Case, Cause, Page, Rule
@@ -21,9 +22,12 @@ _OPTIMIZER = "Optimizer.step#"
 
 
 def small_kernels(case: Case) -> Iterator[Cause]:
-    """Storms of small kernels in steps without CUDA graphs and torch.compile."""
+    """Storms of small kernels in steps without CUDA graphs and torch.compile; on CPUs, of small operations."""
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
-    if not dfg.has_gpu() or case.launching.is_graphed or case.launching.is_compiled:
+    if not dfg.has_gpu():
+        yield from small_operations(case)
+        return
+    if case.launching.is_graphed or case.launching.is_compiled:
         return
     if not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
         return
@@ -104,16 +108,19 @@ def _advice(place: str | None) -> str:
 _PAGES = (
     Page(
         "ESP408",
-        "Storms of small kernels",
+        "Storms of small kernels or operations",
         "In long runs of launches most kernels take less time than the CPU needs to launch them one by one. The GPU is done "
-        "with each before the next arrives.",
+        "with each before the next arrives. On CPUs, calling an operation takes longer than its arithmetic.",
         f"A run has at least {MIN_LAUNCHES} launches, and at least half of its kernels take less time than the CPU's "
         "operations from one launch to the next. Waits for the device, input data, allocations, collectives and gaps of "
         "more than 1 ms end it. `small kernels by place` counts them by the range around them (`record_function`, "
         "optimizer), else by the backward pass or the outermost operation. `launching per step` is the CPU's time for "
-        "them, `gpu time of small kernels` the GPU's. Not reported for steps with CUDA graphs or torch.compile (ESP401).",
+        "them, `gpu time of small kernels` the GPU's. Not reported for steps with CUDA graphs or torch.compile (ESP401). "
+        f"On CPUs, a run has at least {MIN_OPERATIONS} outermost operations, all of them and the gaps between them at most "
+        "50 µs long, and runs take at least 30 % of a step: `in runs per step`. `source line` is the line of the job that "
+        "most samples in them show.",
         "`launches=graph`: an upper bound. Between the first and the last launch of a run the CPU takes no time. Kernels "
-        "keep theirs, but follow each other without pauses.",
+        "keep theirs, but follow each other without pauses. No saving on CPUs: what larger ones would take is unknown.",
         "Use CUDA graphs, torch.compile, fused optimizers or larger batches.",
     ),
 )

@@ -23,7 +23,7 @@ from esprof.analyzers.findings.ranks.more_work import Comparison, compare
 from esprof.analyzers.findings.ranks.sustained import Sustained, sustained
 from esprof.analyzers.price import MeasuredPrice
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.samples.function_time import OwnFunction, leading_functions
+from esprof.analyzers.samples.function_time import OwnFunction
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank, us
@@ -158,7 +158,7 @@ def _single_rank_work(case: Case) -> dict[Rank, OwnFunction]:
     if blame.dfg.has_gpu() or len(set(blame.roles.tolist())) > 1:
         return {}
     found: dict[Rank, OwnFunction] = {}
-    for one in case.job.function_times.alone(leading_functions(case.job.samples, case.run.ranks)):
+    for one in case.job.function_times.alone():
         found.setdefault(max(one.took_ns, key=lambda rank: one.took_ns[rank]), one)
     return found
 

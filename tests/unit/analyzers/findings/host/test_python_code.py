@@ -9,7 +9,7 @@ from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
 from esprof.run.schema import SAMPLES, STAGES, Table, table
 from tests.cases.findings import ungrouped
-from tests.cases.graph import EPOCH_NS, op, run_of, step
+from tests.cases.graph import EPOCH_NS, numbered, op, run_of, step
 from tests.cases.step_runs import step_table
 
 MS, NS = 1000.0, 1_000_000
@@ -17,22 +17,23 @@ HOOK, LINE, EMIT = "train.py(9): hook", "train.py(30): main", "python3.11/loggin
 
 
 def rows(gap_ms: float = 20):
-    """Six steps of 80 ms and the gap: `aten::mm`, the gap, `aten::add`."""
+    """Six steps of 80 ms and the gap: `aten::mm`, the gap, the backward pass of `aten::add`."""
     long = (80 + gap_ms) * MS
     return [
         row
         for n in range(6)
         for row in (
             step(n, long * n, long * (n + 1)),
-            op("aten::mm", long * n, 40 * MS),
-            op("aten::add", long * n + (40 + gap_ms) * MS, 40 * MS),
+            op("aten::mm", long * n, 39 * MS),
+            numbered("aten::add", long * n + 39 * MS, MS, n),
+            numbered("AddBackward0", long * n + (40 + gap_ms) * MS, 40 * MS, n, forward_thread=1),
         )
     ]
 
 
 def seen(frame, dur_ms=20.0, call=None, ran=0.0):
     dur_ns = round(dur_ms * NS)
-    names = {"before": "aten::mm", "after": "aten::add", "frame": frame, "call": call}
+    names = {"before": "aten::add", "after": "AddBackward0", "frame": frame, "call": call}
     return names | {"dur_ns": dur_ns, "cpu_ns": round(ran * dur_ns)}
 
 
@@ -229,7 +230,7 @@ def found_in_run(*inside, gap_ms=2.0, ran=0.9, ranks=1, ms=40, stages=(), record
     """Findings on a hook that leaves a gap of `gap_ms` in the recorded steps.
 
     Samples of 40 steps of 100 ms without profiler, except the first, show each of the stacks `inside` for `ms`, in two
-    samples a step. Samples of the recorded steps show the stacks `recorded` while an operation of 40 ms runs.
+    samples a step. `recorded` are stacks and times, in ms after the start of each recorded step, at which samples show them.
     """
     plain = step_table([100] * PLAIN, start_ns=EPOCH_NS + 10_000 * NS, first=7)
     begin = plain.ints("start_ns").tolist()
@@ -240,7 +241,9 @@ def found_in_run(*inside, gap_ms=2.0, ran=0.9, ranks=1, ms=40, stages=(), record
         for at in (30, 60)
     ]
     length = 80 + gap_ms
-    sampled += [(EPOCH_NS + round((length * n + 20) * NS), NS, NS, n, stack) for stack in recorded for n in range(6)]
+    sampled += [
+        (EPOCH_NS + round((length * n + at) * NS), NS, NS, n, stack) for stack, at in recorded for n in range(6)
+    ]
     gap = [seen(HOOK, gap_ms, ran=ran)]
     return found(*[gap] * ranks, gap_ms=gap_ms, stack="train.py(30): main", plain=plain, sampled=sampled, stages=stages)
 
@@ -346,10 +349,27 @@ def test_training_code_and_short_code_are_not_reported_from_samples(inside, ms):
     assert found_by_samples(inside, ms=ms) == []
 
 
-def test_work_on_tensors_is_not_python_code():
-    loss = f"{LINE}\n{METRIC}\n{TORCH}functional.py(3): cdist"
-    assert found_by_samples(loss, recorded=[loss]) == []
-    assert len(found_by_samples(loss, recorded=[LINE])) == 1
+LOSS = f"{LINE}\n{METRIC}\n{TORCH}functional.py(3): cdist"
+WITHOUT_GRADIENT, WITH_GRADIENT = 20, 39.5
+
+
+def test_work_on_tensors_is_reported_if_it_has_no_gradient():
+    (finding,) = found_by_samples(LOSS, recorded=[(LOSS, WITHOUT_GRADIENT)])
+    assert finding.evidence["source_line"].value == METRIC
+    assert finding.advice.startswith("It computes on tensors, outside the model's forward pass and without a gradient.")
+    assert found_by_samples(LOSS, recorded=[(LOSS, WITH_GRADIENT)]) == []
+    (python,) = found_by_samples(LOSS)
+    assert "tensors, outside" not in python.advice
+
+
+def test_a_line_of_the_training_loop_is_reported_if_it_is_known_to_have_no_gradient():
+    inline = f"{LINE}\n{TORCH}functional.py(3): cdist"
+    (finding,) = found_by_samples(inline, recorded=[(inline, WITHOUT_GRADIENT)])
+    assert finding.evidence["source_line"].value == LINE
+    assert found_by_samples(inline, recorded=[(inline, WITH_GRADIENT)]) == []
+    assert found_by_samples(inline) == []
+    clipped = f"{LINE}\n{TORCH}nn/utils/clip_grad.py(30): clip_grad_norm_"
+    assert found_by_samples(clipped, recorded=[(clipped, WITHOUT_GRADIENT)]) == []
 
 
 def test_code_of_slow_steps_is_left_to_the_rule_for_recurring_steps():
