@@ -163,7 +163,7 @@ def _terms(title: str, intro: str, kinds: Sequence[Kind]) -> str:
         written = ", ".join(f"`{example}`" for example in kind.examples)
         points = [_point(f"**Syntax.** {written}"), _point(f"**Needs.** {kind.needs}")]
         points += [_point(f"**Assumes.** {kind.assumes}")] if kind.assumes else []
-        parts += [f"\n## {kind.name}\n\n{_wrapped(kind.meaning)}\n", *points]
+        parts += [f"\n## {kind.name}\n{_wrapped(kind.meaning)}\n", *points]
     return "\n".join([*parts, ""])
 
 

@@ -30,6 +30,10 @@ from esprof.run.run import Run
 _DRAWS = 4_000
 """Costs drawn for the interval of an overhead."""
 
+_BACKGROUND_FACTOR = 2.0
+"""By how much the overhead of saves in the background may be off, either way: one run differs from the next in what it
+shares with the writing (docs/results/checkpoints.md)."""
+
 _MIN_SHARE_IN_CALLS = 0.67
 """Least share of what a save costs that the functions that save take, below which the rest is pointed out."""
 
@@ -145,6 +149,8 @@ def _drawn(values: np.ndarray, further: int, draws: np.ndarray) -> np.ndarray:
 
 def _interval(cost: SaveCost, drawn: _Drawn, every: int, failures: Failures | None) -> SaveInterval:
     low, high = np.quantile(drawn.overheads(every), (0.025, 0.975)).tolist()
+    if cost.writes_ns:
+        low, high = low / _BACKGROUND_FACTOR, high * _BACKGROUND_FACTOR
     overhead = cost.overhead(every)
     return SaveInterval(
         every=every,

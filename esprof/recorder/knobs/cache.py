@@ -27,7 +27,7 @@ def _spelled(text: str) -> str:
 def _set(options: dict[str, Any], value: str) -> str:
     from torch.utils.data import IterableDataset
 
-    dataset = options.get("dataset")
+    dataset: Any = options.get("dataset")
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         return "only a map-style dataset can be cached"
     try:

@@ -33,12 +33,12 @@ def delivered(
             if workers[r] == 0:
                 at[r, k] = begin + took_ns[r, k]
             elif not in_order[r]:
-                slot = np.argmin(made[r, : ahead[r]])
-                at[r, k] = max(begin, made[r, slot])
-                worker, following = slot % workers[r], k + ahead[r]
+                first = int(np.argmin(made[r, : ahead[r]]))
+                at[r, k] = max(begin, made[r, first])
+                worker, following = first % workers[r], k + ahead[r]
                 busy[r, worker] = max(busy[r, worker], at[r, k])
                 busy[r, worker] += took_ns[r, following] if following < count else np.inf
-                made[r, slot] = busy[r, worker]
+                made[r, first] = busy[r, worker]
             else:
                 free = done[r, k - workers[r]] if k >= workers[r] else 0.0
                 asked = at[r, k - ahead[r]] if k >= ahead[r] else 0.0
