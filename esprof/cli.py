@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from esprof.core.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, EsprofError, UsageError
+from esprof.core.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, EsprofError, MissingDependencyError, UsageError
 from esprof.core.text import nearest, printable
 from esprof.verbs import COMPLETION, GROUPS, VERBS, module_of
 from esprof.version import __version__
@@ -23,7 +23,14 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = import_module(module_of(name)).command
+        try:
+            command: click.Command = import_module(module_of(name)).command
+        except ModuleNotFoundError as missing:
+            if missing.name is None or missing.name.split(".")[0] == "esprof":
+                raise
+            raise MissingDependencyError(
+                f"`esprof {name}` needs {missing.name}, which is not installed", remedy="pip install esprof"
+            ) from missing
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,4 +1,7 @@
-"""Arguments, options and output shared by the verbs."""
+"""Arguments, options and output shared by the verbs.
+
+Libraries other than click and msgspec are imported on first use: a host that only records has no others.
+"""
 
 import math
 import shutil
@@ -7,23 +10,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
-from rich.console import Console
 
-from esprof import Run, load
-from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.core.errors import UsageError
 from esprof.core.output import claim, unwritable, write_bytes
-from esprof.core.types import Bytes, Rank
-from esprof.replay.steps import at_window
-from esprof.replay.whatif.pricing import MAX_ERROR_PCT
-from esprof.reports.pyproject import read_ignores
-from esprof.reports.terminal.screen import Screen
-from esprof.run.run import RunWarning
+
+if TYPE_CHECKING:
+    from esprof import Run
+    from esprof.analyzers.ignore import Ignores
+    from esprof.reports.terminal.screen import Screen
 
 STDOUT = Path("-")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -93,6 +93,8 @@ def job_arguments(help: str) -> Callable[[_Command], _Command]:
 
 def max_error_option(command: _Command) -> _Command:
     """--max-error PERCENT: the largest replay error on this run at which predictions are still made."""
+    from esprof.replay.whatif.pricing import MAX_ERROR_PCT
+
     return click.option(
         "--max-error",
         "max_error",
@@ -119,7 +121,10 @@ def window_option(command: _Command) -> _Command:
 def ignore_option(command: _Command) -> _Command:
     """--no-ignore. The verb gets `ignores`, the ignore rules of pyproject.toml that are valid today."""
 
-    def read(ctx: click.Context, param: click.Parameter, no_ignore: bool) -> Ignores:
+    def read(ctx: click.Context, param: click.Parameter, no_ignore: bool) -> "Ignores":
+        from esprof.analyzers.ignore import NOTHING
+        from esprof.reports.pyproject import read_ignores
+
         return NOTHING if no_ignore else read_ignores()
 
     return click.option(
@@ -151,9 +156,12 @@ def output_options(default: str | None, what: str) -> Callable[[_Command], _Comm
     return with_options
 
 
-def open_run(sources: Sequence[str], window: int | None = None) -> tuple[Run, float]:
+def open_run(sources: Sequence[str], window: int | None = None) -> "tuple[Run, float]":
     """The run, and the seconds that reading it took. If `window` is given, only the window with that step is
     retained."""
+    from esprof import load
+    from esprof.replay.steps import at_window
+
     started = time.perf_counter()
     with status("Reading the run"):
         run = load(sources, columns=click.get_current_context().meta.get(_COLUMNS))
@@ -164,13 +172,15 @@ def open_run(sources: Sequence[str], window: int | None = None) -> tuple[Run, fl
 
 def answer(
     value: _Answer,
-    draw: Callable[[_Answer, Screen], str],
+    draw: "Callable[[_Answer, Screen], str]",
     *,
     as_json: bool,
     output: Path = STDOUT,
     force: bool = False,
 ) -> None:
     """Write `value` to stdout or a file, as JSON or as drawn by `draw`."""
+    from esprof.reports.terminal.screen import Screen
+
     screen = Screen.of(sys.stdout if output == STDOUT else None)
     text = json_text(value) if as_json else draw(value, screen)
     answer_text(text, output=output, force=force, colour=screen.colour)
@@ -189,38 +199,6 @@ def answer_text(text: str, *, output: Path, force: bool, colour: bool = False, q
 
 def json_text(value: msgspec.Struct) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-
-
-class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """`esprof report --json`, `esprof export --json` and `esprof merge --json`."""
-
-    schema: str = "esprof.written/1"
-    what: str
-    """`page`, `export` or `run`."""
-    path: str
-    """As given on the command line."""
-    bytes: Bytes
-    """Of the file, or of all files in the Run directory."""
-    world_size: int
-    ranks: tuple[Rank, ...]
-    """The recorded ranks."""
-    missing_ranks: tuple[Rank, ...]
-    warnings: tuple[RunWarning, ...]
-
-
-def answer_written(what: str, path: Path, run: Run, warnings: Sequence[RunWarning]) -> None:
-    """Print JSON on stdout: `what` was written to `path`; its size, ranks and warnings."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    written = Written(
-        what=what,
-        path=str(path),
-        bytes=sum(file.stat().st_size for file in files),
-        world_size=run.world_size,
-        ranks=tuple(run.ranks),
-        missing_ranks=run.missing_ranks,
-        warnings=tuple(warnings),
-    )
-    click.echo(json_text(written))
 
 
 def wrote(what: str, path: Path) -> None:
@@ -244,7 +222,9 @@ def refuse_on_terminal(what: str) -> None:
 @contextmanager
 def status(message: str) -> Iterator[None]:
     """Show progress on stderr while the block runs, if stderr is a terminal."""
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and find_spec("rich") is not None:
+        from rich.console import Console
+
         with Console(stderr=True).status(message):
             yield
     else:

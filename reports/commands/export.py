@@ -16,7 +16,6 @@ from esprof.replay import Replayed
 from esprof.replay.whatif.grammar import parse
 from esprof.reports.commands.common import (
     STDOUT,
-    answer_written,
     json_option,
     max_error_option,
     open_run,
@@ -27,6 +26,7 @@ from esprof.reports.commands.common import (
     window_option,
     wrote,
 )
+from esprof.reports.commands.written import answer_written
 from esprof.reports.export.chrome import write_chrome
 from esprof.reports.export.perfetto import write_perfetto
 from esprof.reports.export.tables import write_csv, write_parquet

@@ -7,25 +7,25 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from esprof.analyzers.finding import Diagnosis
-from esprof.analyzers.ignore import Ignores
 from esprof.core import readable
-from esprof.core.errors import EXIT_ERROR, EXIT_OK, EsprofError, UsageError
+from esprof.core.errors import EXIT_ERROR, EXIT_OK, EsprofError, MissingDependencyError, UsageError
 from esprof.core.output import claim
 from esprof.core.text import printable
-from esprof.recorder.launcher.launch import HOOK, Recording, collect, launch, place, prepare
+from esprof.recorder.launcher.launch import HOOK, Recording, can_analyse, collect, launch, place, prepare
 from esprof.recorder.launcher.order_window import attach as attach_to
 from esprof.recorder.launcher.raw_folder import open_to_all
 from esprof.recorder.shared.environment import with_hook
-from esprof.reports import units
 from esprof.reports.commands.common import STDOUT, Finite, answer_text, job_arguments, json_text, refuse_stdout, status
-from esprof.reports.pyproject import read_ignores
 from esprof.run.raw.settings import Settings
-from esprof.run.run import Run
+
+if TYPE_CHECKING:  # A host that only records has none of the libraries that these need.
+    from esprof.analyzers.finding import Diagnosis
+    from esprof.analyzers.ignore import Ignores
+    from esprof.run.run import Run
 
 _DEFAULT = Settings()
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -200,18 +200,28 @@ def command(
     refuse_stdout(output)
     settings = _settings(**options, quiet=quiet)
     output = place(output, os.environ)
+    if answer_to is not None and not can_analyse():
+        raise MissingDependencyError(
+            "this installation of esprof can only record", remedy="Omit --json, or: pip install esprof"
+        )
     if answer_to is not None:
         _claim_answer(answer_to, force=force)
     beginning = None if quiet else f"{_planned(settings)} into {output}"
     stdout = 2 if answer_to == STDOUT else 1
     recording = record(job, output, settings, force=force, beginning=beginning, stdout=stdout)
     say_recorded(recording, quiet=quiet)
-    diagnosis = diagnosed(recording, read_ignores) if answer_to is not None or not quiet else None
+    diagnosis = diagnosed(recording, _read_ignores) if answer_to is not None or not quiet else None
     if diagnosis is not None and not quiet:
         say_verdict(diagnosis)
     if diagnosis is not None and answer_to is not None:
         _hand_over(diagnosis, answer_to, force=force, quiet=quiet)
     return recording.exit_code
+
+
+def _read_ignores() -> "Ignores":
+    from esprof.reports.pyproject import read_ignores
+
+    return read_ignores()
 
 
 def _print_env(output: Path, settings: Settings, job: Sequence[str]) -> int:
@@ -236,7 +246,7 @@ def _claim_answer(file: Path, *, force: bool) -> None:
     claim(file, force=force)
 
 
-def _hand_over(diagnosis: Diagnosis, file: Path, *, force: bool, quiet: bool) -> None:
+def _hand_over(diagnosis: "Diagnosis", file: Path, *, force: bool, quiet: bool) -> None:
     """Write the diagnosis. An unwritable file is only reported, since the exit code belongs to the job."""
     try:
         answer_text(json_text(diagnosis), output=file, force=force, quiet=quiet)
@@ -326,24 +336,25 @@ def say_recorded(recording: Recording, *, quiet: bool = False) -> None:
         say(_recorded(recording.run))
 
 
-def diagnosed(recording: Recording, ignores: Callable[[], Ignores] = Ignores) -> Diagnosis | None:
+def diagnosed(recording: Recording, ignores: "Callable[[], Ignores] | None" = None) -> "Diagnosis | None":
     """The Run's diagnosis. None without a Run, and if the diagnosis fails, with the reason on stderr.
 
-    `ignores` returns the ignore rules; it is called only if there is a Run.
+    `ignores` returns the ignore rules, none by default; it is called only if there is a Run.
     """
     if recording.run is None:
         return None
     try:
         from esprof.analyzers import diagnose
+        from esprof.analyzers.ignore import NOTHING
 
         with status("Diagnosing"):
-            return diagnose(recording.run, ignores=ignores())
+            return diagnose(recording.run, ignores=ignores() if ignores else NOTHING)
     except Exception as fault:  # noqa: BLE001  the job has ended: its exit code must be passed on
         say(f"the run is complete, but its diagnosis failed: {fault}")
         return None
 
 
-def say_verdict(diagnosis: Diagnosis) -> None:
+def say_verdict(diagnosis: "Diagnosis") -> None:
     from esprof.reports.terminal.diagnosis import draw_verdict
     from esprof.reports.terminal.screen import Screen
 
@@ -355,7 +366,9 @@ def say(message: str) -> None:
     click.echo("esprof: " + "\n".join(printable(line, 2_000) for line in message.splitlines()), err=True)
 
 
-def _recorded(run: Run) -> str:
+def _recorded(run: "Run") -> str:
+    from esprof.reports import units
+
     steps = sorted(
         {(window.first, window.last) for rank in run.meta.ranks for window in rank.windows if not window.stacks}
     )

@@ -10,7 +10,6 @@ from esprof.core.errors import UsageError
 from esprof.core.output import claim
 from esprof.reports.commands.common import (
     STDOUT,
-    answer_written,
     ignore_option,
     json_option,
     open_run,
@@ -21,6 +20,7 @@ from esprof.reports.commands.common import (
     window_option,
     wrote,
 )
+from esprof.reports.commands.written import answer_written
 from esprof.reports.html.page import render_html, write_report
 
 

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from esprof.core.errors import EsprofError, MissingDependencyError, OutputError, UsageError
-from esprof.core.output import claim, unwritable
+from esprof.core.output import claim, unwritable, write_bytes
 from esprof.recorder.launcher.child import run_child
 from esprof.recorder.launcher.order_window import order_window
 from esprof.recorder.launcher.raw_folder import make_raw
@@ -17,11 +20,16 @@ from esprof.recorder.launcher.watch import JobWatch
 from esprof.recorder.shared.environment import with_hook
 from esprof.recorder.shared.talk import say
 from esprof.run import files
+from esprof.run.raw import names
 from esprof.run.raw.relaunch import that_matters
 from esprof.run.raw.settings import Settings
-from esprof.run.run import Run
+
+if TYPE_CHECKING:  # A host that only records has neither NumPy nor Arrow.
+    from esprof.run.run import Run
 
 HOOK = Path(__file__).resolve().parents[1] / "hook"
+
+_OF_ANALYSIS = ("numpy", "pyarrow", "numba", "scipy")
 
 _ONE_OF_MANY = (
     ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"),
@@ -39,7 +47,7 @@ class Recording:
     """Exit code of a recorded command with its Run, or with the error that prevented a Run."""
 
     exit_code: int
-    run: Run | None
+    run: "Run | None"
     trouble: EsprofError | None = None
 
 
@@ -108,6 +116,8 @@ class _Harmless:
 
 def collect(command: Sequence[str], out: Path, settings: Settings, exit_code: int) -> Recording:
     """Create the Run of a command that `launch` ran. Errors are returned, not raised: they must not hide its exit code."""
+    if not can_analyse():
+        return Recording(exit_code, None, _left_as_recorded(out, exit_code))
     # Imported late: the launcher should take little memory while the job runs.
     from esprof.run.collect.finalise import finalise
 
@@ -122,6 +132,25 @@ def collect(command: Sequence[str], out: Path, settings: Settings, exit_code: in
         return Recording(exit_code, None, trouble)
     except Exception as fault:  # noqa: BLE001  nor must an internal error
         return Recording(exit_code, None, EsprofError(f"cannot be converted to a run: {fault!r}", path=out / files.RAW))
+
+
+def can_analyse() -> bool:
+    """Whether the libraries are installed that read a recording: a host that only records does without them."""
+    return all(find_spec(library) is not None for library in _OF_ANALYSIS)
+
+
+def _left_as_recorded(out: Path, exit_code: int) -> EsprofError:
+    """Note the exit code of the command for who reads the recording elsewhere, and say how."""
+    job = out / files.RAW / names.JOB
+    try:
+        write_bytes(job, msgspec.json.encode(msgspec.json.decode(job.read_bytes()) | {"exit_code": exit_code}))
+    except (OSError, msgspec.MsgspecError, EsprofError) as fault:
+        return EsprofError(f"cannot be completed: {fault}", path=out)
+    return EsprofError(
+        "is recorded; this installation of esprof cannot read it",
+        path=out,
+        remedy=f"Copy it to where all of esprof is installed, and run `esprof diagnose {out.name}` there.",
+    )
 
 
 def require_torch(program: str) -> None:

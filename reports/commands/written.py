@@ -1,0 +1,44 @@
+"""The JSON of verbs that write a file or a Run directory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from esprof import Run
+from esprof.core.types import Bytes, Rank
+from esprof.reports.commands.common import json_text
+from esprof.run.run import RunWarning
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """`esprof report --json`, `esprof export --json` and `esprof merge --json`."""
+
+    schema: str = "esprof.written/1"
+    what: str
+    """`page`, `export` or `run`."""
+    path: str
+    """As given on the command line."""
+    bytes: Bytes
+    """Of the file, or of all files in the Run directory."""
+    world_size: int
+    ranks: tuple[Rank, ...]
+    """The recorded ranks."""
+    missing_ranks: tuple[Rank, ...]
+    warnings: tuple[RunWarning, ...]
+
+
+def answer_written(what: str, path: Path, run: Run, warnings: Sequence[RunWarning]) -> None:
+    """Print JSON on stdout: `what` was written to `path`; its size, ranks and warnings."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    written = Written(
+        what=what,
+        path=str(path),
+        bytes=sum(file.stat().st_size for file in files),
+        world_size=run.world_size,
+        ranks=tuple(run.ranks),
+        missing_ranks=run.missing_ranks,
+        warnings=tuple(warnings),
+    )
+    click.echo(json_text(written))
