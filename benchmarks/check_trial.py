@@ -5,7 +5,8 @@
 
 Records `benchmarks.jobs.planted` on this machine, in one process and in two over gloo: in each round each kind of change
 once, with a run without a change before each. A run is held against the runs without a change that were recorded nearest to
-it. Pairs share runs, so that they are not independent: `disjoint` are those that share none.
+it, and against a baseline of the six before it (`check_trial_failed_rolling`). Pairs share runs, so that they are not
+independent: `disjoint` are those that share none.
 
 Prints a JSON line for each kind: how often check failed, with the exact interval for so many independent pairs. `hidden` are
 answers in which the mean is beyond the limit at 99 % and that neither fail nor say why; `change_pct` are the 5th, 50th and
@@ -25,7 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ LONGEST_S = 300
 RULES = ("step_time:+5%", "step_time:+20%")
 """The first is the default of `esprof check`."""
 MIN_STEPS = Options(rules=()).min_steps
+ROLLING = 6
+"""Runs of a baseline of several: the latest ones before each run."""
 NEAR = 3
 """Baselines that a run is held against: on a shared machine, what was recorded long before tells little."""
 SETTLED = 20
@@ -69,9 +72,12 @@ class Recording:
         return folder / f"run-{self.number:03}"
 
 
-def plan(rounds: int) -> Iterator[Recording]:
+def plan(rounds: int, *, same_only: bool = False) -> Iterator[Recording]:
     """All recordings in their order: the jobs interleaved, and before each changed run one without a change."""
     number = itertools.count()
+    if same_only:
+        yield from (Recording(next(number), turn, job, SAME) for turn in range(rounds) for job in RANKS)
+        return
     for turn in range(rounds):
         for kind in KINDS:
             if kind != SAME:
@@ -81,10 +87,10 @@ def plan(rounds: int) -> Iterator[Recording]:
         yield from (Recording(next(number), rounds + turn // 2, ALONE, kind) for kind in TURNS)
 
 
-def record_all(folder: Path, rounds: int) -> None:
+def record_all(folder: Path, planned: Iterable[Recording]) -> None:
     """Make the recordings that `folder` lacks, each round in a fresh process, which forks the jobs."""
     folder.mkdir(parents=True, exist_ok=True)
-    for _, of_round in itertools.groupby(plan(rounds), key=lambda recording: recording.round):
+    for _, of_round in itertools.groupby(planned, key=lambda recording: recording.round):
         wanted = [one for one in of_round if not one.path(folder).with_suffix(".json").exists()]
         if wanted:
             process = multiprocessing.get_context("spawn").Process(target=record_round, args=(folder, wanted))
@@ -155,10 +161,10 @@ class Pair:
         return self.run.recording.job
 
 
-def measured(folder: Path, rounds: int) -> list[Measured]:
+def measured(folder: Path, planned: Iterable[Recording]) -> list[Measured]:
     """All recordings that are there, in their order."""
     found = []
-    for recording in plan(rounds):
+    for recording in planned:
         cpu = recording.path(folder).with_suffix(".json")
         if cpu.exists():
             job = JobSteps(esprof.load(recording.path(folder)))
@@ -184,6 +190,19 @@ def pairs(of_job: Sequence[Measured]) -> Iterator[Pair]:
                 (one for one in same if one.recording.number < run.recording.number), key=_number, default=None
             )
             yield from (Pair(baseline, run, disjoint=baseline is before) for baseline in nearest)
+
+
+def rolling(of_job: Sequence[Measured]) -> Iterator[Pair]:
+    """Each run against a baseline of the `ROLLING` runs without a change before it."""
+    same = [one for one in of_job if one.recording.kind == SAME]
+    for run in of_job:
+        before = [one for one in same if one.recording.number < run.recording.number][-ROLLING:]
+        if run.recording.kind in KINDS and len(before) == ROLLING:
+            first, *later = before
+            history = first.samples
+            for one in later:
+                history = history.with_run(one.samples)
+            yield Pair(replace(before[-1], samples=history), run, disjoint=False)
 
 
 def _number(one: Measured) -> int:
@@ -332,6 +351,10 @@ def show_all(runs: Sequence[Measured]) -> None:
                 for which in ("all", "disjoint"):
                     context = {"job": job, "kind": kind, "which": which}
                     show_group("check_trial_failed", judged.only(disjoint=which == "disjoint"), context)
+            for kind in KINDS:
+                context = {"job": job, "kind": kind, "which": f"baseline of {ROLLING} runs"}
+                of_kind = [pair for pair in rolling(of_job) if pair.kind == kind]
+                show_group("check_trial_failed_rolling", judge(of_kind, rule), context)
             for kind in (SAME, *TURNS):
                 context = {"job": job, "kind": kind, "which": f"stretches of {STRETCH} steps of one run"}
                 show_group("check_trial_failed_within", judge(within(of_job, kind), rule), context)
@@ -340,15 +363,19 @@ def show_all(runs: Sequence[Measured]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--same-only", action="store_true", help="record runs without a change only, one a job and round"
+    )
     folders = parser.add_mutually_exclusive_group()
     folders.add_argument("--keep", type=Path, metavar="FOLDER", help="folder for the recordings; those there are kept")
     folders.add_argument("--again", type=Path, metavar="FOLDER", help="judge the recordings stored there")
     options = parser.parse_args()
+    planned = list(plan(options.rounds, same_only=options.same_only))
     with tempfile.TemporaryDirectory() as folder:
         runs = options.again or options.keep or Path(folder)
         if not options.again:
-            record_all(runs, options.rounds)
-        show_all(measured(runs, options.rounds))
+            record_all(runs, planned)
+        show_all(measured(runs, planned))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Baselines for comparison with later runs: samples per step, and the identity of the run."""
+"""Baselines for comparison with later runs: samples per step of one run or several, and the identity of these runs."""
 
 from pathlib import Path
 
@@ -16,6 +16,9 @@ SHOWN_PHASE: dict[ComparedPhase, str] = {
     "plain": "plain steps (no profiler)",
     "timed": "timed steps (under the profiler)",
 }
+
+MAX_RUNS = 20
+"""Most runs of a baseline: the latest are retained, so that it follows the machine."""
 
 _VERSIONS = ("python", "torch", "cuda", "cuda_runtime", "nccl")
 
@@ -40,6 +43,19 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     phase: ComparedPhase
     samples: dict[str, tuple[float, ...]]
     """By metric: `step_time` always; `loader_wait`, `cpu_wait`, `samples_per_s` and `tokens_per_s` if recorded."""
+    earlier: tuple[dict[str, tuple[float, ...]], ...] = ()
+    """Samples of earlier runs of the same kind, latest first."""
+
+    @property
+    def runs(self) -> tuple[dict[str, tuple[float, ...]], ...]:
+        """Samples of all runs, latest first."""
+        return self.samples, *self.earlier
+
+    def with_run(self, run: "Baseline") -> "Baseline":
+        """This baseline and a later run; the oldest run is dropped beyond `MAX_RUNS`. Raises MismatchError if the run is
+        not comparable."""
+        refuse_mismatch(self, run)
+        return msgspec.structs.replace(run, earlier=self.runs[: MAX_RUNS - 1])
 
 
 def choose_phase(steps: JobSteps, min_steps: int) -> ComparedPhase:
@@ -70,13 +86,26 @@ def decode(raw: bytes, path: Path) -> Baseline:
         baseline = msgspec.json.decode(raw, type=Baseline)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"is not an esprof baseline: {error}", path=path, remedy=remedy) from error
-    if not all(baseline.samples.get(metric) for metric in {"step_time", *baseline.samples}):
+    if not all(samples.get(metric) for samples in baseline.runs for metric in {"step_time", *samples}):
         raise InputError("holds a metric without samples", path=path, remedy=remedy)
     return baseline
 
 
 class _BaselineEnvelope(msgspec.Struct):
     schema: str
+
+
+def refuse_mismatch(baseline: Baseline, run: Baseline) -> None:
+    """Raise MismatchError with all differences if the two are not comparable."""
+    differ = differences(baseline.identity, run.identity)
+    if baseline.phase != run.phase:
+        differ.append(f"steps: {baseline.phase} in the baseline, {run.phase} in this run")
+    if differ:
+        raise MismatchError(
+            "the baseline was recorded in a different setting, so a difference in step time says nothing about the code: "
+            + "; ".join(differ),
+            remedy="Save a baseline on this setting with `esprof check RUN --save-baseline FILE`.",
+        )
 
 
 def differences(

@@ -6,9 +6,13 @@ move, has regressed only if the bootstrap places it beyond the rule. Both are co
 unchanged if its entire interval lies within the rule. Anything else is inconclusive; the result then says how many more
 steps are needed. A worsening is also inconclusive if longer waits for a CPU explain it: on a shared machine they differ
 between runs of the same code.
+
+Tests within two runs do not know how runs of the same code differ on this machine. A baseline of several runs tells: a
+worsening must then also exceed what one more run of the same code would show.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal, get_args
@@ -16,11 +20,19 @@ from typing import Literal, get_args
 import msgspec
 import numpy as np
 
-from esprof.analyzers.gate.baseline import Baseline, RunIdentity, differences
+from esprof.analyzers.gate.baseline import Baseline, RunIdentity, refuse_mismatch
 from esprof.analyzers.gate.rules import METRICS, GateRule
 from esprof.analyzers.steps.job_steps import ComparedPhase
 from esprof.core.errors import MismatchError, UsageError
-from esprof.core.statistics import MIN_REPLICATES, block_length, bootstrap, holm, probability_larger, rank_test
+from esprof.core.statistics import (
+    MIN_REPLICATES,
+    block_length,
+    bootstrap,
+    holm,
+    prediction_margin,
+    probability_larger,
+    rank_test,
+)
 from esprof.core.types import NS_PER_US
 from esprof.run.run import RunWarning
 
@@ -35,6 +47,9 @@ Outcome = Literal["regressed", "inconclusive", "unchanged"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """Worst first."""
 
+
+MIN_RUNS = 4
+"""Fewest runs of a baseline that tell how runs of the same code differ."""
 
 _MIN_TIMES_THE_STEPS, _MAX_TIMES_THE_STEPS = 1.2, 100
 """Range of the advised number of steps, relative to the steps at hand: less than a fifth more would be false precision,
@@ -70,7 +85,12 @@ class MetricCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Difference of the medians, or of the means."""
     low: float
     high: float
-    """Moving-block bootstrap interval of `change`, at confidence 1 - 2 alpha."""
+    """Moving-block bootstrap interval of `change`, at confidence 1 - 2 alpha; wider by `between_runs` if that is known."""
+    between_runs: float | None
+    """By how much one more run of the same code may be worse than the baseline's runs, at level alpha; None if the baseline
+    has too few runs to tell."""
+    runs: int
+    """Number of the baseline's runs."""
     limit: float
     value_unit: str
     """`us` or `1/s`."""
@@ -120,7 +140,7 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[R
 
     Raises MismatchError if the two are not comparable or lack a metric, UsageError for a rule in per cent of zero.
     """
-    _refuse_mismatch(baseline, run)
+    refuse_mismatch(baseline, run)
     count = len(options.rules) * len(STATISTICS)
     # Enough to resolve the significance level of each of the corrected tests.
     replicates = max(MIN_REPLICATES, math.ceil(10 * count / options.alpha))
@@ -128,10 +148,12 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[R
         _Test(
             rule,
             of,
-            _metric_samples(baseline, rule, "the baseline"),
-            _metric_samples(run, rule, "this run"),
+            _metric_samples(baseline.runs, rule, "the baseline"),
+            _metric_samples((run.samples,), rule, "this run"),
             replicates,
             _more_cpu_wait(baseline, run, of),
+            _margin(baseline, rule, of, options.alpha / count),
+            len(baseline.runs),
         )
         for rule in options.rules
         for of in STATISTICS
@@ -157,18 +179,6 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[R
     )
 
 
-def _refuse_mismatch(baseline: Baseline, run: Baseline) -> None:
-    differ = differences(baseline.identity, run.identity)
-    if baseline.phase != run.phase:
-        differ.append(f"steps: {baseline.phase} in the baseline, {run.phase} in this run")
-    if differ:
-        raise MismatchError(
-            "the baseline was recorded in a different setting, so a difference in step time says nothing about the code: "
-            + "; ".join(differ),
-            remedy="Save a baseline on this setting with `esprof check RUN --save-baseline FILE`.",
-        )
-
-
 @dataclass(frozen=True)
 class _MetricSamples:
     """Samples of a metric, negated if smaller values are worse, so that larger is always worse. `times` are the durations
@@ -188,24 +198,40 @@ class _MetricSamples:
         return np.asarray((values * times).sum(axis=-1) / times.sum(axis=-1))
 
 
-def _metric_samples(measured: Baseline, rule: GateRule, side: str) -> _MetricSamples:
-    samples = measured.samples.get(rule.metric)
-    if samples is None:
-        known = ", ".join(sorted(measured.samples))
+def _metric_samples(runs: Sequence[Mapping[str, Sequence[float]]], rule: GateRule, side: str) -> _MetricSamples:
+    """The samples of all these runs. Raises MismatchError if one has none of the metric."""
+    lacking = next((samples for samples in runs if rule.metric not in samples), None)
+    if lacking is not None:
+        known = ", ".join(sorted(lacking))
         raise MismatchError(f"{side} has no samples of {rule.metric}", remedy=f"It has samples of: {known}.")
-    metric, times = METRICS[rule.metric], measured.samples["step_time"]
+    metric = METRICS[rule.metric]
     # If some steps lack the metric, which ones is unknown: all count equally.
-    weights = np.array(times if len(times) == len(samples) else [1.0] * len(samples))
-    return _MetricSamples(metric.worse * np.array(samples, np.float64), weights if metric.is_rate else None)
+    weights = [
+        times if len(times := samples["step_time"]) == len(samples[rule.metric]) else [1.0] * len(samples[rule.metric])
+        for samples in runs
+    ]
+    values = np.concatenate([np.array(samples[rule.metric], np.float64) for samples in runs])
+    return _MetricSamples(metric.worse * values, np.concatenate(weights) if metric.is_rate else None)
 
 
 def _more_cpu_wait(baseline: Baseline, run: Baseline, statistic: Statistic) -> float:
     """Additional time that a rank waits for a CPU in a step of `run`, ns; 0 if there is none or it is unknown."""
-    waits = [measured.samples.get("cpu_wait") for measured in (run, baseline)]
-    if waits[0] is None or waits[1] is None:
+    sides = [[samples.get("cpu_wait") for samples in measured.runs] for measured in (run, baseline)]
+    if any(waits is None for side in sides for waits in side):
         return 0.0
-    now, before = (_MetricSamples(np.array(wait), None).value(statistic) for wait in waits)
+    now, before = (
+        _MetricSamples(np.concatenate([waits for waits in side if waits is not None]), None).value(statistic)
+        for side in sides
+    )
     return max(0.0, float(now - before))
+
+
+def _margin(baseline: Baseline, rule: GateRule, statistic: Statistic, alpha: float) -> float | None:
+    """By how much one more run of the same code may be worse than the runs of the baseline, in units of the samples."""
+    if len(baseline.runs) < MIN_RUNS:
+        return None
+    of_runs = [float(_metric_samples((samples,), rule, "the baseline").value(statistic)) for samples in baseline.runs]
+    return prediction_margin(of_runs, alpha)
 
 
 @dataclass(frozen=True)
@@ -220,6 +246,10 @@ class _Test:
     """Replicates of the bootstrap."""
     more_cpu_wait: float
     """Additional time that a step of the run waits for a CPU, ns."""
+    margin: float | None
+    """By how much one more run of the same code may be worse, in units of the samples; None if unknown."""
+    runs: int
+    """Number of runs of the baseline."""
 
     @cached_property
     def block(self) -> int:
@@ -250,6 +280,11 @@ class _Test:
         """The difference, in the rule's unit; positive is worse."""
         before, now = self.values
         return (now - before) / self.unit
+
+    @property
+    def between_runs(self) -> float:
+        """`margin` in the rule's unit; 0 if it is unknown."""
+        return (self.margin or 0.0) / self.unit
 
     @property
     def without_more_cpu_wait(self) -> float:
@@ -288,11 +323,15 @@ class _Test:
 def _check_metric(test: _Test, p: float, options: Options) -> MetricCheck:
     rule, metric = test.rule, METRICS[test.rule.metric]
     low, high = np.quantile(test.drawn, [options.alpha, 1 - options.alpha]).tolist()
+    low, high = low - test.between_runs, high + test.between_runs
     steps = len(test.before.values), len(test.now.values)
     worsening = _Worsening(test.worsening, low, high)
     # The test of a mean is whether it exceeds the limit, that of a median whether it differs from the baseline's.
     beyond = rule.limit if test.statistic == "mean" else 0.0
-    outcome, more_steps = _judge(worsening, rule.limit, beyond, p < options.alpha, steps, options.min_steps)
+    is_significant = p < options.alpha and worsening.value > beyond + test.between_runs
+    outcome, more_steps = _judge(worsening, rule.limit, beyond, is_significant, steps, options.min_steps)
+    if test.margin is not None and min(steps) >= options.min_steps:
+        more_steps = None  # More steps of these runs do not tell more of other runs.
     only_waited = outcome == "regressed" and test.without_more_cpu_wait <= rule.limit
     if only_waited:
         outcome = "inconclusive"
@@ -308,6 +347,8 @@ def _check_metric(test: _Test, p: float, options: Options) -> MetricCheck:
         change=metric.worse * test.worsening,
         low=ends[0],
         high=ends[1],
+        between_runs=None if test.margin is None else test.between_runs,
+        runs=test.runs,
         limit=metric.worse * rule.limit,
         value_unit=metric.unit,
         baseline_value=before,

@@ -45,6 +45,18 @@ def student_quantile(freedom: int) -> float:
     return round(float(stdtrit(freedom, 0.975)), 2)
 
 
+def prediction_margin(values: Sequence[float] | np.ndarray, alpha: float) -> float:
+    """Return how far above the mean of `values` one more value of their kind lies with probability `alpha`, in their unit.
+
+    The one-sided prediction bound for one normal value (Hahn and Meeker, Statistical Intervals, 1991, section 4.7).
+    """
+    from scipy.special import stdtrit
+
+    count = len(values)
+    quantile = float(stdtrit(count - 1, 1 - alpha))
+    return quantile * float(np.std(values, ddof=1)) * float(np.sqrt(1 + 1 / count))
+
+
 def mean_margin(values: Sequence[float] | np.ndarray) -> float:
     """Return half the width of the 95 % interval (Student's t) of the mean, in the unit of `values`; 0 for one value."""
     count = len(values)

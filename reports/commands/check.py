@@ -5,12 +5,13 @@ from pathlib import Path
 import click
 import msgspec
 
-from esprof.analyzers.gate.baseline import SHOWN_PHASE, Baseline, choose_phase, decode, measure
+from esprof.analyzers.gate.baseline import MAX_RUNS, SHOWN_PHASE, Baseline, choose_phase, decode, measure
 from esprof.analyzers.gate.check import Options, check
 from esprof.analyzers.gate.rules import METRICS, parse_rule
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.core.output import claim, write_bytes
+from esprof.reports import units
 from esprof.reports.commands.common import STDOUT, Finite, answer, json_option, open_run, output_options, run_argument
 from esprof.reports.terminal.check import render_junit, render_markdown, render_text
 from esprof.run.run import Run
@@ -31,6 +32,11 @@ _RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_
     type=Path,
     metavar="BASE",
     help="Save the measurements of RUN as a baseline (- is stdout), and compare nothing.",
+)
+@click.option(
+    "--append",
+    is_flag=True,
+    help=f"With --save-baseline: add RUN to the runs of BASE, of which the latest {MAX_RUNS} are retained.",
 )
 @click.option(
     "--fail-on",
@@ -69,6 +75,7 @@ def command(
     sources: tuple[str, ...],
     baseline: Path | None,
     save_baseline: Path | None,
+    append: bool,
     rules: tuple[str, ...],
     alpha: float,
     min_steps: int,
@@ -86,8 +93,11 @@ def command(
     passes and reports how many more steps it needs. A baseline of other hardware, world size or versions is an error
     (exit code 1).
 
+    Runs of the same code differ on a shared machine. A baseline of four or more runs tells by how much: the check then
+    fails only on what exceeds that, too.
+
     \b
-    esprof check RUN --save-baseline main.json
+    esprof check RUN --save-baseline main.json --append
     esprof check RUN --baseline main.json --fail-on step_time:+5%
     """
     options = Options(
@@ -98,10 +108,14 @@ def command(
     if save_baseline is not None and baseline is None:
         if output != STDOUT or as_json or style != "text":
             raise UsageError("--save-baseline writes only the baseline", remedy="Omit -o, --json and --format.")
-        if save_baseline != STDOUT:
+        if append and (save_baseline == STDOUT or force):
+            raise UsageError("--append adds to a file", remedy="Name a file, and omit --force.")
+        if save_baseline != STDOUT and not append:
             claim(save_baseline, force=force)
-        _save(open_run(sources)[0], save_baseline, min_steps)
+        _save(open_run(sources)[0], save_baseline, min_steps, append=append)
         return EXIT_OK
+    if append:
+        raise UsageError("--append needs --save-baseline")
     if baseline is None or save_baseline is not None:
         raise UsageError("exactly one of --baseline and --save-baseline is needed")
     before = _read_baseline(baseline, min_steps)
@@ -112,15 +126,20 @@ def command(
     return EXIT_REGRESSION if checked.outcome == "regressed" else EXIT_OK
 
 
-def _save(run: Run, path: Path, min_steps: int) -> None:
-    measured = _measured(run, min_steps)
+def _save(run: Run, path: Path, min_steps: int, *, append: bool) -> None:
+    if append and path.exists():
+        before = _read_baseline(path, min_steps)
+        measured = before.with_run(measure(JobSteps(run), before.phase))
+    else:
+        measured = _measured(run, min_steps)
     text = msgspec.json.encode(measured) + b"\n"
     if path == STDOUT:
         click.echo(text, nl=False)
         return
     write_bytes(path, text)
     steps = len(measured.samples["step_time"])
-    click.echo(f"Wrote {steps} {SHOWN_PHASE[measured.phase]} to {path}", err=True)
+    runs = f", with {units.plural(len(measured.earlier), 'earlier run')}" if measured.earlier else ""
+    click.echo(f"Wrote {steps} {SHOWN_PHASE[measured.phase]} to {path}{runs}", err=True)
 
 
 def _measured(run: Run, min_steps: int) -> Baseline:

@@ -1,5 +1,6 @@
 """`esprof check` as the terminal's text, as a pull request's Markdown, and as JUnit XML, which CI systems read."""
 
+import math
 import re
 import shlex
 from xml.etree import ElementTree
@@ -52,6 +53,8 @@ def sentence(metric: MetricCheck) -> str:
             f"{change}, beyond the limit of {limit}, but a step waited {units.duration(metric.more_cpu_wait_us)} longer "
             "for a CPU, which other processes may have used: compare again on an idle machine."
         )
+    if metric.between_runs is not None and metric.more_steps is None:
+        return f"{change}: {_between_runs(metric)}."
     if metric.more_steps is None:
         return f"{change}: too close to the limit of {limit} to decide with any practical number of steps."
     return f"{change}: not distinguishable from noise; {_more(metric)} would decide."
@@ -59,6 +62,18 @@ def sentence(metric: MetricCheck) -> str:
 
 def _name(metric: MetricCheck) -> str:
     return f"{metric.metric} {metric.statistic}"
+
+
+def _between_runs(metric: MetricCheck) -> str:
+    """How far runs of the same code differ, and which change would be significant."""
+    assert metric.between_runs is not None
+    provable = metric.between_runs + (abs(metric.limit) if metric.statistic == "mean" else 0.0)
+    worse = math.copysign(max(provable, abs(metric.limit)), metric.limit or 1.0)
+    return (
+        f"by how the {metric.runs} runs of the baseline differ, one more run of the same code may be worse by "
+        f"{_signed(metric.between_runs, metric.unit).lstrip('+')}, so that only a change beyond "
+        f"{_signed(worse, metric.unit)} is significant here"
+    )
 
 
 def _slow(metric: MetricCheck) -> str:

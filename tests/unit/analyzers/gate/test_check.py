@@ -8,13 +8,13 @@ import pytest
 from scipy.signal import lfilter
 
 from esprof.analyzers.gate import check as gate
-from esprof.analyzers.gate.baseline import Baseline, RunIdentity, choose_phase, decode, measure
+from esprof.analyzers.gate.baseline import MAX_RUNS, Baseline, RunIdentity, choose_phase, decode, measure
 from esprof.analyzers.gate.check import Options, check
 from esprof.analyzers.gate.rules import parse_rule
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import InputError, MismatchError, UsageError
 from esprof.core.types import NS_PER_MS
-from esprof.reports.terminal.check import render_text
+from esprof.reports.terminal.check import render_text, sentence
 from tests.cases import step_runs
 from tests.cases.step_runs import step_table
 
@@ -111,6 +111,17 @@ def test_an_invalid_baseline_file_is_rejected(content, reason):
         decode(content, Path("base.json"))
     assert str(caught.value).startswith("base.json: ")
     assert "--save-baseline" in str(caught.value)
+
+
+def test_a_baseline_retains_its_latest_runs():
+    history = baseline([100] * 5)
+    for number in range(1, 25):
+        history = history.with_run(baseline([100 + number] * 5))
+    assert len(history.runs) == MAX_RUNS
+    assert [samples["step_time"][0] / NS_PER_MS for samples in history.runs[:2]] == [124, 123]
+    assert decode(msgspec.json.encode(history), Path("base.json")) == history
+    with pytest.raises(MismatchError, match="recorded in a different setting"):
+        history.with_run(baseline([100] * 5, phase="timed"))
 
 
 # What must not be compared
@@ -236,6 +247,50 @@ def test_no_number_of_steps_is_advised_at_the_limit():
     metric, _ = gated(baseline(before), baseline(before * 1.04999)).metrics
     assert metric.outcome == "inconclusive"
     assert metric.more_steps is None
+
+
+# Baselines of several runs
+
+
+def several(*scales, seed=100, **metrics):
+    history, *later = (baseline(noisy(scale=scale, seed=seed + n), **metrics) for n, scale in enumerate(scales))
+    for run in later:
+        history = history.with_run(run)
+    return history
+
+
+APART = (0.9, 1.1, 0.95, 1.05, 1.0)
+"""Runs of the same code on a shared machine."""
+
+
+def test_a_change_within_what_runs_of_the_same_code_show_is_no_regression():
+    run = baseline(noisy(scale=1.12, seed=2))
+    assert gated(several(*APART[:3]), run).outcome == "regressed"  # Too few runs to tell.
+    metric, mean = gated(several(*APART), run).metrics
+    assert (metric.outcome, mean.outcome, metric.runs) == ("inconclusive", "inconclusive", 5)
+    assert 25 < metric.between_runs < 50
+    assert metric.more_steps is None
+    assert "by how the 5 runs of the baseline differ" in sentence(metric)
+    assert gated(several(*APART), baseline(noisy(scale=1.6, seed=2))).outcome == "regressed"
+
+
+def test_runs_that_do_not_differ_leave_the_limit_as_it_is():
+    same = several(*[1.0] * 6)
+    assert gated(same, baseline(noisy(seed=2))).outcome == "unchanged"
+    assert gated(same, baseline(noisy(scale=1.08, seed=2))).outcome == "regressed"
+
+
+def test_false_alarms_stay_below_alpha_if_runs_differ():
+    rng = np.random.default_rng(1)
+    scales = np.exp(0.08 * rng.standard_normal((100, 9)))
+    alone = several_alarms = 0
+    for number, (now, *before) in enumerate(scales.tolist()):
+        run = baseline(noisy(40, scale=now, seed=10_000 + number))
+        history = several(*before, seed=10 * number)
+        several_alarms += gated(history, run).outcome == "regressed"
+        alone += gated(baseline(history.samples["step_time"] / np.array(NS_PER_MS)), run).outcome == "regressed"
+    assert several_alarms <= 2
+    assert alone > 10
 
 
 def test_throughput_regresses_downwards():
