@@ -13,10 +13,10 @@ from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.core.output import claim, write_bytes
 from esprof.reports import units
 from esprof.reports.commands.common import STDOUT, Finite, answer, json_option, open_run, output_options, run_argument
-from esprof.reports.terminal.check import render_junit, render_markdown, render_text
+from esprof.reports.terminal.check import render_github, render_junit, render_markdown, render_text
 from esprof.run.run import Run
 
-_RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_junit}
+_RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_junit, "github": render_github}
 
 
 @click.command("check")

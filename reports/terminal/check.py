@@ -1,4 +1,5 @@
-"""`esprof check` as the terminal's text, as a pull request's Markdown, and as JUnit XML, which CI systems read."""
+"""`esprof check` as the terminal's text, as a pull request's Markdown, and as JUnit XML and annotations, which CI systems
+read."""
 
 import math
 import re
@@ -169,3 +170,16 @@ def _case(metric: MetricCheck) -> ElementTree.Element:
 def _legal(text: str) -> str:
     """`text`, already printable, without the two further characters that XML forbids."""
     return text.translate({0xFFFE: "\ufffd", 0xFFFF: "\ufffd"})
+
+
+def render_github(check: Check) -> str:
+    """One annotation of a GitHub Actions run per rule: an error for a regression, a warning for what cannot be decided."""
+    levels = {"regressed": "error", "inconclusive": "warning", "unchanged": "notice"}
+    return "\n".join(
+        f"::{levels[metric.outcome]} title=esprof check::{_in_command(sentence(metric))}" for metric in check.metrics
+    )
+
+
+def _in_command(text: str) -> str:
+    """`text` as the message of a workflow command (GitHub's toolkit, `packages/core/src/command.ts`)."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
