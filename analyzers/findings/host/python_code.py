@@ -322,9 +322,9 @@ _PAGES = (
         "profiler replace this prediction by a measured time in two cases. On CPUs, if they show clearly more time for "
         "the function: it also runs operations too short to leave gaps. And if the code sleeps and they show clearly "
         "less time: the profiled steps had a pause by chance. At least half of the saving counts as certain if they show "
-        "the code beyond their scatter. A function that leaves no gaps at all, or a line of the training loop, is reported "
-        "if the samples show it for at least 3 % of a step, unless it belongs to the model, the input pipeline or the "
-        "optimizer, or mostly computes what has a gradient, as a loss does.",
+        "the code beyond their scatter. A function that leaves no gaps at all, or a line "
+        "of the training loop, is reported if the samples show it for at least 3 % of a step. Excluded are the model, the "
+        "input pipeline, the optimizer, and what mostly has a gradient, as a loss does.",
         "Do this work less often, in another thread or process, ahead of time, or on whole tensors.",
     ),
     Page(
