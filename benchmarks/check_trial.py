@@ -38,8 +38,9 @@ import esprof
 from benchmarks.figures import show
 from benchmarks.jobs.planted import KINDS, STRETCH, TURNS, recorded
 from esprof.analyzers.gate.baseline import Baseline, choose_phase, measure
-from esprof.analyzers.gate.check import STATISTICS, Check, Options, Statistic, check
+from esprof.analyzers.gate.check import Check, Options, check
 from esprof.analyzers.gate.rules import parse_rule
+from esprof.analyzers.gate.samples import STATISTICS, Statistic
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.statistics import share_interval
 

@@ -12,7 +12,6 @@ worsening must then also exceed what one more run of the same code would show.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal, get_args
@@ -22,23 +21,26 @@ import numpy as np
 
 from esprof.analyzers.gate.baseline import Baseline, RunIdentity, refuse_mismatch
 from esprof.analyzers.gate.rules import METRICS, GateRule
+from esprof.analyzers.gate.samples import (
+    STATISTICS,
+    MetricSamples,
+    Statistic,
+    margin_between_runs,
+    metric_samples,
+    more_cpu_wait,
+)
 from esprof.analyzers.steps.job_steps import ComparedPhase
-from esprof.core.errors import MismatchError, UsageError
+from esprof.core.errors import UsageError
 from esprof.core.statistics import (
     MIN_REPLICATES,
     block_length,
     bootstrap,
     holm,
-    prediction_margin,
     probability_larger,
     rank_test,
 )
 from esprof.core.types import NS_PER_US
 from esprof.run.run import RunWarning
-
-Statistic = Literal["median", "mean"]
-
-STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
 SLOW_STEP_TIMES_MEDIAN = 1.5
 """A step is slow if it is worse than the baseline's median by more than half of it."""
@@ -47,9 +49,6 @@ Outcome = Literal["regressed", "inconclusive", "unchanged"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """Worst first."""
 
-
-MIN_RUNS = 4
-"""Fewest runs of a baseline that tell how runs of the same code differ."""
 
 _MIN_TIMES_THE_STEPS, _MAX_TIMES_THE_STEPS = 1.2, 100
 """Range of the advised number of steps, relative to the steps at hand: less than a fifth more would be false precision,
@@ -148,11 +147,11 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[R
         _Test(
             rule,
             of,
-            _metric_samples(baseline.runs, rule, "the baseline"),
-            _metric_samples((run.samples,), rule, "this run"),
+            metric_samples(baseline.runs, rule, "the baseline"),
+            metric_samples((run.samples,), rule, "this run"),
             replicates,
-            _more_cpu_wait(baseline, run, of),
-            _margin(baseline, rule, of, options.alpha / count),
+            more_cpu_wait(baseline, run, of),
+            margin_between_runs(baseline, rule, of, options.alpha / count),
             len(baseline.runs),
         )
         for rule in options.rules
@@ -180,68 +179,13 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[R
 
 
 @dataclass(frozen=True)
-class _MetricSamples:
-    """Samples of a metric, negated if smaller values are worse, so that larger is always worse. `times` are the durations
-    of the samples of a rate, None for other metrics."""
-
-    values: np.ndarray
-    times: np.ndarray | None
-
-    def value(self, statistic: Statistic, at: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """The statistic of the samples at positions `at`, over the last axis; the mean of a rate is weighted by time."""
-        values = self.values[at]
-        if statistic == "median":
-            return np.asarray(np.median(values, axis=-1))
-        if self.times is None:
-            return np.asarray(values.mean(axis=-1))
-        times = self.times[at]
-        return np.asarray((values * times).sum(axis=-1) / times.sum(axis=-1))
-
-
-def _metric_samples(runs: Sequence[Mapping[str, Sequence[float]]], rule: GateRule, side: str) -> _MetricSamples:
-    """The samples of all these runs. Raises MismatchError if one has none of the metric."""
-    lacking = next((samples for samples in runs if rule.metric not in samples), None)
-    if lacking is not None:
-        known = ", ".join(sorted(lacking))
-        raise MismatchError(f"{side} has no samples of {rule.metric}", remedy=f"It has samples of: {known}.")
-    metric = METRICS[rule.metric]
-    # If some steps lack the metric, which ones is unknown: all count equally.
-    weights = [
-        times if len(times := samples["step_time"]) == len(samples[rule.metric]) else [1.0] * len(samples[rule.metric])
-        for samples in runs
-    ]
-    values = np.concatenate([np.array(samples[rule.metric], np.float64) for samples in runs])
-    return _MetricSamples(metric.worse * values, np.concatenate(weights) if metric.is_rate else None)
-
-
-def _more_cpu_wait(baseline: Baseline, run: Baseline, statistic: Statistic) -> float:
-    """Additional time that a rank waits for a CPU in a step of `run`, ns; 0 if there is none or it is unknown."""
-    sides = [[samples.get("cpu_wait") for samples in measured.runs] for measured in (run, baseline)]
-    if any(waits is None for side in sides for waits in side):
-        return 0.0
-    now, before = (
-        _MetricSamples(np.concatenate([waits for waits in side if waits is not None]), None).value(statistic)
-        for side in sides
-    )
-    return max(0.0, float(now - before))
-
-
-def _margin(baseline: Baseline, rule: GateRule, statistic: Statistic, alpha: float) -> float | None:
-    """By how much one more run of the same code may be worse than the runs of the baseline, in units of the samples."""
-    if len(baseline.runs) < MIN_RUNS:
-        return None
-    of_runs = [float(_metric_samples((samples,), rule, "the baseline").value(statistic)) for samples in baseline.runs]
-    return prediction_margin(of_runs, alpha)
-
-
-@dataclass(frozen=True)
 class _Test:
     """One statistic of the samples of the baseline (`before`) and the run (`now`) under one rule. Larger is worse."""
 
     rule: GateRule
     statistic: Statistic
-    before: _MetricSamples
-    now: _MetricSamples
+    before: MetricSamples
+    now: MetricSamples
     replicates: int
     """Replicates of the bootstrap."""
     more_cpu_wait: float
@@ -314,7 +258,7 @@ class _Test:
             return rank_test(self.now.values, self.before.values, self.block)
         return float((np.count_nonzero(self.drawn <= self.rule.limit) + 1) / (len(self.drawn) + 1))
 
-    def slow(self, of: _MetricSamples) -> int:
+    def slow(self, of: MetricSamples) -> int:
         """Number of these samples that are slow (`SLOW_STEP_TIMES_MEDIAN`)."""
         usual = float(np.median(self.before.values))
         return int(np.count_nonzero(of.values > usual + (SLOW_STEP_TIMES_MEDIAN - 1) * abs(usual)))

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.core import readable
-from esprof.replay.replayed import Replayed
-from esprof.run.run import Run
 
 
 class MissingRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,20 +17,20 @@ class MissingRecord(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
 
 
-def not_recorded(replayed: Replayed, has_shapes: bool) -> tuple[MissingRecord, ...]:
+def not_recorded(job: RecordedJob, has_shapes: bool) -> tuple[MissingRecord, ...]:
     """Records that the run lacks; empty if it has all that the report can show."""
-    return tuple(_missing(replayed.run, has_shapes))
+    return tuple(_missing(job, has_shapes))
 
 
-def _missing(run: Run, has_shapes: bool) -> Iterator[MissingRecord]:
-    ranks = run.ranks
+def _missing(job: RecordedJob, has_shapes: bool) -> Iterator[MissingRecord]:
+    run, ranks = job.run, job.run.ranks
     if run.missing_ranks:
         yield _lacks(
             readable.ranks(run.missing_ranks),
             "their work, and who waits for them",
             "Record all ranks, or merge their runs.",
         )
-    if not any(len(run.samples(rank)) for rank in ranks):
+    if not any(len(job.samples.of(rank)) for rank in ranks):
         yield _lacks("Python stacks", "which function and line takes the time", "Record with esprof record.")
     if not any(len(run.stages(rank)) for rank in ranks):
         yield _lacks(

@@ -10,7 +10,7 @@ from esprof.analyzers import diagnose, summarize
 from esprof.analyzers.evidence import Evidence, by_step
 from esprof.analyzers.finding import Finding
 from esprof.analyzers.findings import PAGES
-from esprof.analyzers.summary.summary import MAX_BARS
+from esprof.analyzers.summary.timeline_excerpt import MAX_BARS
 from esprof.core.types import NS_PER_MS as MS
 from esprof.replay import answer
 from esprof.replay.building.build import build
@@ -472,6 +472,7 @@ def test_every_finding_has_a_page():
         "ESP501",
         "ESP502",
         "ESP503",
+        "ESP504",
         "ESP601",
         "ESP602",
         "ESP603",

@@ -289,7 +289,7 @@ def test_false_alarms_stay_below_alpha_if_runs_differ():
         history = several(*before, seed=10 * number)
         several_alarms += gated(history, run).outcome == "regressed"
         alone += gated(baseline(history.samples["step_time"] / np.array(NS_PER_MS)), run).outcome == "regressed"
-    assert several_alarms <= 2
+    assert several_alarms <= 4  # of 100 at a level of 1 %
     assert alone > 10
 
 

@@ -1,12 +1,12 @@
 """What a run lacks."""
 
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.summary.not_recorded import not_recorded
-from esprof.replay import Replayed
 from tests.cases.graph import ddp_rank, run_of
 
 
 def test_a_bare_trace_lacks_what_esprof_records():
-    lacks = not_recorded(Replayed.of(run_of({0: ddp_rank(), 1: ddp_rank()}, world=3)), has_shapes=False)
+    lacks = not_recorded(RecordedJob(run_of({0: ddp_rank(), 1: ddp_rank()}, world=3)), has_shapes=False)
     assert [one.what for one in lacks] == [
         "rank 2",
         "Python stacks",
@@ -16,5 +16,5 @@ def test_a_bare_trace_lacks_what_esprof_records():
         "benchmarks of the links",
     ]
     assert "shapes of tensors" not in [
-        one.what for one in not_recorded(Replayed.of(run_of({0: ddp_rank()})), has_shapes=True)
+        one.what for one in not_recorded(RecordedJob(run_of({0: ddp_rank()})), has_shapes=True)
     ]

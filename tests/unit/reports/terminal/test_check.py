@@ -23,6 +23,8 @@ def metric(**fields) -> MetricCheck:
         "change": 7.94,
         "low": 6.1,
         "high": 9.44,
+        "between_runs": None,
+        "runs": 1,
         "limit": 5,
         "value_unit": "us",
         "baseline_value": 101_200,
