@@ -61,6 +61,18 @@ def taking_no_time(now: Scenario, terms: tuple[Term, ...], cls: Cls, missing: st
     return now
 
 
+def without_share(now: Scenario, terms: tuple[Term, ...], share: np.ndarray, missing: str) -> Scenario:
+    """The scenario in which each node takes its `share`, float64[N], less time, on the ranks of each term.
+
+    Raises Declined, with the reason `missing`, where such ranks have no share.
+    """
+    for term in terms:
+        nodes = required((share > 0) & of_ranks(now, term), missing)
+        left = np.rint(now.dfg.dur_ns[nodes] * (1 - share[nodes])).astype(np.int64)
+        now = replace(now, dfg=edits.replace(now.dfg, nodes, left))
+    return now
+
+
 def required(mask: np.ndarray, reason: str) -> np.ndarray:
     """`mask` itself. Raises Declined, with this reason, where it selects nothing."""
     if not mask.any():

@@ -1,23 +1,14 @@
 """`recompute=0`: activations that are kept, not computed again in the backward pass."""
 
-from dataclasses import replace
-
-import numpy as np
-
-from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.recomputation import recompute_share
-from esprof.replay.whatif.graph.selections import of_ranks, required
+from esprof.replay.whatif.graph.selections import without_share
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 
 
 def _without(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     share = recompute_share(now.run, now.dfg)
-    for term in terms:
-        nodes = (share > 0) & of_ranks(now, term)
-        required(nodes, "no forward operation was recorded inside a backward pass")
-        left = np.rint(now.dfg.dur_ns[nodes] * (1 - share[nodes])).astype(np.int64)
-        now = replace(now, dfg=edits.replace(now.dfg, nodes, left))
+    now = without_share(now, terms, share, "no forward operation was recorded inside a backward pass")
     return now.noted("assumes that all activations fit into memory")
 
 
