@@ -1,4 +1,4 @@
-"""A host that only records: esprof with click and msgspec alone, in an environment of its own."""
+"""A host that only records: esprof with click, msgspec and NumPy alone, in an environment of its own."""
 
 import re
 import subprocess
@@ -28,10 +28,10 @@ for _ in range(40):
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """The Python of a new environment that has torch with what it needs, click, msgspec and this checkout."""
+    """The Python of a new environment that has torch with what it needs, click, msgspec, NumPy and this checkout."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    for name in {*_with_requirements("torch"), "click", "msgspec"}:
+    for name in {*_with_requirements("torch"), "click", "msgspec", "numpy"}:
         for file in distribution(name).files or ():
             top = Path(file.parts[0])
             if top.name not in ("..", "__pycache__") and not (site / top).exists():

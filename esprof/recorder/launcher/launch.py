@@ -24,12 +24,12 @@ from esprof.run.raw import names
 from esprof.run.raw.relaunch import that_matters
 from esprof.run.raw.settings import Settings
 
-if TYPE_CHECKING:  # A host that only records has neither NumPy nor Arrow.
+if TYPE_CHECKING:  # A host that only records has no Arrow.
     from esprof.run.run import Run
 
 HOOK = Path(__file__).resolve().parents[1] / "hook"
 
-_OF_ANALYSIS = ("numpy", "pyarrow", "numba", "scipy")
+_OF_ANALYSIS = ("pyarrow", "numba", "scipy")
 
 _ONE_OF_MANY = (
     ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"),
