@@ -219,7 +219,7 @@ def test_what_a_killed_worker_was_preparing_is_prepared_by_another(tmp_path):
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_workers_may_be_killed_at_any_time(tmp_path):
     """Locks are released, changes are whole, and the bytes of what is held add up."""
     one, other = (SharedPreparation(Numbered(ITEMS), 2 * MB, tmp_path, timeout_s=60) for _ in range(2))
