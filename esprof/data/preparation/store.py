@@ -100,7 +100,14 @@ class PreparedStore:
 
     def finish(self, job: str, item: EpochItem, data: bytes | None) -> None:
         """Note that `job` has prepared the sample and used it. Its `data` are held if a job needs them and there is room."""
-        with suppress(lmdb().Error), self._database.begin(write=True) as transaction:
+        with suppress(lmdb().Error):
+            try:
+                self._finish(job, item, data)
+            except lmdb().MapFullError:  # Nothing was noted. Others wait as long as the sample is claimed.
+                self._finish(job, item, None)
+
+    def _finish(self, job: str, item: EpochItem, data: bytes | None) -> None:
+        with self._database.begin(write=True) as transaction:
             if time.monotonic() - self._looked_s > _LOOK_FOR_DEAD_S:
                 self._look_for_dead(transaction)
             transaction.delete(entries.key_of(entries.CLAIM, item))

@@ -21,6 +21,7 @@ pytest.importorskip("lmdb")
 from esprof.core.errors import InputError, UsageError
 from esprof.data import MinIOCache, SharedPreparation
 from esprof.data.preparation.entries import EpochItem
+from esprof.data.preparation.store import PreparedStore, Turn
 from tests.cases.samples import MB, Noisy, Numbered, Signalling, numbers_of, size_of
 
 ITEMS = 400
@@ -219,7 +220,20 @@ def test_what_a_killed_worker_was_preparing_is_prepared_by_another(tmp_path):
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.soak
+def test_a_sample_that_the_database_has_no_room_for_is_used_and_no_longer_claimed(tmp_path):
+    store, items = PreparedStore(MB, 100, tmp_path), [EpochItem(0, number) for number in range(100)]
+    ranks = [store.join(job) for job in ("one", "other")]
+    store._room = 1 << 40  # The pages of LMDB may be used up before.
+    for item in items:
+        assert store.take("one", item) is Turn.PREPARE
+        store.finish("one", item, bytes(MB // 20))
+    assert 0 < store.held < 100
+    assert Turn.WAIT not in [store.take("other", item) for item in items]
+    for rank in ranks:
+        store.leave(rank)
+
+
+@pytest.mark.slow
 def test_workers_may_be_killed_at_any_time(tmp_path):
     """Locks are released, changes are whole, and the bytes of what is held add up."""
     one, other = (SharedPreparation(Numbered(ITEMS), 2 * MB, tmp_path, timeout_s=60) for _ in range(2))
