@@ -16,7 +16,8 @@ from esprof.run.schema import Table
 
 CERTAIN_SHARE = 0.5
 """Share of the predicted saving that is certain: every step spends it in operations that the forward pass has run before.
-The error of `recompute=` is not measured, so that of the worst term would hide it."""
+Both planted cases cost more than predicted: 1.7 and 2.8 times as much (fifth and sixth set,
+docs/results/planted-faults.md). The error of `recompute=` itself is not measured."""
 
 _SCENARIO = "recompute=0"
 _CHECKPOINT = re.compile(r"torch/utils/checkpoint\.py\(\d+\): checkpoint")
