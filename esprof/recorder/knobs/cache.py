@@ -4,6 +4,7 @@ import atexit
 import os
 import shutil
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from .knob import Knob
 from .loaders import installer
 
 _SHARED_MEMORY = Path("/dev/shm")
-_ITEMS_ATTRIBUTE = "_esprof_share"
+_SHARE_ATTRIBUTE = "_esprof_share"
+_caches = count()
 
 
 def _spelled(text: str) -> str:
@@ -34,8 +36,8 @@ def _set(options: dict[str, Any], value: str) -> str:
         from esprof.data import MinIOCache
     except ImportError as missing:
         return f"the job's Python cannot import esprof ({missing})"
-    cached = MinIOCache(dataset, _free_bytes() // 2, _folder(len(dataset)), items=round(float(value) * len(dataset)))
-    setattr(cached, _ITEMS_ATTRIBUTE, value)
+    cached = MinIOCache(dataset, _free_bytes() // 2, _folder(), items=round(float(value) * len(dataset)))
+    setattr(cached, _SHARE_ATTRIBUTE, value)
     options["dataset"] = cached
     return ""
 
@@ -44,9 +46,10 @@ def _free_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
-def _folder(items: int) -> Path:
-    """The folder in which the ranks of this host cache a data set of so many items; removed when one of them ends."""
-    run = sha256(f"{os.environ.get('ESPROF_RUN', os.getppid())} {items}".encode()).hexdigest()[:16]
+def _folder() -> Path:
+    """The folder of the next cache, which all ranks of this host share: they create their loaders in the same order. The
+    first rank that ends removes it."""
+    run = sha256(f"{os.environ.get('ESPROF_RUN', os.getppid())} {next(_caches)}".encode()).hexdigest()[:16]
     folder = _SHARED_MEMORY / f"esprof-samples-{os.getuid()}-{run}"
     folder.mkdir(mode=0o700, exist_ok=True)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -54,7 +57,7 @@ def _folder(items: int) -> Path:
 
 
 def _share_of(iterator: Any) -> str:
-    return getattr(iterator._dataset, _ITEMS_ATTRIBUTE, "0")
+    return getattr(iterator._dataset, _SHARE_ATTRIBUTE, "0")
 
 
 KNOB = Knob(

@@ -137,6 +137,14 @@ def test_a_cache_of_samples_holds_its_share(monkeypatch, tmp_path):
     assert read() == KnobState("0.5")
 
 
+def test_datasets_of_one_length_have_caches_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("ESPROF_RUN", str(tmp_path))
+    KNOBS["cache[samples]"].install("1")
+    one, other = DataLoader(POINTS, 4), DataLoader(TensorDataset(-torch.arange(12.0)), 4)
+    for _ in range(2):
+        assert [torch.cat([points for (points,) in loader])[5] for loader in (one, other)] == [5, -5]
+
+
 def test_an_iterable_dataset_has_no_cache_of_samples():
     read = KNOBS["cache[samples]"].install("0.5")
     assert len(list(DataLoader(Endless(), 2))) == 2
