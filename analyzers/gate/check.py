@@ -159,7 +159,7 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[R
     ]
     p_values = holm([test.p for test in tests])
     metrics = tuple(_check_metric(test, p, options) for test, p in zip(tests, p_values, strict=True))
-    is_itself = run.samples == baseline.samples
+    is_itself = baseline.runs == (run.samples,)
     if is_itself:
         same: Outcome = "unchanged"
         metrics = tuple(msgspec.structs.replace(metric, outcome=same, more_steps=None) for metric in metrics)
