@@ -147,7 +147,8 @@ def what_ifs_on_loaders() -> str:
     intro = (
         "These [terms](what-ifs.md) change how DataLoaders make their batches. All batches of the run are delivered "
         "again, by the rules of PyTorch's DataLoader: workers get batches in turn, at most `num_workers` x "
-        "`prefetch_factor` are requested before they are delivered, and they are delivered in order. A step waits for "
+        "`prefetch_factor` are requested before they are delivered, and they are delivered in order, if no term says "
+        "otherwise. A step waits for "
         "the last rank's batch, and takes no less than the host's CPUs need. The interval includes how much batches "
         "scatter. The terms are declined if the unchanged loaders, replayed in this way, do not lead to the recorded "
         "steps, or if making batches waited for a CPU for more than a tenth of its time."

@@ -6,18 +6,24 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.findings.host.small_operations import MIN_OPERATIONS, small_operations
+from esprof.analyzers.findings.host.small_operations import (
+    MAX_OPERATION_NS,
+    MIN_OPERATIONS,
+    MIN_SHARE_OF_STEP,
+    small_operations,
+)
 from esprof.analyzers.ops.gpu_calls import GpuCalls
 from esprof.analyzers.ops.nesting import nearest
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.core.types import NS_PER_US
 from esprof.replay.building.lookup import position
+from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
 from esprof.replay.whatif.graph.small_kernels import MIN_LAUNCHES, Storms, storms
 
 MAX_PLACES = 3
 """Most places that are listed."""
 
 _SCENARIO = "launches=graph"
-_BACKWARD = "autograd::engine::evaluate_function: "
 _OPTIMIZER = "Optimizer.step#"
 
 
@@ -88,7 +94,7 @@ def _place_of_calls(calls: GpuCalls, of: list[int]) -> dict[int, str]:
     for call in of:
         if call >= 0:
             name = calls.name[marked[call] if marked[call] >= 0 else top[call]]
-            found[call] = "the backward pass" if name.startswith(_BACKWARD) else name
+            found[call] = "the backward pass" if name.startswith(AUTOGRAD_NODE) else name
     return found
 
 
@@ -117,8 +123,8 @@ _PAGES = (
         "optimizer), else by the backward pass or the outermost operation. `launching per step` is the CPU's time for "
         "them, `gpu time of small kernels` the GPU's. Not reported for steps with CUDA graphs or torch.compile (ESP401). "
         f"On CPUs, a run has at least {MIN_OPERATIONS} outermost operations, all of them and the gaps between them at most "
-        "50 µs long, and runs take at least 30 % of a step: `in runs per step`. `source line` is the line of the job that "
-        "most samples in them show.",
+        f"{MAX_OPERATION_NS // NS_PER_US} µs long, and runs take at least {100 * MIN_SHARE_OF_STEP:.0f} % of a step: `in "
+        "runs per step`. `source line` is the line of the job that most samples in them show.",
         "`launches=graph`: an upper bound. Between the first and the last launch of a run the CPU takes no time. Kernels "
         "keep theirs, but follow each other without pauses. No saving on CPUs: what larger ones would take is unknown.",
         "Use CUDA graphs, torch.compile, fused optimizers or larger batches.",

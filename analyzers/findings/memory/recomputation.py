@@ -10,9 +10,8 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.samples.sampled_lines import seen_above
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
-from esprof.replay.engine.timeline import union_ns
-from esprof.replay.whatif.graph.recomputation import recompute_ranges
-from esprof.run.schema import Table
+from esprof.replay.dfg import LaneKind
+from esprof.replay.whatif.graph.recomputation import recompute_share
 
 CERTAIN_SHARE = 0.5
 """Share of the predicted saving that is certain: every step spends it in operations that the forward pass has run before.
@@ -26,9 +25,11 @@ _CHECKPOINT = re.compile(r"torch/utils/checkpoint\.py\(\d+\): checkpoint")
 def recomputation(case: Case) -> Iterator[Cause]:
     """Activation checkpointing that makes steps longer."""
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
-    spent = {rank: _recomputing_ns(case.run.events(rank), steps) / len(steps) for rank in dfg.marks.ranks}
-    if not any(spent.values()) or not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
+    if not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
         return
+    took = recompute_share(case.run, dfg) * dfg.dur_ns / len(steps)
+    on_cpu = dfg.on(LaneKind.CPU) & np.isin(dfg.step, steps)
+    spent = {rank: float(took[on_cpu & (dfg.rank == rank)].sum()) for rank in dfg.marks.ranks}
     worst = max(spent, key=lambda rank: spent[rank])
     line = seen_above(case.job.samples, worst, _CHECKPOINT)
     where = {} if line is None else {"source_line": Evidence(printable(line, LONGEST_NAME))}
@@ -44,21 +45,6 @@ def recomputation(case: Case) -> Iterator[Cause]:
         advice="Checkpoint fewer layers, those with the most memory for the least computation first, as long as memory "
         "suffices; or keep the results of costly operations (selective checkpointing: `context_fn` of "
         "torch.utils.checkpoint).",
-    )
-
-
-def _recomputing_ns(events: Table, steps: tuple[int, ...]) -> int:
-    """Time of the rank's threads in recomputation in these steps, ns."""
-    ranges = recompute_ranges(events)
-    marks = np.flatnonzero(events.is_kind("step") & np.isin(events.ints("step"), steps))
-    start = events.ints("start_ns")[marks]
-    end = start + events.ints("dur_ns")[marks]
-    at = np.searchsorted(start, ranges.begin_ns, side="right") - 1
-    inside = (at >= 0) & (ranges.begin_ns < np.append(end, 0)[at])
-    return sum(
-        union_ns(ranges.begin_ns[mine], ranges.end_ns[mine])
-        for tid in np.unique(ranges.tid)
-        for mine in [inside & (ranges.tid == tid)]
     )
 
 

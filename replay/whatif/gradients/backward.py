@@ -13,8 +13,11 @@ from esprof.replay.dfg import Edge
 from esprof.run.curve import BeyondCurveError, Curve
 from esprof.run.run import Run
 
+AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
+"""Prefix of the names of autograd nodes."""
+
 GRADIENT = "torch::autograd::AccumulateGrad"
-EVALUATE = f"autograd::engine::evaluate_function: {GRADIENT}"
+EVALUATE = f"{AUTOGRAD_NODE}{GRADIENT}"
 
 
 class NotBuckets(Exception):

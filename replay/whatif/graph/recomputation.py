@@ -6,12 +6,10 @@ import numpy as np
 
 from esprof.core.compiled import compiled
 from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
 from esprof.run.run import Run
 from esprof.run.schema import Table
-
-_ENGINE = "autograd::engine::evaluate_function: "
-"""Prefix of the names of autograd nodes."""
 
 _LAYER = re.compile(r"aten::(linear|conv\w*|\w+_norm|scaled_dot_product_attention|embedding|lstm|gru)")
 """Matches operations of a forward pass that no backward formula calls. A node that calls one computes activations again. A
@@ -52,7 +50,7 @@ def recompute_ranges(events: Table) -> ThreadRanges:
     """The ranges of the threads of a rank in which activations are computed again: in each autograd node that does so, from
     its first forward operation to its last."""
     codes, names = events.codes("name")
-    is_engine = np.array([*(name.startswith(_ENGINE) for name in names), False])[codes]
+    is_engine = np.array([*(name.startswith(AUTOGRAD_NODE) for name in names), False])[codes]
     is_layer = np.array([*(bool(_LAYER.fullmatch(name)) for name in names), False])[codes]
     is_forward = (events.ints("autograd_seq", -1) >= 0) & (events.ints("fwd_tid", 0) <= 0) & ~is_engine
     rows = np.flatnonzero(events.is_kind("op") & (is_engine | is_forward))

@@ -49,6 +49,14 @@ def test_a_save_in_the_background_needs_its_time():
     assert advice.advised == advice.measured.writes.mean_us / 100_000 + 1 == 8
 
 
+def test_what_saves_in_the_background_cost_may_be_half_or_twice_as_much():
+    for writes_ms, factor in ((0, 1), (700, 2)):
+        found = advise_checkpoints(job_that_saves(stops_ms=20, writes_ms=writes_ms)).intervals[0]
+        assert found.overhead_pct > 0
+        assert found.low_pct == pytest.approx(found.overhead_pct / factor)
+        assert found.high_pct == pytest.approx(found.overhead_pct * factor)
+
+
 @pytest.mark.parametrize(
     ("job", "says"),
     [
