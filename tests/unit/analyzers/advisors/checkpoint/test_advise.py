@@ -50,11 +50,12 @@ def test_a_save_in_the_background_needs_its_time():
 
 
 def test_what_saves_in_the_background_cost_may_be_half_or_twice_as_much():
-    for writes_ms, factor in ((0, 1), (700, 2)):
-        found = advise_checkpoints(job_that_saves(stops_ms=20, writes_ms=writes_ms)).intervals[0]
-        assert found.overhead_pct > 0
-        assert found.low_pct == pytest.approx(found.overhead_pct / factor)
-        assert found.high_pct == pytest.approx(found.overhead_pct * factor)
+    stopping, written = (
+        advise_checkpoints(job_that_saves(stops_ms=20, writes_ms=writes_ms)).intervals[0] for writes_ms in (0, 700)
+    )
+    assert stopping.high_pct / stopping.low_pct < 1.2
+    assert written.high_pct / written.low_pct >= 4
+    assert written.low_pct < written.overhead_pct < written.high_pct
 
 
 @pytest.mark.parametrize(
