@@ -63,8 +63,8 @@ def excused(found: Figures, waited_us: float) -> Figures:
 def changes(before_ns: np.ndarray, after_ns: np.ndarray, rows: int, correlated: float = 1.0) -> list[Figures]:
     """The changes of the means of the columns of two tables, float64[steps, P] and float64[steps', P], ns.
 
-    Intervals are Welch's, wide enough for a table of so many `rows` if that many consecutive steps are `correlated`
-    (`autocorrelation_time`).
+    The intervals are Welch's. They are wider for a table of several `rows` (Bonferroni), and for steps whose autocorrelation
+    time is `correlated`, in steps (`autocorrelation_time`).
     """
     margin = welch_margin(after_ns, before_ns, 1 - (1 - CONFIDENCE) / max(1, rows)) * np.sqrt(correlated)
     means = (before_ns.mean(axis=0), after_ns.mean(axis=0), margin)

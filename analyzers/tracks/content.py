@@ -24,11 +24,11 @@ REPLAYED = "replayed"
 
 @dataclass(frozen=True)
 class Exported:
-    """A replayed run, and what of it is exported."""
+    """The part of a replayed run that is exported: some steps, with some timelines."""
 
     replayed: Replayed
     timelines: Mapping[str, Timeline] = field(repr=False)
-    """By title."""
+    """Timelines by title."""
     steps: tuple[int, ...]
     is_redacted: bool = False
     """Whether hashes replace the names of the job."""
