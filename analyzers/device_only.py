@@ -199,4 +199,5 @@ class DeviceOnly:
         found = np.full((len(moments), len(ranks)), np.nan)
         for row, arrivals in enumerate(moments.values()):
             found[row, [*arrivals]] = [*arrivals.values()]
-        return Arrivals(tuple(ranks), np.array([*of_step.values()], np.int64), found)
+        numbers, steps = (np.array([*some], np.int64) for some in (moments, of_step.values()))
+        return Arrivals(tuple(ranks), numbers, steps, found)

@@ -44,11 +44,8 @@ def arrival_map(replayed: Replayed, ranks: tuple[Rank, ...]) -> ArrivalMap | Non
     """Arrivals of `ranks` relative to the first of all ranks; None if no collective has two ranks."""
     dfg, steady = replayed.built.dfg, replayed.steps.steady
     seen = arrivals(dfg, steady)
-    nodes = np.flatnonzero((dfg.collective >= 0) & dfg.of(Cls.WAIT) & (dfg.rank >= 0) & np.isin(dfg.step, steady))
-    # `arrivals` has a row for each of these numbers, ascending.
-    numbers = np.unique(dfg.collective[nodes])
     of_number = _communication(replayed)
-    groups = _alike(seen, [of_number.get(int(number), ("collective", -1)) for number in numbers])
+    groups = _alike(seen, [of_number.get(number, ("collective", -1)) for number in seen.collective.tolist()])
     columns = [dfg.marks.ranks.index(rank) for rank in ranks]
     rows = []
     for (name, size, _, _), members in groups.items():

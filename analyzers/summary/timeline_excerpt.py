@@ -168,13 +168,11 @@ class _Meetings:
         )
         number, arrived = dfg.collective[communicate], timeline.end_ns[arrive]
         in_order = np.lexsort((arrived, number))
-        last_of = {int(number[entry]): int(entry) for entry in in_order.tolist()}
-        late = np.array([last_of[one] for one in number.tolist()], np.int64)
+        late = in_order[np.searchsorted(number, number, side="right") - 1]
         return cls(dfg, dfg.rank[communicate], communicate, arrived, timeline.start_ns[communicate], late)
 
     def name(self, entry: int) -> str:
-        label = self.dfg.label(int(self.node[entry]))
-        return collective_word(label) or label
+        return _name(self.dfg, int(self.node[entry]))
 
     def lane(self, entry: int) -> str:
         return self.dfg.lanes[int(self.dfg.lane[self.node[entry]])].role

@@ -8,6 +8,7 @@ import numpy as np
 from esprof.analyzers.tracks.event_args import event_args, trace_category
 from esprof.analyzers.tracks.track import ArrowEnd, ArrowEnds, ArrowKind, CounterTrack, Slices, Track, TrackProcess
 from esprof.core.types import Ns, Rank
+from esprof.replay.building.lookup import entries, position
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.replayed import Replayed
 from esprof.run.kineto.categories import ESPROF
@@ -100,7 +101,7 @@ class RecordedTracks:
         categories, kinds = trace_category(chosen)
         args = event_args(chosen)
         arrows, free_id = _launches(chosen, first_id)
-        arrows.append((*_rows_in(rows, self.collectives.by_rank[rank]), [ArrowKind.COLLECTIVE]))
+        arrows.append((*_rows_in(rows, self.collectives.by_rank[rank]), ArrowKind.COLLECTIVE))
         tracks = []
         for name, mine in _lanes(chosen):
             mine = mine[np.lexsort((-until[mine], start[mine]))]
@@ -187,7 +188,7 @@ def _lanes(events: Table) -> list[tuple[str, np.ndarray]]:
     return found
 
 
-_Ends = tuple[np.ndarray, np.ndarray, np.ndarray, list[ArrowKind]]
+_Ends = tuple[np.ndarray, np.ndarray, np.ndarray, ArrowKind]
 """(row, id, `ArrowEnd`, the kind of all of them) of ends of arrows."""
 
 
@@ -196,14 +197,12 @@ def _launches(events: Table, first_id: int) -> tuple[list[_Ends], int]:
     correlation = events.ints("correlation")
     calls = np.flatnonzero(events.is_kind("runtime") & (correlation > 0))
     work = np.flatnonzero(events.is_kind(*_ON_GPU) & (events.ints("stream") >= 0) & (correlation > 0))
-    calls = calls[np.argsort(correlation[calls], kind="stable")]
-    at = np.searchsorted(correlation[calls], correlation[work], side="right") - 1
-    known = (at >= 0) & (correlation[calls][at] == correlation[work]) if len(calls) else np.zeros(len(work), bool)
-    source, target = calls[at[known]], work[known]
+    call = entries(calls, position(correlation[calls], correlation[work]), -1)
+    source, target = call[call >= 0], work[call >= 0]
     ids = first_id + np.arange(len(target))
     ends = [
-        (source, ids, np.full(len(ids), ArrowEnd.SOURCE), [ArrowKind.LAUNCH]),
-        (target, ids, np.full(len(ids), ArrowEnd.TARGET), [ArrowKind.LAUNCH]),
+        (source, ids, np.full(len(ids), ArrowEnd.SOURCE), ArrowKind.LAUNCH),
+        (target, ids, np.full(len(ids), ArrowEnd.TARGET), ArrowKind.LAUNCH),
     ]
     return ends, first_id + len(ids)
 
@@ -223,7 +222,7 @@ def _on_track(mine: np.ndarray, rows: int, ends: Sequence[_Ends]) -> ArrowEnds:
     place = np.full(rows, -1, np.int64)
     place[mine] = np.arange(len(mine))
     here = [place[row] >= 0 for row, _, _, _ in ends]
-    kinds = [kind for (_, _, _, (kind,)), at in zip(ends, here, strict=True) for _ in range(int(at.sum()))]
+    kinds = [kind for (_, _, _, kind), at in zip(ends, here, strict=True) for _ in range(int(at.sum()))]
     return ArrowEnds(
         slice=np.concatenate([place[row][at] for (row, _, _, _), at in zip(ends, here, strict=True)]),
         id=np.concatenate([ids[at] for (_, ids, _, _), at in zip(ends, here, strict=True)]),

@@ -38,6 +38,8 @@ class Arrivals:
     """Arrivals of each rank at each of C matched collectives."""
 
     ranks: tuple[Rank, ...]
+    collective: np.ndarray
+    """Number of each collective, int64[C]."""
     step: np.ndarray
     """Step that launched each collective, int64[C]."""
     arrived_ns: np.ndarray
@@ -75,7 +77,7 @@ def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
     arrived[row, np.searchsorted(dfg.marks.ranks, dfg.rank[nodes])] = dfg.recorded_ns[nodes]
     step = np.zeros(len(numbers), np.int64)
     step[row] = dfg.step[nodes]
-    return Arrivals(dfg.marks.ranks, step, arrived)
+    return Arrivals(dfg.marks.ranks, numbers.astype(np.int64), step, arrived)
 
 
 def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:

@@ -21,7 +21,7 @@ def compile_rows(events: Table) -> np.ndarray:
 
 def compile_share(run: Run, dfg: Dfg) -> np.ndarray:
     """Share of the time of each node of a CPU thread in which its thread compiled, float64[N]; 0 for other nodes."""
-    return share_within(run, dfg, _ranges)
+    return share_within(run, dfg, {rank: _ranges(run.events(rank)) for rank in dfg.marks.ranks})
 
 
 def _ranges(events: Table) -> ThreadRanges:

@@ -19,12 +19,13 @@ gradient of a gradient (`create_graph=True`) has numbered operations inside node
 def recompute_share(run: Run, dfg: Dfg) -> np.ndarray:
     """Share of the time of each node that recomputes activations, float64[N]: on CPU threads, and of GPU work that was
     launched there."""
-    share = share_within(run, dfg, recompute_ranges)
-    kernels = dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMPUTE) & (dfg.event >= 0)
-    for rank in dfg.marks.ranks:
-        events = run.events(rank)
-        nodes = np.flatnonzero(kernels & (dfg.rank == rank))
-        share[nodes] = _is_launched_in(events, dfg.event[nodes], recompute_ranges(events))
+    ranges = {rank: recompute_ranges(run.events(rank)) for rank in dfg.marks.ranks}
+    share = share_within(run, dfg, ranges)
+    is_kernel = dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMPUTE) & (dfg.event >= 0)
+    for rank, of_rank in ranges.items():
+        nodes = dfg.nodes_of(rank)
+        nodes = nodes[is_kernel[nodes]]
+        share[nodes] = _is_launched_in(run.events(rank), dfg.event[nodes], of_rank)
     return share
 
 

@@ -1,14 +1,14 @@
 """How much of the time of the nodes on CPU threads lies within given ranges of these threads."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from esprof.core.types import Rank
 from esprof.replay.dfg import Dfg, LaneKind
 from esprof.replay.engine.timeline import covered_ns
 from esprof.run.run import Run
-from esprof.run.schema import Table
 
 
 class ThreadRanges(NamedTuple):
@@ -19,17 +19,16 @@ class ThreadRanges(NamedTuple):
     end_ns: np.ndarray
 
 
-def share_within(run: Run, dfg: Dfg, ranges_of: Callable[[Table], ThreadRanges]) -> np.ndarray:
+def share_within(run: Run, dfg: Dfg, ranges_of: Mapping[Rank, ThreadRanges]) -> np.ndarray:
     """Share of the time of each node of a CPU thread that lies within the ranges of its rank, float64[N]; 0 for other
-    nodes. `ranges_of` finds the ranges in the events of a rank."""
-    share = np.zeros(dfg.nodes)
-    for rank in dfg.marks.ranks:
-        events = run.events(rank)
-        ranges = ranges_of(events)
+    nodes."""
+    share, on_cpu = np.zeros(dfg.nodes), dfg.on(LaneKind.CPU)
+    for rank, ranges in ranges_of.items():
         if not len(ranges.tid):
             continue
+        events, nodes = run.events(rank), dfg.nodes_of(rank)
         start, tid = events.ints("start_ns"), events.ints("tid")
-        nodes = np.flatnonzero((dfg.rank == rank) & dfg.on(LaneKind.CPU))
+        nodes = nodes[on_cpu[nodes]]
         known = nodes[dfg.event[nodes] >= 0]
         main = known[dfg.lane[known] == dfg.main_lane(rank)]
         # Clocks of ranks are aligned in the graph: the offset of this rank's own clock.
