@@ -75,13 +75,16 @@ def _redacted_args(args: Mapping[str, Sequence[int | str | None]]) -> Mapping[st
         "Collective name": collective_word,
         "dtype": _dtype,
         "Input Dims": _shapes,
+        "lane": str,  # Roles of threads and numbers of streams.
     }
-    changed = {
-        key: [rules[key](value) if isinstance(value, str) else None for value in values]
+    return {
+        key: [rules.get(key, _nothing)(value) if isinstance(value, str) else value for value in values]
         for key, values in args.items()
-        if key in rules
     }
-    return {**args, **changed}
+
+
+def _nothing(text: str) -> None:
+    """Text without a rule may be a name of the job."""
 
 
 def _group(name: str) -> str:

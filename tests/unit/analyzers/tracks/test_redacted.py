@@ -1,8 +1,10 @@
 """Redacted exports."""
 
+from dataclasses import replace
+
 import pytest
 
-from esprof.analyzers.tracks.redacted import hashed, redacted_title
+from esprof.analyzers.tracks.redacted import hashed, redacted, redacted_title
 from tests.cases.exported import cpu_run, exported
 
 
@@ -22,6 +24,15 @@ def test_scenarios_without_names_stay(scenario):
 @pytest.mark.parametrize("scenario", ["kernel[secret]=2x", "device[A]=2x", "assign=secret.json", "gpu=2x,assign=plan"])
 def test_scenarios_with_names_are_hashed(scenario):
     assert redacted_title(scenario).startswith("what-if-")
+
+
+def test_texts_without_a_rule_are_left_out():
+    process = next(iter(exported(cpu_run()).processes()))
+    track = next(track for track in process.tracks if len(track.slices.name))
+    args = {"new column": ["secret"] * len(track.slices.name), "bytes": [4] * len(track.slices.name)}
+    named = replace(process, tracks=[replace(track, slices=replace(track.slices, args=args))])
+    (found,) = redacted(named).tracks
+    assert found.slices.args == {"new column": [None] * len(args["bytes"]), "bytes": args["bytes"]}
 
 
 def test_no_name_of_the_job_is_left_and_steps_stay():
