@@ -10,7 +10,7 @@ from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.findings.hangs.flight_evidence import locations, waiting_evidence
 from esprof.analyzers.price import MIN_PCT_OF_STEP
 from esprof.analyzers.recorded_job import RecordedJob
-from esprof.analyzers.rule import Cause, Page, Rule
+from esprof.analyzers.rule import Cause, Page, Rule, severity
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.readable import duration, ranks, verb
 from esprof.core.types import Ns, Rank
@@ -20,8 +20,6 @@ from esprof.run.raw.reasons import SnapshotReason
 
 _MIN_SHARE_WAITED = 0.5
 """If the others waited for a rank for at least this share of the extra time of a step, that rank is the cause."""
-_MIN_SHARE_CRITICAL = 0.25
-"""Slow steps that cost at least this share of the run come before everything that shortens usual steps."""
 _MAX_LOCATIONS_REPORTED = 3
 """Number of source locations that are reported, costliest first."""
 
@@ -60,7 +58,7 @@ def slow_steps(job: RecordedJob) -> Iterator[Cause]:
         (group for group in by_cause.values() if _lost_ns(group) >= min_lost_ns), key=_lost_ns, reverse=True
     )
     for group in costly[:_MAX_LOCATIONS_REPORTED]:
-        yield _cause(group, is_critical=_lost_ns(group) >= _MIN_SHARE_CRITICAL * run_ns)
+        yield _cause(group, 100 * _lost_ns(group) / run_ns)
 
 
 def _finished_steps(job: RecordedJob) -> dict[int, dict[Rank, Snapshot]]:
@@ -92,7 +90,8 @@ def _lost_ns(group: list[_SlowStep]) -> Ns:
     return sum(one.dur_ns - one.usual_ns for one in group)
 
 
-def _cause(group: list[_SlowStep], *, is_critical: bool) -> Cause:
+def _cause(group: list[_SlowStep], pct: float) -> Cause:
+    """`pct` is what they cost, in per cent of the run. Critical ones come before all that shortens usual steps."""
     worst = max(group, key=lambda one: one.dur_ns)
     located = locations(worst.ranks, worst.snapshots)
     return Cause(
@@ -108,7 +107,7 @@ def _cause(group: list[_SlowStep], *, is_critical: bool) -> Cause:
         | (waiting_evidence(worst.cause) if worst.cause else {}),
         advice="If that line saves or validates: do it less often, on all ranks at once, or in the background "
         "(torch.distributed.checkpoint.async_save). Otherwise examine that line.",
-        severity="critical" if is_critical else "warning",
+        severity="critical" if severity(pct) == "critical" else "warning",
         confidence="high" if worst.cause else "medium",
     )
 

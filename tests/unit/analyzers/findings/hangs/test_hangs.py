@@ -150,9 +150,11 @@ def test_a_rank_that_was_late_but_arrived_is_reported_as_a_slow_step():
     assert found.evidence["lost_in_total"] == Evidence(7_990 * MS, "ns")
 
 
-def test_a_slow_step_that_costs_less_of_a_longer_job_is_a_warning():
+@pytest.mark.parametrize(("steps", "severity"), [(3_190, "critical"), (3_210, "warning")])
+def test_a_slow_step_that_costs_less_than_a_fifth_of_the_job_is_a_warning(steps, severity):
+    """Steps of 10 ms, and one of 8 s."""
     ended = {one.rank: FlightLog(snapshots=(one,)) for one in (WAITING, ELSEWHERE)}
-    assert only(run_of_flight(ended, last_step=3_000, long_steps={9: 8 * S})).severity == "warning"
+    assert only(run_of_flight(ended, last_step=steps, long_steps={9: 8 * S})).severity == severity
 
 
 def test_slow_steps_at_one_location_are_one_finding():
