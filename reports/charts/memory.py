@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from esprof.analyzers.views.memory_use import MemoryCurve, MemoryUse
+from esprof.analyzers.views.memory_use import MemoryCurve, MemoryUse, RankMemory
 from esprof.reports.charts.figure import MARGIN, Figure, across, laid_out
 from esprof.reports.classes import CLASSES
 from esprof.reports.units import size
@@ -41,8 +41,8 @@ def draw(use: MemoryUse) -> Figure:
 
 def draw_phases(use: MemoryUse) -> Figure | None:
     """Bars for each phase of a step: the peak of each rank that has a curve. None if no phase was sampled."""
-    drawn = {curve.rank for curve in use.curves}
-    ranks = [rank for rank in use.ranks if rank.rank in drawn and any(getattr(rank, phase) for phase in _PHASES)]
+    colours = dict(zip((curve.rank for curve in use.curves), _colours(), strict=False))
+    ranks = [rank for rank in use.ranks if rank.rank in colours and any(getattr(rank, phase) for phase in _PHASES)]
     if not ranks:
         return None
     layout = laid_out(
@@ -52,20 +52,21 @@ def draw_phases(use: MemoryUse) -> Figure | None:
         xaxis={"fixedrange": True},
         yaxis={"ticksuffix": " GiB", "rangemode": "tozero", "automargin": True, "fixedrange": True, "zeroline": False},
     )
-    data = [
-        {
-            "type": "bar",
-            "name": f"rank {rank.rank}",
-            "x": list(_PHASES),
-            "y": [_gib(held or 0) for held in peaks],
-            "marker": {"color": colour},
-            "customdata": [size(held) for held in peaks],
-            "hovertemplate": f"rank {rank.rank}, %{{x}}: %{{customdata}}<extra></extra>",
-        }
-        for rank, colour in zip(ranks, _colours(), strict=False)
-        for peaks in [[getattr(rank, phase) for phase in _PHASES]]
-    ]
+    data = [_peaks(rank, colours[rank.rank]) for rank in ranks]
     return Figure("memory-phases-chart", "Peak memory of each rank in the phases of a step", (), data, layout)
+
+
+def _peaks(rank: RankMemory, colour: str) -> dict[str, Any]:
+    peaks = [getattr(rank, phase) for phase in _PHASES]
+    return {
+        "type": "bar",
+        "name": f"rank {rank.rank}",
+        "x": list(_PHASES),
+        "y": [_gib(held or 0) for held in peaks],
+        "marker": {"color": colour},
+        "customdata": [size(held) for held in peaks],
+        "hovertemplate": f"rank {rank.rank}, %{{x}}: %{{customdata}}<extra></extra>",
+    }
 
 
 def _held(curve: MemoryCurve, name: str, held: tuple[int, ...], line: dict[str, Any]) -> dict[str, Any]:

@@ -25,3 +25,12 @@ def test_each_phase_has_a_bar_for_each_rank():
     assert chart.data[1]["y"] == [29.0, 33.0, 12.0]
     unknown = [msgspec.structs.replace(r, forward=None, backward=None, optimizer=None) for r in case.memory().ranks]
     assert memory.draw_phases(msgspec.structs.replace(case.memory(), ranks=tuple(unknown))) is None
+
+
+def test_a_rank_has_one_colour_in_both_charts():
+    use = case.memory(ranks=2)
+    unsampled = msgspec.structs.replace(use.ranks[0], forward=None, backward=None, optimizer=None)
+    use = msgspec.structs.replace(use, ranks=(unsampled, use.ranks[1]))
+    (phases,) = memory.draw_phases(use).data
+    (curve,) = (trace for trace in memory.draw(use).data if trace["name"] == "rank 1")
+    assert phases["marker"]["color"] == curve["line"]["color"]
