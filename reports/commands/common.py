@@ -219,6 +219,16 @@ def refuse_on_terminal(what: str) -> None:
         )
 
 
+def check_output(output: Path, what: str, *, as_json: bool, force: bool) -> None:
+    """Raise an error if the `what` may not be written to `output`."""
+    if output != STDOUT:
+        claim(output, force=force)
+    elif as_json:
+        raise UsageError("--json and -o - would both write to stdout", remedy="Name a file with -o.")
+    else:
+        refuse_on_terminal(what)
+
+
 @contextmanager
 def status(message: str) -> Iterator[None]:
     """Show progress on stderr while the block runs, if stderr is a terminal."""

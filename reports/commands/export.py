@@ -11,16 +11,16 @@ import click
 from esprof.analyzers.tracks.content import Exported
 from esprof.analyzers.tracks.node_rows import node_rows
 from esprof.core.errors import UsageError
-from esprof.core.output import atomic_file, claim
+from esprof.core.output import atomic_file
 from esprof.replay import Replayed
 from esprof.replay.whatif.grammar import parse
 from esprof.reports.commands.common import (
     STDOUT,
+    check_output,
     json_option,
     max_error_option,
     open_run,
     output_options,
-    refuse_on_terminal,
     run_argument,
     status,
     window_option,
@@ -83,7 +83,9 @@ def command(
     """
     for spec in scenarios:
         parse(spec)  # Report a typo before reading the run, which may take minutes.
-    _check(output, form, as_json=as_json, force=force)
+    if output == STDOUT and form not in _TEXT:
+        raise UsageError(f"{form} is no text and cannot be written to stdout", remedy="Name a file with -o.")
+    check_output(output, "export", as_json=as_json, force=force)
     run, read_s = open_run(sources, step if window is None else window)
     with status("Replaying"):
         exported = Exported.of(Replayed.of(run, read_s, max_error_pct=max_error), scenarios, step, redact=redact)
@@ -96,18 +98,6 @@ def command(
     wrote("export", output)
     if as_json:
         answer_written("export", output, run, exported.replayed.warnings)
-
-
-def _check(output: Path, form: str, *, as_json: bool, force: bool) -> None:
-    """Raise an error if the export may not be written to `output`."""
-    if output != STDOUT:
-        claim(output, force=force)
-    elif as_json:
-        raise UsageError("--json and -o - would both write to stdout", remedy="Name a file with -o.")
-    elif form not in _TEXT:
-        raise UsageError(f"{form} is no text and cannot be written to stdout", remedy="Name a file with -o.")
-    else:
-        refuse_on_terminal("export")
 
 
 def _write(exported: Exported, form: str, file: BinaryIO, *, is_packed: bool) -> None:

@@ -6,15 +6,13 @@ import click
 
 from esprof.analyzers import summarize
 from esprof.analyzers.ignore import Ignores
-from esprof.core.errors import UsageError
-from esprof.core.output import claim
 from esprof.reports.commands.common import (
     STDOUT,
+    check_output,
     ignore_option,
     json_option,
     open_run,
     output_options,
-    refuse_on_terminal,
     run_argument,
     status,
     window_option,
@@ -43,12 +41,7 @@ def command(
     \b
     esprof report RUN -o report.html
     """
-    if as_json and output == STDOUT:
-        raise UsageError("--json and -o - would both write to stdout", remedy="Name a file with -o.")
-    if output == STDOUT:
-        refuse_on_terminal("page")
-    else:
-        claim(output, force=force)
+    check_output(output, "page", as_json=as_json, force=force)
     run, _ = open_run(sources, window)
     with status("Drawing the page"):
         report = summarize(run, ignores)
