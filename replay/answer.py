@@ -1,5 +1,7 @@
 """The JSON document of `esprof replay`: how well the graph reproduces the run, and the prediction of each what-if."""
 
+from statistics import fmean
+
 import msgspec
 
 from esprof.core.step_words import Unit
@@ -41,6 +43,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     held_out: tuple[HeldOut, ...]
     reason: str | None = None
     """Why no step was held out; None where one was."""
+
+    @property
+    def mean_error_pct(self) -> float | None:
+        """Mean error of the held-out steps, in per cent, without its sign; None if no step was held out."""
+        return fmean(abs(step.error_pct) for step in self.held_out) if self.held_out else None
 
 
 class RankShare(msgspec.Struct, frozen=True, kw_only=True):

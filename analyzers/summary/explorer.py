@@ -1,10 +1,12 @@
 """What-ifs priced beforehand on grids, for sliders that only look a price up."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
+from math import prod
 
 import msgspec
 
+from esprof.core.types import us
 from esprof.replay.answer import WhatIf
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.gradients.backward import NotBuckets
@@ -21,9 +23,6 @@ NODES_OF_A_RANK = 200
 
 BUCKETS_MB = (1, 5, 10, 25, 50, 100, 200)
 
-_UNCHANGED = {"1x", "", "as recorded"}
-"""Values of an axis that change nothing, so that they need no term."""
-
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that can be changed: a what-if term, its values in order, and the position of the value as recorded."""
@@ -31,6 +30,13 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     term: str
     values: tuple[str, ...]
     now: int
+
+
+def spec_of(axes: Sequence[Axis], values: Sequence[str]) -> str:
+    """The what-if of these values, one of each axis; empty for the step as recorded."""
+    return ",".join(
+        f"{axis.term}={value}" for axis, value in zip(axes, values, strict=True) if value != axis.values[axis.now]
+    )
 
 
 class Cell(msgspec.Struct, frozen=True, array_like=True):
@@ -65,7 +71,7 @@ def explorer(replayed: Replayed) -> Explorer | None:
     grids = [grid for axes in (_together(replayed, declined), *_alone(replayed)) if (grid := _priced(replayed, axes))]
     if not grids:
         return None
-    return Explorer(grids=tuple(grids), step_us=replayed.pricer.step_ns / 1_000, declined=tuple(declined))
+    return Explorer(grids=tuple(grids), step_us=us(replayed.pricer.step_ns), declined=tuple(declined))
 
 
 def _together(replayed: Replayed, declined: list[WhatIf]) -> tuple[Axis, ...]:
@@ -78,10 +84,7 @@ def _together(replayed: Replayed, declined: list[WhatIf]) -> tuple[Axis, ...]:
     work = dfg.nodes + NODES_OF_A_RANK * len(dfg.marks.ranks)
     for speeds in SPEEDS:
         axes = tuple(_axis(term, speeds) for term in terms)
-        points = 1
-        for axis in axes:
-            points *= len(axis.values)
-        if points * work <= MAX_NODES_TIMES_SCENARIOS:
+        if prod(len(axis.values) for axis in axes) * work <= MAX_NODES_TIMES_SCENARIOS:
             return axes
     return tuple(_axis(term, SPEEDS[-1]) for term in terms[:2])
 
@@ -114,18 +117,14 @@ def _priced(replayed: Replayed, axes: tuple[Axis, ...]) -> Grid | None:
     """All combinations of the values of `axes`; None if nothing but the step as recorded is answered."""
     if not axes:
         return None
-    specs = [_spec(axes, values) for values in product(*(axis.values for axis in axes))]
+    specs = [spec_of(axes, values) for values in product(*(axis.values for axis in axes))]
     changed = [spec for spec in specs if spec]
     answers = dict(zip(changed, replayed.pricer.answers(changed), strict=True))
     if not any(one.answered for one in answers.values()):
         return None
-    step_us = replayed.pricer.step_ns / 1_000
+    step_us = us(replayed.pricer.step_ns)
     now = Cell(step_us, step_us, step_us)
     return _without_unanswered(Grid(axes=axes, cells=tuple(_cell(answers[spec]) if spec else now for spec in specs)))
-
-
-def _spec(axes: Iterable[Axis], values: tuple[str, ...]) -> str:
-    return ",".join(f"{axis.term}={value}" for axis, value in zip(axes, values, strict=True) if value not in _UNCHANGED)
 
 
 def _cell(answer: WhatIf) -> Cell | None:

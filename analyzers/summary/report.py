@@ -32,8 +32,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankMeta, ...]
     diagnosis: Diagnosis
     replay: ReplayAnswer
-    held_out_error_pct: float | None
-    """Mean error of the steps that were predicted without being used for it, without its sign; None if there are none."""
     charted_ranks: tuple[Rank, ...]
     """Ranks with a bar of their own in the breakdown (`drawn_ranks`)."""
     explorer: Explorer | None

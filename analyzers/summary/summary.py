@@ -19,7 +19,6 @@ from esprof.analyzers.summary.timeline_excerpt import excerpt
 from esprof.analyzers.views.memory_use import memory_use
 from esprof.analyzers.views.probed import probed
 from esprof.core.errors import EsprofError
-from esprof.replay.answer import ReplayAnswer
 from esprof.replay.replayed import Replayed, answer
 from esprof.run.run import Run
 
@@ -49,7 +48,6 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
         ranks=run.meta.ranks,
         diagnosis=diagnosis,
         replay=replay,
-        held_out_error_pct=_held_out_error_pct(replay),
         charted_ranks=drawn_ranks(replayed, MAX_RANKS_CHARTED),
         explorer=explorer(replayed),
         steps=step_times(job, diagnosis.findings),
@@ -65,11 +63,6 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
         history=run.history[-MAX_EVENTS:],
         rounds=run.rounds[-MAX_EVENTS:],
     )
-
-
-def _held_out_error_pct(replay: ReplayAnswer) -> float | None:
-    errors = [abs(step.error_pct) for step in replay.prediction.held_out]
-    return round(sum(errors) / len(errors), 2) if errors else None
 
 
 def _assignment(replayed: Replayed) -> EstAdvice | None:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from esprof.analyzers.summary.explorer import Axis, Cell, Explorer, Grid
+from esprof.analyzers.summary.explorer import Axis, Cell, Explorer, Grid, spec_of
 from esprof.reports.units import duration, interval, times
 
 _LABELS = {
@@ -67,7 +67,7 @@ def _of_grid(grid: Grid, step_us: float) -> Controls:
     return Controls(
         controls=tuple(_control(axis, stride) for axis, stride in zip(grid.axes, strides, strict=True)),
         cells=tuple(
-            None if cell is None else _shown(cell, _spec(grid, of), step_us, widest)
+            None if cell is None else _shown(cell, spec_of(grid.axes, of), step_us, widest)
             for cell, of in zip(grid.cells, values, strict=True)
         ),
         now=sum(axis.now * stride for axis, stride in zip(grid.axes, strides, strict=True)),
@@ -83,12 +83,6 @@ def _control(axis: Axis, stride: int) -> Control:
         kind = "switch"
     label = _LABELS.get(axis.term, axis.term)
     return Control(axis.term, label, kind, axis.values, axis.now, stride)
-
-
-def _spec(grid: Grid, values: tuple[str, ...]) -> str:
-    return ",".join(
-        f"{axis.term}={value}" for axis, value in zip(grid.axes, values, strict=True) if value != axis.values[axis.now]
-    )
 
 
 def _shown(cell: Cell, spec: str, step_us: float, widest: float) -> Shown:

@@ -130,11 +130,11 @@ def _waits(coverage: Coverage) -> str:
 
 def _held_out(answer: ReplayAnswer) -> str:
     prediction = answer.prediction
-    if not prediction.held_out:
+    if prediction.mean_error_pct is None:
         return f"no held-out test: {prediction.reason or 'no step was held out'}"
-    errors = [abs(step.error_pct) for step in prediction.held_out]
     return (
         f"held-out test: durations of {units.plural(len(prediction.fit_steps), 'step')} predict "
-        f"{units.plural(len(errors), 'other step')} with an error of "
-        f"{units.pct(sum(errors) / len(errors))} on average, {units.pct(max(errors))} at worst"
+        f"{units.plural(len(prediction.held_out), 'other step')} with an error of "
+        f"{units.pct(prediction.mean_error_pct)} on average, "
+        f"{units.pct(max(abs(step.error_pct) for step in prediction.held_out))} at worst"
     )

@@ -633,7 +633,6 @@ def report(ranks=4, **replaced):
         ranks=rank_metas(ranks),
         diagnosis=diagnosis(ranks),
         replay=replay(ranks),
-        held_out_error_pct=1.0,
         charted_ranks=tuple(range(min(ranks, 32))),
         explorer=explorer(),
         steps=steps(),
