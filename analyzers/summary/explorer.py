@@ -17,7 +17,7 @@ SPEEDS = (("0.5x", "1x", "1.5x", "2x", "4x"), ("1x", "2x", "4x"), ("1x", "2x"))
 """Values of the axes of speed, the most that can be afforded first."""
 
 MAX_NODES_TIMES_SCENARIOS = 10_000_000
-"""Work of all replays of the joint grid together: some seconds."""
+"""Most work of all replays of the joint grid together, in nodes: a page should not take long."""
 NODES_OF_A_RANK = 200
 """What a rank adds to the work of a replay, in nodes."""
 

@@ -213,27 +213,28 @@ class _PerfettoWriter:
     ) -> None:
         """The slices `row`, which nest: of each a begin and an end, in order of time."""
         closing = encode.number(TrackEvent.TYPE, TrackEventType.SLICE_END) + encode.number(TrackEvent.TRACK_UUID, uuid)
-        opening = self._openings(slices, uuid)
-        starts, ends = slices.start_ns.tolist(), slices.end_ns.tolist()
-        started, ended = encode.varints(slices.start_ns), encode.varints(slices.end_ns)
+        opening = self._openings(slices, row, uuid)
+        start_ns, end_ns = slices.start_ns[row], slices.end_ns[row]
+        starts, ends = start_ns.tolist(), end_ns.tolist()
+        started, ended = encode.varints(start_ns), encode.varints(end_ns)
         packets: list[bytes] = []
         open_slices: list[int] = []
-        for at in row:
-            while open_slices and ends[open_slices[-1]] <= starts[at]:
+        for place, at in enumerate(row):
+            while open_slices and ends[open_slices[-1]] <= starts[place]:
                 packets.append(_event(ended[open_slices.pop()], closing))
-            event = opening[at] + self._annotations(slices, at)
+            event = opening[place] + self._annotations(slices, at)
             if at in arrows:
                 # Perfetto draws a flow through its slices in order of their begins, whatever their order here.
                 event += b"".join(encode.fixed64(TrackEvent.FLOW_IDS, flow) for flow, _, _ in arrows[at])
-            packets.append(_event(started[at], event))
-            open_slices.append(at)
-        packets += (_event(ended[at], closing) for at in reversed(open_slices))
+            packets.append(_event(started[place], event))
+            open_slices.append(place)
+        packets += (_event(ended[place], closing) for place in reversed(open_slices))
         self._file.write(b"".join(packets))
 
-    def _openings(self, slices: Slices, uuid: int) -> list[bytes]:
-        """The begin of each slice, without arrows and arguments."""
+    def _openings(self, slices: Slices, row: Sequence[int], uuid: int) -> list[bytes]:
+        """The begin of each slice of `row`, without arrows and arguments."""
         begin = encode.number(TrackEvent.TYPE, TrackEventType.SLICE_BEGIN) + encode.number(TrackEvent.TRACK_UUID, uuid)
-        pairs = list(zip(slices.name.tolist(), slices.category.tolist(), strict=True))
+        pairs = list(zip(slices.name[row].tolist(), slices.category[row].tolist(), strict=True))
         known = {
             (name, category): begin
             + encode.number(TrackEvent.NAME_IID, self._names.of[slices.names[name]])

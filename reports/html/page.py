@@ -183,7 +183,7 @@ def _policy(scripts: list[str]) -> str:
 
 @cache
 def plotly_script() -> str:
-    """plotly.js with the kinds of charts that the page has: a quarter of the full bundle."""
+    """plotly.js with the kinds of charts that the page has."""
     return _PLOTLY.read_text(encoding="utf-8")
 
 

@@ -22,7 +22,7 @@ def varint(value: int) -> bytes:
 
 
 def varints(values: np.ndarray) -> list[bytes]:
-    """`varint` of each of many numbers (int64), in a fifth of the time."""
+    """`varint` of each of many numbers (int64), faster than one by one."""
     parts = values.astype(np.uint64)[:, None] >> np.arange(0, _BITS, _BITS_A_BYTE, dtype=np.uint64)
     sizes = np.maximum((parts != 0).sum(axis=1), 1)
     more = np.arange(MAX_VARINT) < (sizes - 1)[:, None]
