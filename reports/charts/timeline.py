@@ -47,7 +47,7 @@ def draw(excerpt: Excerpt) -> Figure:
     data = [_bars(style, bars, rows) for style, bars in by_class.items()]
     data += _releases(arrows, rows) if arrows else []
     data += _path(path, rows) if path else []
-    legend = (*by_class, *[CRITICAL_PATH][: len(path)], *[RELEASE][: len(arrows)])
+    legend = (*by_class, *([CRITICAL_PATH] if path else []), *([RELEASE] if arrows else []))
     return Figure("timeline-chart", "Timeline of every rank", legend, data, layout, _zooms(lanes))
 
 

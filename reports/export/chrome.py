@@ -24,7 +24,7 @@ _ARROW_NAME = {ArrowKind.LAUNCH: "ac2g"}
 
 def write_chrome(exported: Exported, file: BinaryIO) -> None:
     """Write the document, one process after the other."""
-    base_ns = exported.replayed.built.dfg.t0_ns
+    base_ns = exported.dfg.t0_ns
     file.write(_head(exported, base_ns))
     rows = _rows(exported.processes(), base_ns)
     file.write(next(rows))
