@@ -3,15 +3,16 @@
 import io
 import json
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from esprof.analyzers.tracks.content import Exported
 from esprof.analyzers.tracks.track import ArrowEnds, Slices, Track, TrackProcess
 from esprof.reports.export.chrome import write_chrome
 from esprof.reports.export.perfetto import write_perfetto
 from tests.cases import perfetto
+from tests.cases.exported import cpu_run, exported
 
 RANKS = 1024
 
@@ -33,18 +34,12 @@ def processes():
         assert sum(ref() is not None for ref in made) <= 1
 
 
-def chrome(file):
-    replayed = SimpleNamespace(
-        built=SimpleNamespace(dfg=SimpleNamespace(t0_ns=0)), run=SimpleNamespace(world_size=RANKS)
-    )
-    write_chrome(SimpleNamespace(replayed=replayed, ranks=range(RANKS), groups=(), processes=processes), file)
-
-
 @pytest.mark.parametrize("form", ["chrome", "perfetto"])
-def test_every_rank_is_written(form):
+def test_every_rank_is_written(form, monkeypatch):
     file = io.BytesIO()
     if form == "chrome":
-        chrome(file)
+        monkeypatch.setattr(Exported, "processes", lambda self: processes())
+        write_chrome(exported(cpu_run()), file)
         rows = json.loads(file.getvalue())["traceEvents"]
         assert [row["pid"] for row in rows if row["ph"] == "X"][::2] == [f"rank {rank}" for rank in range(RANKS)]
     else:
