@@ -10,10 +10,10 @@ from esprof.analyzers.steps.step_times import StepTimes
 from esprof.analyzers.summary.arrival_map import ArrivalMap
 from esprof.analyzers.summary.explorer import Explorer
 from esprof.analyzers.summary.loader_workers import InputStages
-from esprof.analyzers.summary.not_recorded import MissingRecord
 from esprof.analyzers.summary.timeline_excerpt import Excerpt
 from esprof.analyzers.views.memory_use import MemoryUse
 from esprof.analyzers.views.probed import Probed
+from esprof.analyzers.views.unrecorded import Unrecorded
 from esprof.core.types import Rank
 from esprof.replay.answer import ReplayAnswer
 from esprof.run.logs import JobEvent, Round
@@ -52,7 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """None if the job was not probed."""
     assignment: EstAdvice | None
     """Advised assignment of ESTs to ranks; None if the run does not record the present one."""
-    not_recorded: tuple[MissingRecord, ...]
+    not_recorded: tuple[Unrecorded, ...]
     history: tuple[JobEvent, ...]
     """Events of an elastic job, the oldest first; at most the last `MAX_EVENTS`."""
     rounds: tuple[Round, ...]

@@ -59,7 +59,7 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
         memory=memory_use(run),
         probed=probed(run.probes) if run.probes is not None else None,
         assignment=_assignment(replayed),
-        not_recorded=not_recorded(job, operations.shapes_recorded),
+        not_recorded=tuple(not_recorded(job, operations.shapes_recorded)),
         history=run.history[-MAX_EVENTS:],
         rounds=run.rounds[-MAX_EVENTS:],
     )

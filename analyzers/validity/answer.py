@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from esprof.analyzers.views.unrecorded import Unrecorded
 from esprof.core.step_words import Unit
 from esprof.core.types import Rank
 from esprof.replay.answer import HostClockAnswer
@@ -36,14 +37,6 @@ class RankParts(msgspec.Struct, frozen=True, kw_only=True):
     dropped_steps: int
     ended: bool
     """Whether its process ended normally, as far as known."""
-
-
-class Unrecorded(msgspec.Struct, frozen=True, kw_only=True):
-    """Data that no rank has, though jobs like this one may have it."""
-
-    data: str
-    needed_for: str
-    remedy: str
 
 
 class DeclinedTerms(msgspec.Struct, frozen=True, kw_only=True):

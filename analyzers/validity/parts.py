@@ -4,30 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from esprof.analyzers.validity.answer import Part, RankParts, Unrecorded
+from esprof.analyzers.validity.answer import Part, RankParts
+from esprof.analyzers.views.unrecorded import FLIGHT, PLAIN_STEPS, PROBE, SHAPES, Unrecorded, unrecorded
 from esprof.core.errors import InputError
 from esprof.run.directory import SCHEMAS
 from esprof.run.run import RankMeta, Run, RunWarning
-
-FLIGHT = "flight"
-
-_OPTIONAL = {
-    "stages": (
-        "DataLoaders",
-        "the what-ifs loader.workers=, loader.prefetch=, storage=, decode= and cache=; ESP102 to ESP111",
-        "`esprof record` records them if the job has any.",
-    ),
-    "accesses": ("sample keys", "the what-if order=, and counted hits in cache=", "Use `esprof record --sample-keys`."),
-    "memory": ("memory", "memory over the step; ESP502 and ESP503", "`esprof record` records it."),
-    "samples": ("sampled stacks", "`esprof ops --flame`, and lines of code in findings", "`esprof record` takes them."),
-    "stacks": (
-        "a window with stacks",
-        "the what-if python[REGEX]=0; ESP402",
-        "`esprof record` takes one unless --stack-steps is 0.",
-    ),
-    FLIGHT: ("flight records", "the causes of hangs and crashes (ESP801 to ESP805)", "`esprof record` writes them."),
-}
-"""Name of a part -> (its data, what needs it, how to record it)."""
 
 
 def parts_of(run: Run, meta: RankMeta) -> RankParts:
@@ -69,29 +50,19 @@ def broken(rank: RankParts) -> Iterator[RunWarning]:
             )
 
 
-def unrecorded(run: Run, ranks: tuple[RankParts, ...]) -> Iterator[Unrecorded]:
+def unrecorded_of(run: Run, ranks: tuple[RankParts, ...]) -> Iterator[Unrecorded]:
     """Optional data that no rank of `run` has."""
-    if not any(_has_shapes(run, rank) for rank in ranks):
-        yield Unrecorded(
-            data="input shapes",
-            needed_for="the what-ifs bucket_mb= and compress=, the model FLOP utilisation, and `esprof ops --by-shape`",
-            remedy="Use `esprof record --shapes`, or record_shapes=True of torch.profiler.",
-        )
-    if not any(_has_plain_steps(run, rank) for rank in ranks):
-        yield Unrecorded(
-            data="steps without the profiler",
-            needed_for="the overhead of the profiler, the step time without it, and `esprof check` on plain steps",
-            remedy="Let the job run longer than the window of `esprof record`.",
-        )
-    for name, (data, needed_for, remedy) in _OPTIONAL.items():
-        if all(rank.parts[name].state == "absent" for rank in ranks):
-            yield Unrecorded(data=data, needed_for=needed_for, remedy=remedy)
-    if run.probes is None:
-        yield Unrecorded(
-            data="a probe",
-            needed_for="the what-if compress=, and narrower intervals of network= and bucket_mb=",
-            remedy="Use `esprof probe`, or `esprof record --probe`.",
-        )
+
+    def is_recorded(name: str) -> bool:
+        if name == SHAPES:
+            return any(_has_shapes(run, rank) for rank in ranks)
+        if name == PLAIN_STEPS:
+            return any(_has_plain_steps(run, rank) for rank in ranks)
+        if name == PROBE:
+            return run.probes is not None
+        return any(rank.parts[name].state != "absent" for rank in ranks)
+
+    return unrecorded(is_recorded)
 
 
 def _has_shapes(run: Run, rank: RankParts) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from esprof import replay
 from esprof.analyzers.device_only import is_device_only
 from esprof.analyzers.validity.answer import DeclinedTerms, RankParts, ReplayTrial, Validation
-from esprof.analyzers.validity.parts import broken, parts_of, unrecorded
+from esprof.analyzers.validity.parts import broken, parts_of, unrecorded_of
 from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.replay.answer import ReplayAnswer
@@ -51,7 +51,7 @@ def validate(run: Run) -> Validation:
         missing_ranks=run.missing_ranks,
         ranks=ranks,
         faults=tuple(faults),
-        unrecorded=tuple(unrecorded(run, ranks)),
+        unrecorded=tuple(unrecorded_of(run, ranks)),
         replay=ReplayTrial(answered=False, reason=reason) if answer is None else _trial(answer),
         answered=() if answer is None else tuple(one.spec for one in answer.what_if if one.answered),
         declined=() if answer is None else tuple(_declined(answer)),

@@ -13,12 +13,12 @@ from esprof.analyzers.steps.step_times import ROLES, FindingMark, Series, StepTi
 from esprof.analyzers.summary.arrival_map import ArrivalMap, ArrivalRow
 from esprof.analyzers.summary.explorer import Axis, Cell, Explorer, Grid
 from esprof.analyzers.summary.loader_workers import InputStages, WorkerPart, WorkerUse
-from esprof.analyzers.summary.not_recorded import MissingRecord
 from esprof.analyzers.summary.report import Report
 from esprof.analyzers.summary.timeline_excerpt import WAITS, Arrow, Bar, Excerpt
 from esprof.analyzers.views.links import LinkPeak
 from esprof.analyzers.views.memory_use import MemoryCurve, MemoryUse, RankMemory
 from esprof.analyzers.views.probed import probed
+from esprof.analyzers.views.unrecorded import Unrecorded
 from esprof.replay.answer import (
     Coverage,
     CriticalPath,
@@ -645,7 +645,7 @@ def report(ranks=4, **replaced):
         probed=probed_curves(),
         assignment=advise_ests(Replayed.of(elastic_run([[0, 1, 2, 3], [4, 5, 6, 7]], (3_000, 9_000)))),
         not_recorded=(
-            MissingRecord(what="shapes of tensors", unknown="other bucket sizes", remedy="Record with --shapes."),
+            Unrecorded(data="input shapes", needed_for="other bucket sizes", remedy="Record with --shapes."),
         ),
         history=history(),
         rounds=rounds(),

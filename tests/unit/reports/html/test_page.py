@@ -264,7 +264,7 @@ def test_the_first_error_on_the_page_is_that_of_held_out_steps(html):
 def test_the_page_says_what_it_holds_and_what_it_lacks(html):
     text = text_of(html)
     assert "This page holds the command line with secrets redacted" in text
-    assert "Without it the page cannot say other bucket sizes. Record with --shapes." in text
+    assert "Needed for other bucket sizes. Record with --shapes." in text
 
 
 def test_operations_can_be_searched_and_sorted(html):
