@@ -1,13 +1,17 @@
-"""Links between the devices of a group: the bus bandwidth of collectives, and what the link can carry at most."""
+"""Links between the devices of a group: the bus bandwidth of collectives, what the link can carry, and its use."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 import numpy as np
 
+from esprof.analyzers.evidence import Evidence
+from esprof.analyzers.views.collectives import SteadyStateCollectives
 from esprof.analyzers.views.device_peaks import peak_of
 from esprof.core.types import NS_PER_S, Rank
+from esprof.run.collective_names import collective_word
 from esprof.run.run import Run
 
 PeakSource = Literal["probe", "data sheet"]
@@ -20,6 +24,27 @@ class LinkPeak(msgspec.Struct, frozen=True, kw_only=True):
     source: PeakSource
     """`probe`: the highest that `esprof probe` measured. `data sheet`: all links of the device between GPUs of one host, in
     one direction; an upper limit, because boards without a switch give a pair of devices only some of their links."""
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """The link of some collectives of one kind and group."""
+
+    peak: LinkPeak
+    factor: float
+    """Bytes that each link carries for a byte of their size (`bus_factor`)."""
+
+    def share(self, rate: float) -> float:
+        """Share of the peak that a bandwidth of `rate` bytes/s (size / time) uses."""
+        return rate * self.factor / self.peak.bytes_per_s
+
+    def evidence(self, rates: dict[str, float]) -> dict[str, Evidence]:
+        """The shares of the peak of these bandwidths, bytes/s, by what has them."""
+        shares = {name: round(self.share(rate), 4) for name, rate in rates.items()}
+        return {
+            "share_of_link": Evidence(dict(shares), "share", "cause"),
+            "peak_of_link": Evidence(f"{self.peak.bytes_per_s / 1e9:.0f} GB/s ({self.peak.source})"),
+        }
 
 
 def bus_factor(word: str, ranks: int) -> float | None:
@@ -50,6 +75,21 @@ def link_peak(run: Run, ranks: Sequence[Rank]) -> LinkPeak | None:
     if slowest is None or not _share_host(run, ranks):
         return None
     return LinkPeak(bytes_per_s=slowest * 1e9, source="data sheet")
+
+
+def link_use(sent: SteadyStateCollectives, chosen: np.ndarray) -> LinkUse | None:
+    """The link of the collectives of the mask `chosen`; None if they are of several kinds or groups, or it is unknown."""
+    dfg = sent.dfg
+    words = {collective_word(dfg.label(node)) for node in sent.node[chosen].tolist()}
+    members = {
+        tuple(sorted(dfg.rank[sent.node[dfg.collective[sent.node] == number]].tolist()))
+        for number in np.unique(dfg.collective[sent.node[chosen]]).tolist()
+    }
+    if len(words) != 1 or len(members) != 1 or (word := words.pop()) is None:
+        return None
+    ranks = members.pop()
+    peak, factor = link_peak(sent.replayed.run, ranks), bus_factor(word, len(ranks))
+    return None if peak is None or factor is None else LinkUse(peak, factor)
 
 
 def _share_host(run: Run, ranks: Sequence[Rank]) -> bool:

@@ -11,7 +11,7 @@ from esprof.analyzers.findings.communication.small_collectives import MIN_PER_ST
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.samples.sampled_lines import seen_calling
 from esprof.analyzers.views.collectives import SMALL, steady_collectives
-from esprof.analyzers.views.link_use import link_use
+from esprof.analyzers.views.links import link_use
 from esprof.core import readable
 from esprof.core.readable import duration
 from esprof.core.text import LONGEST_NAME, printable

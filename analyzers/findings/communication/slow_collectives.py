@@ -8,7 +8,7 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.views.collectives import SteadyStateCollectives, steady_collectives
-from esprof.analyzers.views.link_use import link_use
+from esprof.analyzers.views.links import link_use
 from esprof.core.types import NS_PER_S
 from esprof.replay.dfg import LaneKind
 from esprof.replay.whatif.communication.links import line
