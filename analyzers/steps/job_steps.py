@@ -50,6 +50,14 @@ class JobSteps:
             self._common[phase] = self._numbers(phase)
         return self._common[phase]
 
+    @cached_property
+    def on_all_ranks(self) -> np.ndarray:
+        """Numbers of the steps that all ranks have, in whatever phase, ascending, int64[steps]."""
+        found: np.ndarray = np.unique(
+            reduce(np.intersect1d, [self.table(rank).ints("step") for rank in self.run.ranks])
+        )
+        return found
+
     def _numbers(self, phase: ComparedPhase) -> np.ndarray:
         ranks = self.run.ranks
         if not all(len(self.table(rank)) for rank in ranks):

@@ -133,9 +133,9 @@ def _steps(job: JobSteps) -> tuple[np.ndarray, np.ndarray]:
         roles = [number_of.get(phase, excluded) for phase in job.phases(rank).tolist()]
         ranks.append(dict(zip(job.table(rank).ints("step").tolist(), roles, strict=True)))
     first = min(min(of) for of in ranks)
-    steps = sorted(set(ranks[0]).intersection(*ranks[1:]))
-    of_job = [excluded if step == first else max(of[step] for of in ranks) for step in steps]
-    return np.array(steps, np.int64), np.array(ROLES)[of_job]
+    steps = job.on_all_ranks
+    of_job = [excluded if step == first else max(of[step] for of in ranks) for step in steps.tolist()]
+    return steps, np.array(ROLES)[of_job]
 
 
 def _extremes(stretch: np.ndarray, took: np.ndarray) -> np.ndarray:

@@ -136,8 +136,8 @@ def ignore_option(command: _Command) -> _Command:
     )(command)
 
 
-def output_options(default: str | None, what: str) -> Callable[[_Command], _Command]:
-    """-o FILE and --force. `-` is stdout; without a default, FILE must be named."""
+def output_options(default: str | None, what: str, *, or_folder: bool = False) -> Callable[[_Command], _Command]:
+    """-o FILE and --force. `-` is stdout; without a default, FILE must be named. It may be a folder if `or_folder`."""
 
     def with_options(command: _Command) -> _Command:
         force = click.option("-f", "--force", is_flag=True, help="Overwrite FILE if it exists.")
@@ -145,7 +145,7 @@ def output_options(default: str | None, what: str) -> Callable[[_Command], _Comm
             "-o",
             "--output",
             metavar="FILE",
-            type=click.Path(dir_okay=False, path_type=Path),
+            type=click.Path(dir_okay=or_folder, path_type=Path),
             default=default,
             required=default is None,
             show_default=True,

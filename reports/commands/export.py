@@ -3,6 +3,7 @@
 import gzip
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -10,6 +11,7 @@ import click
 
 from esprof.analyzers.tracks.content import Exported
 from esprof.analyzers.tracks.node_rows import node_rows
+from esprof.analyzers.tracks.step_series import StepSeries
 from esprof.core.errors import UsageError
 from esprof.core.output import atomic_file
 from esprof.replay import Replayed
@@ -28,7 +30,9 @@ from esprof.reports.commands.common import (
 )
 from esprof.reports.commands.written import answer_written
 from esprof.reports.export.chrome import write_chrome
+from esprof.reports.export.event_file import EVENT_FILE, require_tensorboard, write_event_file
 from esprof.reports.export.perfetto import write_perfetto
+from esprof.reports.export.step_lines import write_step_lines
 from esprof.reports.export.tables import write_csv, write_parquet
 
 _FORMATS: dict[str, Callable[[Exported, BinaryIO], None]] = {
@@ -37,13 +41,17 @@ _FORMATS: dict[str, Callable[[Exported, BinaryIO], None]] = {
     "csv": lambda exported, file: write_csv(node_rows(exported), file, exported.start_ns),
     "parquet": lambda exported, file: write_parquet(node_rows(exported), file),
 }
-_TEXT = ("chrome", "csv")
+_SERIES: dict[str, Callable[[StepSeries, BinaryIO], None]] = {
+    "jsonl": write_step_lines,
+    "tensorboard": write_event_file,
+}
+_TEXT = ("chrome", "csv", "jsonl")
 _GZIP = ".gz"
 
 
 @click.command("export")
 @run_argument
-@click.option("--format", "form", type=click.Choice(list(_FORMATS)), required=True, help="Format of FILE.")
+@click.option("--format", "form", type=click.Choice([*_FORMATS, *_SERIES]), required=True, help="Format of FILE.")
 @click.option(
     "--what-if",
     "scenarios",
@@ -56,7 +64,7 @@ _GZIP = ".gz"
 @max_error_option
 @window_option
 @json_option
-@output_options(None, "export")
+@output_options(None, "export", or_folder=True)
 def command(
     sources: tuple[str, ...],
     form: str,
@@ -77,32 +85,46 @@ def command(
     each CPU thread, GPU stream, link and loader worker. Arrows show launches, collectives and waits. The critical path
     is a thread of the process `job`. csv and parquet have a row for each node of the graph in each timeline.
 
+    jsonl and tensorboard have step time, throughput and shares of a step for every step: lines for Weights & Biases, and
+    an event file in the folder FILE.
+
     \b
     esprof export RUN --format perfetto -o run.pftrace     # open it at ui.perfetto.dev
     esprof export RUN --format chrome -o run.json.gz --what-if network=2x
+    esprof export RUN --format tensorboard -o logs/esprof  # tensorboard --logdir logs
     """
     for spec in scenarios:
         parse(spec)  # Report a typo before reading the run, which may take minutes.
     if output == STDOUT and form not in _TEXT:
         raise UsageError(f"{form} is no text and cannot be written to stdout", remedy="Name a file with -o.")
+    if form in _SERIES and (scenarios or step is not None):
+        raise UsageError(f"{form} has figures of all steps and no timelines", remedy="Leave --what-if and --step out.")
+    if form == "tensorboard":
+        require_tensorboard()
+        output /= EVENT_FILE
     check_output(output, "export", as_json=as_json, force=force)
     run, read_s = open_run(sources, step if window is None else window)
     with status("Replaying"):
-        exported = Exported.of(Replayed.of(run, read_s, max_error_pct=max_error), scenarios, step, redact=redact)
+        if form in _SERIES:
+            series = StepSeries.of(run, max_error, redact=redact)
+            write, warnings = partial(_SERIES[form], series), series.warnings
+        else:
+            exported = Exported.of(Replayed.of(run, read_s, max_error_pct=max_error), scenarios, step, redact=redact)
+            write, warnings = partial(_FORMATS[form], exported), exported.replayed.warnings
     with status("Writing the export"):
         if output == STDOUT:
-            _FORMATS[form](exported, sys.stdout.buffer)
+            write(sys.stdout.buffer)
             return
         with atomic_file(output) as file:
-            _write(exported, form, file, is_packed=output.suffix == _GZIP)
+            _write(write, file, is_packed=output.suffix == _GZIP)
     wrote("export", output)
     if as_json:
-        answer_written("export", output, run, exported.replayed.warnings)
+        answer_written("export", output, run, warnings)
 
 
-def _write(exported: Exported, form: str, file: BinaryIO, *, is_packed: bool) -> None:
+def _write(write: Callable[[BinaryIO], None], file: BinaryIO, *, is_packed: bool) -> None:
     if not is_packed:
-        _FORMATS[form](exported, file)
+        write(file)
         return
     with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
-        _FORMATS[form](exported, cast(BinaryIO, packed))
+        write(cast(BinaryIO, packed))

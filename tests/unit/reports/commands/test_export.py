@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from esprof.core.errors import OutputError, UsageError
 from esprof.reports.commands import export
+from esprof.reports.export.event_file import EVENT_FILE
 from tests.cases import perfetto
 from tests.cases.exported import cpu_run
 from tests.cases.run_directory import write_run
@@ -27,10 +28,10 @@ def invoke(*arguments):
     return CliRunner().invoke(export.command, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("form", ["perfetto", "chrome", "csv", "parquet"])
+@pytest.mark.parametrize("form", ["perfetto", "chrome", "csv", "parquet", "jsonl"])
 def test_a_file_is_written_and_reported_once(saved, form, tmp_path):
     file = tmp_path / "deep" / "export"
-    said = invoke(saved, "--format", form, "-o", file, "--what-if", "cpu=2x", "--json")
+    said = invoke(saved, "--format", form, "-o", file, "--json")
     assert said.stderr == f"Wrote the export to {file}\n"
     answer = json.loads(said.stdout)
     assert (answer["schema"], answer["what"], answer["bytes"]) == ("esprof.written/1", "export", file.stat().st_size)
@@ -57,13 +58,40 @@ def test_text_goes_to_stdout_and_a_name_in_gz_is_compressed(saved, tmp_path):
 
 def test_what_cannot_go_to_stdout_is_refused_before_the_run_is_read(tmp_path, monkeypatch):
     nothing = tmp_path / "there is no run here"
-    for form in ("perfetto", "parquet"):
+    for form in ("perfetto", "parquet", "tensorboard"):
         with pytest.raises(UsageError, match="is no text"):
             invoke(nothing, "--format", form, "-o", "-")
     with pytest.raises(UsageError, match="both write to stdout"):
         invoke(nothing, "--format", "csv", "-o", "-", "--json")
     with pytest.raises(UsageError, match="gqu"):
         invoke(nothing, "--format", "csv", "-o", "-", "--what-if", "gqu=2x")
+
+
+def test_series_of_steps_have_no_timeline(tmp_path):
+    for options in (("--what-if", "cpu=2x"), ("--step", 2)):
+        with pytest.raises(UsageError, match="no timelines"):
+            invoke(tmp_path, "--format", "jsonl", "-o", "-", *options)
+
+
+def test_an_event_file_lies_in_the_named_folder_beside_what_is_there(saved, tmp_path):
+    pytest.importorskip("tensorboard.summary", reason="tensorboard is not installed")
+    mine = tmp_path / "events.out.tfevents.1700000000.host"
+    mine.write_text("mine")
+    assert mine.name > EVENT_FILE
+    said = invoke(saved, "--format", "tensorboard", "-o", tmp_path)
+    assert said.stderr == f"Wrote the export to {tmp_path / EVENT_FILE}\n"
+    with pytest.raises(OutputError, match="already exists"):
+        invoke(saved, "--format", "tensorboard", "-o", tmp_path)
+    invoke(saved, "--format", "tensorboard", "-o", tmp_path, "--force", "--redact")
+    assert b"Rank 1" not in (tmp_path / EVENT_FILE).read_bytes()
+    assert mine.read_text() == "mine"
+
+
+def test_a_folder_is_no_file(saved, tmp_path):
+    with pytest.raises(OutputError, match="already exists"):
+        invoke(saved, "--format", "csv", "-o", tmp_path)
+    with pytest.raises(OutputError, match="directory"):
+        invoke(saved, "--format", "csv", "-o", tmp_path, "--force")
 
 
 def test_a_file_is_overwritten_with_force_only(saved, tmp_path):
