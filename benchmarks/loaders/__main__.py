@@ -21,11 +21,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 
 import msgspec
 
 import esprof
-from benchmarks.loaders.changes import CHANGES, OWN, STEPS, Change, jobs
+from benchmarks.loaders.changes import CHANGES, JOBS, OWN, SHARED, STEPS, Change, jobs
 from benchmarks.loaders.outcome import Measured, Outcome, section, show_summary
 from benchmarks.loaders.predicted import predict
 from benchmarks.model_errors import CarriedOut, term_of, write_carried_out
@@ -34,6 +35,8 @@ from benchmarks.settings import slug
 
 _SKIP, _WINDOW = 64, 32
 """Steps before the recorded window, in which all files are read once, and of the window."""
+_MANY = 8
+"""Jobs beside a recorded one run for so many times its steps, if it does not end before."""
 _SETTLES = 8
 """Further steps after the first pass over the files that do not count."""
 
@@ -90,7 +93,7 @@ def measure(job: str, change: Change, keep: Path, repeats: int) -> Measured:
 
 
 def record(job: str, options: Mapping[str, str], keep: Path) -> esprof.Run:
-    """The recording of a job with these options, made unless it is in `keep`."""
+    """The recording of a job with these options, beside its equals, made unless it is in `keep`."""
     out = (
         keep / f"recorded-{slug('-'.join(f'{name}-{value}' for name, value in sorted(options.items())) or 'as-it-is')}"
     )
@@ -98,25 +101,35 @@ def record(job: str, options: Mapping[str, str], keep: Path) -> esprof.Run:
         out.parent.mkdir(parents=True, exist_ok=True)
         window = ["--skip", str(_SKIP), "--warmup", "2", "--steps", str(_WINDOW), "--stack-steps", "0"]
         esprof_record = [sys.executable, "-m", "esprof", "record", "-q", "-f", "-o", str(out), *window, "--"]
-        _call([*esprof_record, *command(job, options, keep.parent)])
+        others = [_start(command(job, options, keep.parent, _MANY * STEPS)) for _ in range(_jobs(options) - 1)]
+        try:
+            _end(_start([*esprof_record, *command(job, options, keep.parent, STEPS)]))
+        finally:
+            for other in others:
+                other.kill()
+                other.communicate()
     return esprof.load(out)
 
 
 def run(job: str, options: Mapping[str, str], keep: Path) -> float:
-    """Run a job; returns its mean step, ms, once all files have been read."""
-    said = json.loads(_call(command(job, options, keep)).splitlines()[-1])
-    return fmean(said["step_ms"][said["per_epoch"] + _SETTLES :])
+    """Run a job, or equal jobs side by side; returns their mean step, ms, once all files have been read."""
+    with TemporaryDirectory(prefix="esprof-shared-") as folder:
+        argv = [word if word != SHARED else folder for word in command(job, options, keep, STEPS)]
+        said = [json.loads(_end(one).splitlines()[-1]) for one in [_start(argv) for _ in range(_jobs(options))]]
+    return fmean(step for one in said for step in one["step_ms"][one["per_epoch"] + _SETTLES :])
 
 
-def command(job: str, options: Mapping[str, str], keep: Path) -> list[str]:
-    files = ["--files", str(keep / "files" / job.rpartition(".")[2]), "--steps", str(STEPS)]
-    return [
-        sys.executable,
-        "-m",
-        job,
-        *files,
-        *(word for name, value in options.items() for word in (f"--{name}", value)),
-    ]
+def command(job: str, options: Mapping[str, str], keep: Path, steps: int) -> list[str]:
+    chosen = {
+        "files": str(keep / "files" / job.rpartition(".")[2]),
+        "steps": str(steps),
+        **{name: value for name, value in options.items() if name != JOBS},
+    }
+    return [sys.executable, "-m", job, *(word for name, value in chosen.items() for word in (f"--{name}", value))]
+
+
+def _jobs(options: Mapping[str, str]) -> int:
+    return int(options.get(JOBS, "1"))
 
 
 def answers(outcomes: Sequence[Outcome]) -> Iterator[CarriedOut]:
@@ -126,11 +139,16 @@ def answers(outcomes: Sequence[Outcome]) -> Iterator[CarriedOut]:
             yield CarriedOut(one.predicted.job_class, term_of(one.what_if), one.before, one.promised, one.observed)
 
 
-def _call(argv: Sequence[str]) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(argv)} ended with {done.returncode}\n{done.stderr}")
-    return done.stdout
+def _start(argv: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _end(process: subprocess.Popen[str]) -> str:
+    """What a process printed, once it has ended."""
+    said, errors = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"{process.args} ended with {process.returncode}\n{errors}")
+    return said
 
 
 def _waited_s() -> float | None:

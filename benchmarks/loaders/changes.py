@@ -15,6 +15,10 @@ STEPS = 160
 """Steps of a run of a job. The first ones, which read all files once, do not count."""
 
 
+JOBS, SHARED = "jobs", "folder"
+"""The option of the driver that says how many equal jobs run side by side; and the value for a new folder of theirs."""
+
+
 @dataclass(frozen=True)
 class Change:
     """A change of a job's options; `before` are those that differ from the kit's defaults."""
@@ -45,6 +49,14 @@ CHANGES = (
     ),
     Change("prefetch 1 → 4", "loader.prefetch=4", {"prefetch": "4"}, {"workers": "2", "prefetch": "1"}),
     Change("MinIOCache of 75 %", "cache[minio]=0.75", {"minio": "0.75"}),
+    Change("half the samples cached", "cache[samples]=0.5", {"ready": "0.5"}),
+    Change(
+        "any order",
+        "loader.in_order=0",
+        {"in-order": "0"},
+        {"workers": "2", "slow-ms": "100", "device-ms": "40"},
+    ),
+    Change("shared by two jobs", "loader.shared=2", {"shared": SHARED}, {JOBS: "2"}),
 )
 
 

@@ -3,7 +3,9 @@
 A job is a module that runs as `python -m MODULE OPTIONS` and trains any model, in one process, on samples that it decodes
 from files. It is made of the pieces of this module:
 
-    from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse
+    from benchmarks.loaders.kit import (
+        SampleFiles, batches, behind_cache, device, loader_options, made, parse, prepared
+    )
 
     def main() -> None:
         settings = parse(__doc__)
@@ -12,7 +14,8 @@ from files. It is made of the pieces of this module:
         paths = [made(settings.files / f"{n:04d}.jpg", lambda n=n: content(n)) for n in range(192)]
         files = SampleFiles(paths, settings)
         dataset = MyDataset(behind_cache(files, settings))           # its __getitem__ decodes files[index], bytes
-        loader = DataLoader(dataset, batch_size=8, **loader_options(files, settings))
+        dataset = prepared(dataset, files, settings)
+        loader = DataLoader(dataset, batch_size=8, **loader_options(dataset, files, settings))
         ...                                                          # any model and optimizer
         for batch in batches(loader, files, settings):
             optimizer.zero_grad()
@@ -42,6 +45,10 @@ What the driver changes by OPTIONS, with their defaults:
     --store 1        speed of the emulated store
     --cached 0       share of the files in the page cache; the others are read from the disk, cold, and from the store
     --minio 0        share of the files' bytes that a `MinIOCache` between files and decoding holds; 0: there is none
+    --ready 0        share of the samples that a `MinIOCache` after decoding holds; 0: there is none
+    --shared FOLDER  the folder of a `SharedPreparation` of two jobs; without it, the job prepares all samples itself
+    --in-order 1     whether batches are delivered in order (`in_order`)
+    --slow-ms 0      time by which the store delays one file in sixteen
     --steps 96       number of steps
 
 Emulated store: besides its real, cold read, a file takes `_LATENCY_S` + size / `_BYTES_PER_S`, over the store's speed.
@@ -61,14 +68,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, library
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
-from esprof.data import MinIOCache
+from esprof.data import MinIOCache, SharedPreparation
 
 DEVICE = "emulated::device"
 """Name of the accelerator's operation in profiles."""
 
 _LATENCY_S, _BYTES_PER_S = 3e-3, 20e6
+_ONE_IN = 16
+"""One file in so many is a slow one."""
+_SHARED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,10 @@ class Settings:
     store: float
     cached: float
     minio: float
+    ready: float
+    shared: Path | None
+    in_order: bool
+    slow_ms: float
     steps: int
 
 
@@ -105,6 +119,10 @@ def parse(description: str | None) -> Settings:
     parser.add_argument("--store", type=float, default=1)
     parser.add_argument("--cached", type=float, default=0)
     parser.add_argument("--minio", type=float, default=0)
+    parser.add_argument("--ready", type=float, default=0)
+    parser.add_argument("--shared", type=Path)
+    parser.add_argument("--in-order", type=lambda text: text == "1", default=True)
+    parser.add_argument("--slow-ms", type=float, default=0)
     parser.add_argument("--steps", type=int, default=96)
     return Settings(**vars(parser.parse_args()))
 
@@ -113,7 +131,7 @@ class SampleFiles:
     """The content of files, by index. A share of them, evenly spread, is not in the page cache, and comes from the store."""
 
     def __init__(self, paths: Sequence[Path], settings: Settings) -> None:
-        self.paths, self._speed = list(paths), settings.store
+        self.paths, self._speed, self._slow_s = list(paths), settings.store, settings.slow_ms / 1e3
         share = 1 - settings.cached
         self._is_cold = [int((number + 1) * share) > int(number * share) for number in range(len(paths))]
         for index, path in enumerate(paths):
@@ -127,7 +145,8 @@ class SampleFiles:
     def __getitem__(self, index: int) -> bytes:
         data = self._read(index)
         if self._is_cold[index]:
-            time.sleep((_LATENCY_S + len(data) / _BYTES_PER_S) / self._speed)
+            delay_s = self._slow_s if index % _ONE_IN == 0 else 0
+            time.sleep((_LATENCY_S + len(data) / _BYTES_PER_S) / self._speed + delay_s)
         return data
 
     @property
@@ -148,22 +167,52 @@ def behind_cache(files: SampleFiles, settings: Settings) -> SampleFiles | MinIOC
     return MinIOCache(files, int(settings.minio * files.total_bytes)) if settings.minio else files
 
 
-class Shuffled(Sampler[int]):
-    """All indices in a random order, then in another one, and so on without end."""
+class Sized:
+    """`dataset`, of the length of `files`."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, dataset: Dataset[Any], files: SampleFiles) -> None:
+        self._dataset, self._count = dataset, len(files)
 
-    def __iter__(self) -> Iterator[int]:
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[index]
+
+
+def prepared(dataset: Dataset[Any], files: SampleFiles, settings: Settings) -> Any:
+    """`dataset`, behind a cache of its samples or with shared preparation if the settings ask for one."""
+    if settings.shared is not None:
+        shared = SharedPreparation(Sized(dataset, files), _SHARED_BYTES, settings.shared)
+        assert shared.wait_for_jobs(2)
+        return shared
+    if settings.ready:
+        return MinIOCache(Sized(dataset, files), _SHARED_BYTES, items=int(settings.ready * len(files)))
+    return dataset
+
+
+class Shuffled(Sampler[Any]):
+    """All samples in a random order, then in another one, and so on without end."""
+
+    def __init__(self, dataset: Any, count: int) -> None:
+        self._dataset, self._count = dataset, count
+
+    def __iter__(self) -> Iterator[Any]:
+        if isinstance(self._dataset, SharedPreparation):
+            order = self._dataset.order()
+            while True:
+                yield from order
         generator = torch.Generator().manual_seed(0)
         while True:
             yield from torch.randperm(self._count, generator=generator).tolist()
 
 
-def loader_options(files: SampleFiles, settings: Settings) -> dict[str, Any]:
-    """The options of a DataLoader that the settings determine: its sampler, workers and prefetching."""
-    options: dict[str, Any] = {"sampler": Shuffled(len(files)), "num_workers": settings.workers}
-    return options | ({"prefetch_factor": settings.prefetch} if settings.workers else {})
+def loader_options(dataset: Any, files: SampleFiles, settings: Settings) -> dict[str, Any]:
+    """The options of a DataLoader that the settings determine: its sampler, workers, prefetching, and order."""
+    options: dict[str, Any] = {"sampler": Shuffled(dataset, len(files)), "num_workers": settings.workers}
+    if settings.workers:
+        options |= {"prefetch_factor": settings.prefetch, "in_order": settings.in_order}
+    return options
 
 
 def batches(loader: DataLoader[Any], files: SampleFiles, settings: Settings) -> Iterator[Any]:

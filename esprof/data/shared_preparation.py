@@ -168,19 +168,22 @@ class SharedOrder:
 
 
 class _Patience:
-    """Pauses that become longer, until `timeout_s` have passed."""
+    """Pauses of an eighth of the time waited so far, until `timeout_s` have passed: no wait lasts much longer for them."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._deadline_s = time.monotonic() + timeout_s
-        self._pause_s = _SHORTEST_PAUSE_S
+        self._began_s = time.monotonic()
+        self._timeout_s = timeout_s
 
     @property
     def is_over(self) -> bool:
-        return time.monotonic() > self._deadline_s
+        return self._waited_s > self._timeout_s
 
     def pause(self) -> None:
-        time.sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        time.sleep(min(max(self._waited_s / 8, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S))
+
+    @property
+    def _waited_s(self) -> float:
+        return time.monotonic() - self._began_s
 
 
 def _name_of_job() -> str:

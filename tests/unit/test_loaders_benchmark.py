@@ -14,6 +14,7 @@ from esprof.replay.whatif.loading.batches import batches_of
 from tests.cases.loading import loading_job
 
 SETTINGS = {"workers": 1, "prefetch": 2, "device_ms": 15, "store": 1, "cached": 0, "minio": 0, "steps": 96}
+SETTINGS |= {"ready": 0, "shared": None, "in_order": True, "slow_ms": 0}
 
 
 def files(tmp_path, **changed):
@@ -38,7 +39,7 @@ def test_only_files_that_are_not_cached_come_from_the_store(tmp_path, monkeypatc
 
 
 def test_each_pass_reads_every_file_once_in_another_order():
-    taken = list(itertools.islice(Shuffled(8), 24))
+    taken = list(itertools.islice(Shuffled(None, 8), 24))
     passes = [taken[at : at + 8] for at in (0, 8, 16)]
     assert [sorted(one) for one in passes] == [list(range(8))] * 3
     assert len({tuple(one) for one in passes}) == 3

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse
+from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse, prepared
 from esprof.data import MinIOCache
 
 _FILES, _BATCH, _CUT = 156, 6, 96
@@ -101,7 +101,8 @@ def main() -> None:
     torch.set_num_threads(1)
     paths = [made(settings.files / f"{n:04d}.tar", functools.partial(content, n)) for n in range(_FILES)]
     files = SampleFiles(paths, settings)
-    loader = DataLoader(Cells(behind_cache(files, settings)), batch_size=_BATCH, **loader_options(files, settings))
+    dataset = prepared(Cells(behind_cache(files, settings)), files, settings)
+    loader = DataLoader(dataset, batch_size=_BATCH, **loader_options(dataset, files, settings))
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for images, masks in batches(loader, files, settings):

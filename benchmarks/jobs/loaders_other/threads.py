@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse
+from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse, prepared
 from esprof.data import MinIOCache
 
 _FILES, _BATCH = 192, 4
@@ -96,8 +96,8 @@ def main() -> None:
     torch.set_num_threads(1)
     paths = [made(settings.files / f"{n:04d}.jsonl.gz", functools.partial(content, n)) for n in range(_FILES)]
     files = SampleFiles(paths, settings)
-    dataset = Threads(behind_cache(files, settings))
-    loader = DataLoader(dataset, batch_size=_BATCH, collate_fn=collate, **loader_options(files, settings))
+    dataset = prepared(Threads(behind_cache(files, settings)), files, settings)
+    loader = DataLoader(dataset, batch_size=_BATCH, collate_fn=collate, **loader_options(dataset, files, settings))
     model = Classifier()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for buckets, weights, begins, topics in batches(loader, files, settings):

@@ -8,7 +8,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse
+from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse, prepared
 
 FILES, CLASSES = 192, 10
 SIDE, SMALL = 320, 64
@@ -50,7 +50,8 @@ def main() -> None:
         made(settings.files / f"{number:04d}.jpg", lambda number=number: photograph(number)) for number in range(FILES)
     ]
     files = SampleFiles(paths, settings)
-    loader = DataLoader(Photographs(behind_cache(files, settings)), batch_size=8, **loader_options(files, settings))
+    dataset = prepared(Photographs(behind_cache(files, settings)), files, settings)
+    loader = DataLoader(dataset, batch_size=8, **loader_options(dataset, files, settings))
     model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(CLASSES))
     model(torch.zeros(1, 3, SMALL, SMALL))  # Makes the lazy layer.
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

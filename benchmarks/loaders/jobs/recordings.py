@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse
+from benchmarks.loaders.kit import SampleFiles, batches, behind_cache, device, loader_options, made, parse, prepared
 
 FILES, SPEAKERS = 192, 16
 RATE, SECONDS = 16_000, 2.5
@@ -59,8 +59,8 @@ def main() -> None:
         made(settings.files / f"{number:04d}.z", lambda number=number: recording(number)) for number in range(FILES)
     ]
     files = SampleFiles(paths, settings)
-    dataset = Recordings(behind_cache(files, settings))
-    loader = DataLoader(dataset, batch_size=6, collate_fn=padded, **loader_options(files, settings))
+    dataset = prepared(Recordings(behind_cache(files, settings)), files, settings)
+    loader = DataLoader(dataset, batch_size=6, collate_fn=padded, **loader_options(dataset, files, settings))
     model = nn.Sequential(nn.Linear(BANDS, 32), nn.ReLU(), nn.Linear(32, SPEAKERS))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for spectrograms, speakers in batches(loader, files, settings):

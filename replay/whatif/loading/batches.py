@@ -49,6 +49,8 @@ class RecordedBatches:
     """CPU time of the part `decode`; 0 where none was recorded."""
     collate_ns: np.ndarray
     """CPU time of the part `collate`; 0 where none was recorded."""
+    samples: float
+    """Mean number of samples in a batch; inf where unknown."""
     missed: float
     """Share of the bytes read that came from storage: all that are not from a local disk, which only counts its own."""
     recorded_reads: Callable[[], RecordedReads | None] = lambda: None
@@ -89,6 +91,16 @@ class RecordedBatches:
             cpu_ns=self.collate_ns + (self.cpu_ns - self.collate_ns) * left,
             **{name: getattr(self, name) * left for name in ("ready_ns", "blocked_ns", "decode_ns")},
         )
+
+    def shared_by(self, jobs: int) -> "RecordedBatches":
+        """The same batches, each sample of which is prepared by one of these jobs, that are equally fast.
+
+        A job that finds all remaining samples begun waits for them: at most (J - 1) / J of a sample (Graham, Bounds on
+        multiprocessing timing anomalies, 1969), and half of that on average.
+        """
+        shared = self.with_ready_samples(1 - 1 / jobs)
+        sample_ns = (self.took_ns - self.collate_ns) / self.samples
+        return replace(shared, blocked_ns=shared.blocked_ns + sample_ns * (jobs - 1) / (2 * jobs))
 
     def with_workers(self, workers: int) -> "RecordedBatches":
         """The same batches, made by this number of worker processes."""
@@ -193,6 +205,7 @@ def batches_of(run: Run, rank: Rank, steps: tuple[int, ...]) -> RecordedBatches 
         per_step=float(np.count_nonzero(training & inside)) / len(steps),
         decode_ns=_part_ns(stages, made, DECODE),
         collate_ns=np.clip(_part_ns(stages, made, COLLATE), 0, times.cpu_ns),
+        samples=float(samples.mean()) if (samples := made.ints("samples")).min() > 0 else np.inf,
         missed=_missed(made, times.blocked_ns),
         recorded_reads=partial(recorded_reads, run, rank),
         hosts=len({meta.host for meta in run.meta.ranks}),

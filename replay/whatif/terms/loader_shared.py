@@ -7,7 +7,7 @@ _MAX_JOBS = 64
 
 
 def _shared(batches: RecordedBatches, term: Term) -> RecordedBatches:
-    return batches.with_ready_samples(1 - 1 / term.value)
+    return batches.shared_by(int(term.value))
 
 
 TERM = Kind(
@@ -18,7 +18,7 @@ TERM = Kind(
     "others ready to be collated.",
     needs="As `loader.workers`.",
     assumes="The run was recorded while the jobs ran side by side. They are equally fast. A prepared sample is fetched in "
-    "no time.",
+    "no time. Each of J jobs waits at the end of a batch for (J - 1) / 2J of the time to prepare a sample.",
     effect=Loading(_shared),
     value=whole(2, _MAX_JOBS),
     scoped=True,

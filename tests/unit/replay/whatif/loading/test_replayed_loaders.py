@@ -31,7 +31,7 @@ def answer(run: Run, scenario: str) -> WhatIf:
         (1, "cache[lru]=0.5", 15 + 45 * (1 - 0.1534)),
         (1, "cache[samples]=0.5", 30),
         (1, "cache[samples]=0.75,loader.workers=2", 20),
-        (1, "loader.shared=2", 30),
+        (1, "loader.shared=2", 30 + 60 / 8 / 4),
         (2, "loader.in_order=0", 30),
         (1, "cpu=2x", 30),
         (1, "cpu=2x,loader.workers=2", 15),
@@ -40,6 +40,11 @@ def answer(run: Run, scenario: str) -> WhatIf:
 def test_the_step_takes_the_longer_of_itself_and_the_time_until_its_batch_is_there(recorded, scenario, step_ms):
     found = answer(loading_job(workers=recorded), scenario)
     assert found.predicted_us == pytest.approx(step_ms * 1000, rel=0.03), found.reason
+
+
+def test_a_job_that_shares_waits_for_the_last_sample_of_another():
+    """Of four samples of 15 ms it prepares two, and waits for a quarter of one: half of what Graham's bound allows."""
+    assert answer(loading_job(samples=4), "loader.shared=2").predicted_us == pytest.approx(33_750, rel=0.03)
 
 
 def test_only_decoding_gets_faster():
