@@ -112,8 +112,12 @@ class PreparedStore:
                 self._look_for_dead(transaction)
             transaction.delete(entries.key_of(entries.CLAIM, item))
             entries.note_use(transaction, job, item)
-            if data is not None and entries.is_needed(transaction, item):
-                self._hold(transaction, item, data)
+            sample = entries.key_of(entries.SAMPLE, item)
+            if entries.is_needed(transaction, item):
+                if data is not None:
+                    self._hold(transaction, item, data)
+            elif transaction.get(sample) is not None:  # It was held for this job, which could not take it.
+                entries.remove(transaction, sample)
 
     def give_up(self, item: EpochItem) -> None:
         """Withdraw the claim to prepare the sample."""

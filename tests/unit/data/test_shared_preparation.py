@@ -233,6 +233,18 @@ def test_a_sample_that_the_database_has_no_room_for_is_used_and_no_longer_claime
         store.leave(rank)
 
 
+def test_a_sample_that_both_jobs_prepared_is_held_for_neither(tmp_path):
+    """As when one cannot take it: a full database takes no note that it is used."""
+    store, item = PreparedStore(MB, 10, tmp_path), EpochItem(0, 3)
+    ranks = [store.join(job) for job in ("one", "other")]
+    store.finish("one", item, b"sample")
+    assert store.held == 1
+    store.finish("other", item, b"sample")
+    assert (store.held, store.held_bytes) == (0, 0)
+    for rank in ranks:
+        store.leave(rank)
+
+
 @pytest.mark.slow
 def test_workers_may_be_killed_at_any_time(tmp_path):
     """Locks are released, changes are whole, and the bytes of what is held add up."""
