@@ -52,6 +52,8 @@ def draw_verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
         warnings = units.plural(len(diagnosis.warnings), "warning")
         foot.append(fact("Note", f"{warnings}: see `esprof diagnose RUN`", screen, at_most=1))
     if not diagnosis.findings:
+        if diagnosis.replay_error_pct is not None:
+            foot.append(fact("Next", "esprof report RUN shows where the time goes", screen))
         return drawn(
             screen, headline(diagnosis.verdict, screen, _MAX_LINES_OF_VERDICT - _height(foot) - 1), Text(), *foot
         )
