@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,6 +41,25 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         if isinstance(error, OSError):
             raise unwritable(path, error) from error
         raise
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder next to `path` that takes its place at the end of the block.
+
+    On any failure it is removed and `path` is unchanged. Raises OutputError if the file system refuses.
+    """
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.rename(path)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

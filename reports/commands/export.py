@@ -2,18 +2,20 @@
 
 import gzip
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import click
 
+from esprof.analyzers.ghost.peers import ghost_schedule
 from esprof.analyzers.tracks.content import Exported
 from esprof.analyzers.tracks.node_rows import node_rows
 from esprof.analyzers.tracks.step_series import StepSeries
 from esprof.core.errors import UsageError
 from esprof.core.output import atomic_file
+from esprof.core.types import Rank
 from esprof.replay import Replayed
 from esprof.replay.whatif.grammar import parse
 from esprof.reports.commands.common import (
@@ -31,6 +33,7 @@ from esprof.reports.commands.common import (
 from esprof.reports.commands.written import answer_written
 from esprof.reports.export.chrome import write_chrome
 from esprof.reports.export.event_file import EVENT_FILE, require_tensorboard, write_event_file
+from esprof.reports.export.ghost import claim_ghost, write_ghost
 from esprof.reports.export.perfetto import write_perfetto
 from esprof.reports.export.step_lines import write_step_lines
 from esprof.reports.export.tables import write_csv, write_parquet
@@ -45,13 +48,16 @@ _SERIES: dict[str, Callable[[StepSeries, BinaryIO], None]] = {
     "jsonl": write_step_lines,
     "tensorboard": write_event_file,
 }
+_GHOST = "ghost"
 _TEXT = ("chrome", "csv", "jsonl")
 _GZIP = ".gz"
 
 
 @click.command("export")
 @run_argument
-@click.option("--format", "form", type=click.Choice([*_FORMATS, *_SERIES]), required=True, help="Format of FILE.")
+@click.option(
+    "--format", "form", type=click.Choice([*_FORMATS, *_SERIES, _GHOST]), required=True, help="Format of FILE."
+)
 @click.option(
     "--what-if",
     "scenarios",
@@ -60,6 +66,7 @@ _GZIP = ".gz"
     help="Add the timeline of this scenario, such as network=2x. Repeat the option to add several.",
 )
 @click.option("--step", metavar="STEP", type=click.IntRange(min=0), help="Export this step only. Default: all steps.")
+@click.option("--rank", metavar="RANK", type=click.IntRange(min=0), help="With ghost: the rank that runs for real.")
 @click.option("--redact", is_flag=True, help="Replace the names of the job by hashes, to share the file.")
 @max_error_option
 @window_option
@@ -70,6 +77,7 @@ def command(
     form: str,
     scenarios: tuple[str, ...],
     step: int | None,
+    rank: int | None,
     redact: bool,
     max_error: float,
     window: int | None,
@@ -88,17 +96,19 @@ def command(
     jsonl and tensorboard have step time, throughput and shares of a step for every step: lines for Weights & Biases, and
     an event file in the folder FILE.
 
+    ghost is a folder with a program that runs your script as one rank of the job, on one machine. Its peers are replayed
+    from this run.
+
     \b
     esprof export RUN --format perfetto -o run.pftrace     # open it at ui.perfetto.dev
     esprof export RUN --format chrome -o run.json.gz --what-if network=2x
     esprof export RUN --format tensorboard -o logs/esprof  # tensorboard --logdir logs
+    esprof export RUN --format ghost --rank 2 -o ghost     # python ghost/run.py train.py ARGUMENTS
     """
-    for spec in scenarios:
-        parse(spec)  # Report a typo before reading the run, which may take minutes.
-    if output == STDOUT and form not in _TEXT:
-        raise UsageError(f"{form} is no text and cannot be written to stdout", remedy="Name a file with -o.")
-    if form in _SERIES and (scenarios or step is not None):
-        raise UsageError(f"{form} has figures of all steps and no timelines", remedy="Leave --what-if and --step out.")
+    _refuse_unfit(form, scenarios, step, rank, output)
+    if rank is not None:
+        _export_ghost(sources, window, rank, output, as_json=as_json, force=force)
+        return
     if form == "tensorboard":
         require_tensorboard()
         output /= EVENT_FILE
@@ -120,6 +130,32 @@ def command(
     wrote("export", output)
     if as_json:
         answer_written("export", output, run, warnings)
+
+
+def _refuse_unfit(form: str, scenarios: Sequence[str], step: int | None, rank: int | None, output: Path) -> None:
+    """Raise UsageError for options that do not go together, before the run is read, which may take minutes."""
+    for spec in scenarios:
+        parse(spec)
+    if output == STDOUT and form not in _TEXT:
+        raise UsageError(f"{form} is no text and cannot be written to stdout", remedy="Name a file with -o.")
+    if form not in _FORMATS and (scenarios or step is not None):
+        raise UsageError(f"{form} is about all steps and has no timelines", remedy="Leave --what-if and --step out.")
+    if (form == _GHOST) != (rank is not None):
+        raise UsageError("--format ghost and --rank belong together", remedy="Name the rank that runs for real.")
+
+
+def _export_ghost(
+    sources: Sequence[str], window: int | None, rank: Rank, output: Path, *, as_json: bool, force: bool
+) -> None:
+    claim_ghost(output, force=force)
+    run, read_s = open_run(sources, window)
+    with status("Replaying"):
+        replayed = Replayed.of(run, read_s)
+        schedule = ghost_schedule(replayed, rank)
+    write_ghost(schedule, output, force=force)
+    wrote("export", output)
+    if as_json:
+        answer_written("export", output, run, replayed.warnings)
 
 
 def _write(write: Callable[[BinaryIO], None], file: BinaryIO, *, is_packed: bool) -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from esprof.core.errors import OutputError
-from esprof.core.output import atomic_file, claim, write_bytes
+from esprof.core.output import atomic_file, atomic_folder, claim, write_bytes
 
 
 def test_a_file_appears_whole_and_alone(tmp_path):
@@ -85,3 +85,23 @@ def test_claim(tmp_path):
             claim(tmp_path / name, force=False)
         assert "--force" in caught.value.remedy
         claim(tmp_path / name, force=True)
+
+
+def test_a_folder_appears_whole_and_a_failure_leaves_what_was_there(tmp_path):
+    path = tmp_path / "deep" / "folder"
+    with atomic_folder(path) as made:
+        (made / "old").touch()
+        assert not path.exists()
+
+    def fail_half_way():
+        with atomic_folder(path) as made:
+            (made / "new").touch()
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        fail_half_way()
+    assert os.listdir(path.parent) == ["folder"]
+    assert os.listdir(path) == ["old"]
+    with atomic_folder(path) as made:
+        (made / "new").touch()
+    assert os.listdir(path) == ["new"]

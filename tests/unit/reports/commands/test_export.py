@@ -128,3 +128,14 @@ def test_a_redacted_file_has_no_name_of_the_job(saved, form, tmp_path):
     names = [b"secret", b"aten", b"autograd", b"Optimizer", b"gloo:", saved.encode(), sys.executable.encode()]
     assert b"secret" in plain.read_bytes()
     assert not [name for name in names if name in redacted.read_bytes()]
+
+
+def test_a_reproducer_is_a_folder_and_needs_a_rank(saved, tmp_path):
+    said = invoke(saved, "--format", "ghost", "--rank", 1, "-o", tmp_path / "ghost", "--json")
+    assert json.loads(said.stdout)["what"] == "export"
+    assert json.loads((tmp_path / "ghost" / "schedule.json").read_text())["rank"] == 1
+    for words in (["--format", "ghost"], ["--format", "csv", "--rank", 0]):
+        with pytest.raises(UsageError, match="belong together"):
+            invoke(saved, *words, "-o", tmp_path / "other")
+    with pytest.raises(UsageError, match="no timelines"):
+        invoke(saved, "--format", "ghost", "--rank", 0, "--step", 2, "-o", tmp_path / "other")
