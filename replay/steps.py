@@ -294,7 +294,7 @@ def at_window(run: Run, step: int) -> Run:
     if window is None:
         known = readable.runs(step for window in windows for step in window)
         remedy = f"The windows of this run have steps {known}." if known else "This run has no window of steps."
-        raise UsageError(f"step {step} is in no window", remedy=remedy)
+        raise UsageError(f"step {step} is in no window", path=run.path, remedy=remedy)
 
     def read(name: str, rank: Rank) -> Table | None:
         if name == "steps":

@@ -68,6 +68,10 @@ def error_pct(value: float | None) -> str:
     return "0.00 %" if abs(value) < 0.005 else f"{value:+.2f} %".replace("-", "−")
 
 
+def p_value(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def times(factor: float | None) -> str:
     """A speed-up: `1.23×`."""
     return UNKNOWN if factor is None else f"{factor:.2f}×"

@@ -1,22 +1,36 @@
 """`esprof compare`."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
+from esprof.analyzers.comparison.answer import RunComparison
 from esprof.analyzers.comparison.compare import compare
 from esprof.analyzers.ignore import Ignores
 from esprof.core.errors import UsageError
 from esprof.reports.commands.common import (
+    STDOUT,
     answer,
     columns_option,
     ignore_option,
     json_option,
     open_run,
     output_options,
+    refuse_on_terminal,
     status,
+    window_option,
 )
+from esprof.reports.html.comparison_page import render_comparison
 from esprof.reports.terminal.comparison import draw_comparison, markdown_comparison
+from esprof.reports.terminal.screen import Screen
+
+_DRAWN: dict[str, Callable[[RunComparison, Screen], str]] = {
+    "text": draw_comparison,
+    "markdown": lambda found, _: markdown_comparison(found),
+    "html": lambda found, _: render_comparison(found),
+}
+_BY_SUFFIX = {".html": "html", ".md": "markdown", ".json": "json"}
 
 
 @click.command("compare")
@@ -26,11 +40,10 @@ from esprof.reports.terminal.comparison import draw_comparison, markdown_compari
 @click.option(
     "--format",
     "style",
-    type=click.Choice(["text", "markdown", "json"]),
-    default="text",
-    show_default=True,
-    help="Output format.",
+    type=click.Choice([*_DRAWN, "json"]),
+    help="Output format. Default: by the name of FILE, which ends in .html, .md or .json; else text.",
 )
+@window_option
 @columns_option
 @ignore_option
 @json_option
@@ -39,7 +52,8 @@ def command(
     before: str,
     after: str,
     anyway: bool,
-    style: str,
+    style: str | None,
+    window: int | None,
     ignores: Ignores,
     as_json: bool,
     output: Path,
@@ -55,17 +69,15 @@ def command(
 
     \b
     esprof compare old-run new-run
+    esprof compare old-run new-run -o changes.html
     esprof compare old-run new-run --format markdown
     """
-    if as_json and style not in ("text", "json"):
+    if as_json and style not in (None, "text", "json"):
         raise UsageError(f"--json and --format {style} exclude each other")
-    (first, _), (second, _) = open_run([before]), open_run([after])
+    style = "json" if as_json else style or _BY_SUFFIX.get(output.suffix, "text")
+    if style == "html" and output == STDOUT:
+        refuse_on_terminal("page")
+    (first, _), (second, _) = open_run([before], window), open_run([after], window)
     with status("Comparing"):
         found = compare(first, second, anyway=anyway, ignores=ignores)
-    answer(
-        found,
-        lambda value, screen: markdown_comparison(value) if style == "markdown" else draw_comparison(value, screen),
-        as_json=as_json or style == "json",
-        output=output,
-        force=force,
-    )
+    answer(found, _DRAWN.get(style, draw_comparison), as_json=style == "json", output=output, force=force)

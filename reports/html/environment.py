@@ -1,11 +1,18 @@
-"""The jinja2 environment of all pages: loading of templates, and escaping of texts."""
+"""The jinja2 environment of all pages: loading of templates, escaping of texts, and what a page may run."""
 
+import base64
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from esprof.core.text import printable
+
+TEMPLATES = Path(__file__).parent / "templates"
+"""Templates of the pages that are files of their own: `report` and `compare`."""
+STYLE = TEMPLATES / "report.css"
 
 
 def templates(folder: Path, longest: int) -> Environment:
@@ -25,3 +32,15 @@ def templates(folder: Path, longest: int) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def policy(scripts: Sequence[str]) -> str:
+    """A content security policy that allows only these scripts, by their hashes."""
+    hashes = (f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in scripts)
+    allowed = " ".join(hashes) or "'none'"
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+
+
+def file_text(path: Path) -> str:
+    """A style sheet or script that a page contains."""
+    return path.read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """The HTML report: one self-contained file that works offline."""
 
-import base64
-import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -24,14 +22,14 @@ from esprof.reports import operations, units
 from esprof.reports.charts import all_figures
 from esprof.reports.charts.flame import tree_name
 from esprof.reports.classes import time_class
-from esprof.reports.html.environment import templates
+from esprof.reports.html.environment import STYLE, TEMPLATES, file_text, policy, templates
 from esprof.reports.html.sliders import controls
 from esprof.reports.terminal import advice, probed
 from esprof.reports.terminal.tuned import OUTCOMES
 from esprof.run.logs import EventKind
 
-_TEMPLATES = Path(__file__).parent / "templates"
-_PLOTLY = Path(__file__).parent / "vendor" / "plotly-basic.min.js"
+_SCRIPT = TEMPLATES / "report.js"
+_PLOTLY = TEMPLATES.parent / "vendor" / "plotly-basic.min.js"
 MAX_ROWS = 64
 """Rows of a table on the page; a note gives the number of further rows and where to find them."""
 
@@ -63,11 +61,13 @@ def render_html(report: Report) -> str:
     """The page of `report`, as one string."""
     charts = {chart.id: chart for chart in all_figures(report)}
     grids = controls(report.explorer) if report.explorer else ()
-    scripts = [plotly_script(), _template_text("report.js")]
+    scripts = [plotly_script(), file_text(_SCRIPT)]
     return (
         _environment()
         .get_template("report.html")
         .render(
+            title=report.title,
+            version=report.esprof_version,
             report=report,
             diagnosis=report.diagnosis,
             replay=report.replay,
@@ -76,8 +76,8 @@ def render_html(report: Report) -> str:
             grids=grids,
             cells=_inert([grid.cells for grid in grids]),
             scripts=[Markup(script) for script in scripts],
-            policy=_policy(scripts),
-            style=Markup(_template_text("report.css")),
+            policy=policy(scripts),
+            style=Markup(file_text(STYLE)),
             parts=ACTIVITIES,
             rows=MAX_ROWS,
             phases=_PHASE_TEXTS,
@@ -112,7 +112,7 @@ def write_report(report: Report, path: Path) -> None:
 
 @cache
 def _environment() -> Environment:
-    environment = templates(_TEMPLATES, longest=4_000)
+    environment = templates(TEMPLATES, longest=4_000)
     environment.globals |= {"time_class": time_class, "spread": operations.spread, "sorted_by": operations.SORTED_BY}
     environment.filters |= {
         name: getattr(units, name)
@@ -175,17 +175,7 @@ def _inert(data: Sequence[Any]) -> Markup:
     return Markup(text)
 
 
-def _policy(scripts: list[str]) -> str:
-    """A content security policy that allows only the scripts of this page, by their hashes."""
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
-
-
 @cache
 def plotly_script() -> str:
     """plotly.js with the kinds of charts that the page has."""
-    return _PLOTLY.read_text(encoding="utf-8")
-
-
-def _template_text(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")
+    return file_text(_PLOTLY)

@@ -35,21 +35,21 @@ _INDENT = "  "
 def draw_comparison(found: RunComparison, screen: Screen = PLAIN) -> str:
     """The verdict, the parts that sum to the change, and what explains them."""
     blocks: list[RenderableType] = [headline(found.verdict, screen), ""]
-    for title, columns, rows in _tables(found):
+    for title, columns, rows in comparison_tables(found):
         blocks += [heading(title), _grid(columns, rows), ""]
-    blocks += [fact(name, text, screen, at_most=4) for name, text in _facts(found)]
+    blocks += [fact(name, text, screen, at_most=4) for name, text in comparison_facts(found)]
     return drawn(screen, *blocks, *warned(found.warnings))
 
 
 def markdown_comparison(found: RunComparison) -> str:
     """The same as GitHub Markdown; every name from the runs is escaped."""
     lines = [f"### esprof compare: {_inert(found.verdict)}", ""]
-    for title, columns, rows in _tables(found):
+    for title, columns, rows in comparison_tables(found):
         ruler = ("--:" if column.startswith(">") else "---" for column in columns)
         cells = ([_inert(cell) for cell in row] for row in rows)
         titles = (column.removeprefix(">") for column in columns)
         lines += [f"**{title}**", "", *(f"| {' | '.join(row)} |" for row in (titles, ruler, *cells)), ""]
-    lines += [f"- {name}: {_inert(text)}" for name, text in _facts(found)]
+    lines += [f"- {name}: {_inert(text)}" for name, text in comparison_facts(found)]
     lines += [f"- warning: {_inert(printable(warning.message, 500))}" for warning in found.warnings]
     return "\n".join(lines)
 
@@ -61,7 +61,7 @@ def _grid(columns: Sequence[str], rows: _Rows) -> Table:
     return table
 
 
-def _tables(found: RunComparison) -> Iterator[_Titled]:
+def comparison_tables(found: RunComparison) -> Iterator[_Titled]:
     """The tables that are not empty."""
     for title, columns, rows in _all_tables(found):
         if rows:
@@ -116,24 +116,29 @@ def _places(part: PartChange) -> Iterator[tuple[str, ...]]:
 
 def _cells(change: TimeChange) -> tuple[str, str, str, str, str]:
     """Before, after, change, interval, and whether it is noise."""
-    ends = "unknown"
-    if change.low_us is not None and change.high_us is not None:
-        ends = f"{_signed(change.low_us)} to {_signed(change.high_us)}"
     before, after = (units.duration(us).replace("-", "−") for us in (change.before_us, change.after_us))
-    return before, after, signed(change), ends, "noise" if change.noise else ""
+    return before, after, signed(change), interval_text(change), "noise" if change.noise else ""
+
+
+def interval_text(change: TimeChange) -> str:
+    """The interval of a change: `+16.1 ms to +22.0 ms`."""
+    if change.low_us is None or change.high_us is None:
+        return "unknown"
+    return f"{_signed(change.low_us)} to {_signed(change.high_us)}"
 
 
 def _signed(us: float) -> str:
     return f"{'−' if us < 0 else '+'}{units.duration(abs(us))}"
 
 
-def _facts(found: RunComparison) -> Iterable[tuple[str, str]]:
+def comparison_facts(found: RunComparison) -> Iterable[tuple[str, str]]:
+    """What was compared, as pairs of name and text."""
     step = found.step
     yield (
         "Steps",
         f"{SHOWN_PHASE[found.phase]}: {step.steps_before} before, {step.steps_after} after, in blocks of {step.block}; "
         f"medians {units.duration(step.median_before_us)} → {units.duration(step.median_after_us)}, rank test p "
-        f"{'<0.001' if step.p < 0.001 else f'{step.p:.3f}'}; intervals {100 * found.confidence:g} % over each table",
+        f"{units.p_value(step.p)}; intervals {100 * found.confidence:g} % over each table",
     )
     if found.saves:
         yield "Saves", saves_text(found.saves)

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,39 @@ def requests(driver) -> list[str]:
     """The addresses that the browser has requested since the last call."""
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+
+
+def serious(driver) -> dict[str, list]:
+    """What axe-core finds serious on the page, with the elements concerned; the test is skipped without axe-core."""
+    axe = os.environ.get("ESPROF_AXE")
+    if not axe:
+        pytest.skip("ESPROF_AXE does not name axe.min.js (npm pack axe-core)")
+    driver.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(axe).read_text(encoding="utf-8")})
+    found = driver.execute_async_script("const done = arguments[0]; axe.run().then(({violations}) => done(violations))")
+    return {
+        one["id"]: [node["target"] for node in one["nodes"]][:5]
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    }
+
+
+@contextmanager
+def scheme(driver, name: str) -> Iterator[None]:
+    """Within the block, the page is `light` or `dark`."""
+    media = {"features": [{"name": "prefers-color-scheme", "value": name}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    try:
+        yield
+    finally:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@contextmanager
+def width(driver, pixels: int) -> Iterator[None]:
+    """Within the block, the page is this wide."""
+    size = {"width": pixels, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        yield
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -1,6 +1,5 @@
 """The report in a real browser: charts, no network requests, and escaped names."""
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -8,7 +7,7 @@ import pytest
 
 from esprof.reports.html.page import write_report
 from tests.cases import report as reportcase
-from tests.cases.browser import chromium, requests
+from tests.cases.browser import chromium, requests, scheme, serious, width
 from tests.cases.marks import soak
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -228,54 +227,33 @@ def test_the_tab_key_reaches_every_control(browser, tmp_path):
 
 
 def test_axe_finds_nothing_serious(browser, tmp_path):
-    axe = os.environ.get("ESPROF_AXE")
-    if not axe:
-        pytest.skip("ESPROF_AXE does not name axe.min.js (npm pack axe-core)")
-    for scheme in ("light", "dark"):
-        browser.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        )
-        page = open_page(browser, reportcase.report(), tmp_path)
-        page("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
-        browser.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(axe).read_text(encoding="utf-8")})
-        found = browser.execute_async_script(
-            "const done = arguments[0]; axe.run().then(({violations}) => done(violations))"
-        )
-        serious = {
-            one["id"]: [node["target"] for node in one["nodes"]][:5]
-            for one in found
-            if one["impact"] in ("serious", "critical")
-        }
-        assert serious == {}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    for name in ("light", "dark"):
+        with scheme(browser, name):
+            page = open_page(browser, reportcase.report(), tmp_path)
+            page("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
+            assert serious(browser) == {}
 
 
-@pytest.mark.parametrize("width", [375, 800, 1440])
-def test_the_page_never_scrolls_sideways(browser, tmp_path, width):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
+@pytest.mark.parametrize("pixels", [375, 800, 1440])
+def test_the_page_never_scrolls_sideways(browser, tmp_path, pixels):
+    with width(browser, pixels):
         for report in (reportcase.report(ranks=16), reportcase.hostile_report()):
             page = open_page(browser, report, tmp_path)
-            assert page("document.documentElement.scrollWidth") <= width
+            assert page("document.documentElement.scrollWidth") <= pixels
             # Nor is a link of the navigation cut on a narrow screen.
             ends = page("[...document.querySelectorAll('nav a')].map(link => link.getBoundingClientRect().right)")
-            assert width > 640 or max(ends) <= width
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+            assert pixels > 640 or max(ends) <= pixels
 
 
 def test_texts_are_readable_on_light_and_dark_pages(browser, tmp_path):
     """In light and dark the chart's texts have the page's own colour, which differs from its ground."""
     seen = {}
-    for scheme in ("light", "dark"):
-        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        page = open_page(browser, reportcase.report(), tmp_path)
-        ink = page("getComputedStyle(document.querySelector('#breakdown-chart .ytick text')).fill")
-        assert ink == page("getComputedStyle(document.body).color")
-        seen[scheme] = ink, page("getComputedStyle(document.querySelector('section')).backgroundColor")
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    for name in ("light", "dark"):
+        with scheme(browser, name):
+            page = open_page(browser, reportcase.report(), tmp_path)
+            ink = page("getComputedStyle(document.querySelector('#breakdown-chart .ytick text')).fill")
+            assert ink == page("getComputedStyle(document.body).color")
+            seen[name] = ink, page("getComputedStyle(document.querySelector('section')).backgroundColor")
     assert seen["light"] != seen["dark"]
 
 
