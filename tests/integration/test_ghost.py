@@ -36,6 +36,7 @@ def ghost(recorded, rank, folder):
 
 
 @pytest.mark.promise
+@pytest.mark.compat("reproducer")
 def test_an_innocent_rank_waits_for_the_replayed_straggler(recorded, tmp_path):
     printed, report = ghost(recorded, 0, tmp_path)
     assert (printed["rank"], printed["ranks"], printed["loaded"]) == (0, 4, [])

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore, _create_work_from_future  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import _get_process_group_name
 
 from .completer import Completer
 from .peers import Call, ReplayedPeers
@@ -67,16 +68,13 @@ class GhostGroup(dist.ProcessGroup):
 
     def __init__(self, ranks: Sequence[int], rank: int, completer: Completer) -> None:
         super().__init__(rank, len(ranks))  # type: ignore[call-arg]
-        self._ranks, self._completer, self._name = tuple(sorted(ranks)), completer, ""
+        self._ranks, self._completer = tuple(sorted(ranks)), completer
 
     def getBackendName(self) -> str:
         return BACKEND
 
-    def setGroupName(self, name: str) -> None:
-        self._name = name
-
     def getGroupName(self) -> str:
-        return self._name
+        return str(_get_process_group_name(self))
 
     group_name = property(getGroupName)
 
