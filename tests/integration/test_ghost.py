@@ -27,6 +27,8 @@ def recorded(tmp_path_factory):
 def ghost(recorded, rank, folder):
     """(what the real rank printed, the report at its end)."""
     exported = esprof("export", recorded, "--format", "ghost", "--rank", rank, "-o", folder / "ghost")
+    if "sizes of its collectives are unknown" in exported.stderr:
+        pytest.skip("this torch does not record the sizes of gloo's collectives")
     assert exported.returncode == 0, exported.stderr
     # Where esprof is not installed: the folder is all that there is.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
