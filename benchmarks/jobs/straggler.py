@@ -20,7 +20,7 @@ from benchmarks.jobs.loop import timed, worker
 WIDTH = 256
 LAYERS = 4
 BUCKET_MB = 0.3
-"""Of a layer's gradients: each layer is a bucket."""
+"""Of gradients: two layers fill a bucket."""
 
 
 class Pause(torch.autograd.Function):
@@ -73,7 +73,7 @@ def main() -> None:
             loss = model(inputs).square().mean()
             loss.backward()
             optimizer.step()
-            return float(loss)
+            return loss.item()
 
         step_ms, _ = timed(step() for _ in range(options.steps))
     if options.times is not None:
