@@ -7,7 +7,11 @@ import sys
 
 import pytest
 
+from esprof.analyzers.ghost.peers import ghost_schedule
+from esprof.replay.replayed import Replayed
+from esprof.reports.export.ghost import write_ghost
 from tests.cases.command_line import esprof
+from tests.cases.exported import cpu_run
 from tests.cases.record import JOBS, ranks, record
 
 pytestmark = pytest.mark.integration
@@ -46,7 +50,7 @@ def test_an_innocent_rank_waits_for_the_replayed_straggler(recorded, tmp_path):
     assert min(printed["steps"][3:]) > 0.9 * LATE_S
     assert "ghost: rank 0 met its 3 replayed peers in 10 steps" in report
     assert f"for rank {SLOW}" in report
-    assert "not in the recording, so ended at once: all_reduce of 492 bytes in a group of 4, once" in report
+    assert "not in the recording, so ended at once: all_reduce of 492 bytes in a group of 4, 1 time" in report
 
 
 def test_the_straggler_meets_its_replayed_peers(recorded, tmp_path):
@@ -54,3 +58,12 @@ def test_the_straggler_meets_its_replayed_peers(recorded, tmp_path):
     assert printed["rank"] == SLOW
     assert "ghost: rank 2 met its 3 replayed peers in 10 steps" in report
     assert {line.split("  ")[0] for line in report.splitlines()} >= {"here", "recorded", "replayed"}
+
+
+def test_a_script_may_call_what_it_likes(tmp_path):
+    write_ghost(ghost_schedule(Replayed.of(cpu_run()), 1), tmp_path / "ghost", force=False)
+    command = [sys.executable, tmp_path / "ghost" / "run.py", JOBS / "many_collectives.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "all ended\n"), done.stderr
+    # No step of this script is like a recorded one.
+    assert "no peer has joined in" in done.stderr

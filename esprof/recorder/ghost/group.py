@@ -55,7 +55,7 @@ def _replace(original: Callable[..., Any], ours: Callable[..., Any]) -> None:
     """Let all modules that have imported a function call ours."""
     name = original.__name__
     for module in list(sys.modules.values()):
-        if vars(module).get(name) is original:
+        if getattr(module, "__dict__", {}).get(name) is original:
             setattr(module, name, ours)
 
 

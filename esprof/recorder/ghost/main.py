@@ -20,6 +20,8 @@ def main(schedule_file: Path, arguments: Sequence[str]) -> None:
     words = list(arguments[is_module:])
     if not words or words[0].startswith("-"):
         raise SystemExit(_USAGE)
+    if not is_module and not Path(words[0]).exists():
+        raise SystemExit(f"{words[0]}: no such script\n{_USAGE}")
     schedule = PeerSchedule.read(schedule_file)
     os.environ |= _environment(schedule)
     from .group import install  # PyTorch reads the environment.
@@ -49,13 +51,13 @@ def summary(schedule: PeerSchedule, peers: ReplayedPeers) -> str:
     """What the real rank met, in lines for a person."""
     if not peers.step_ns:
         return (
-            f"ghost: the {schedule.world_size - 1} peers never joined in: in {peers.before} collectives the script did "
-            "not launch those of a recorded step in their order. Is it the script of the recording, with its arguments?"
+            f"ghost: no peer has joined in: in {_counted(peers.before, 'collective')} the script did not launch those of "
+            "a recorded step in their order. Is it the script of the recording, with its arguments?"
         )
     steps = len(peers.step_ns)
     lines = [
-        f"ghost: rank {schedule.rank} met its {schedule.world_size - 1} replayed peers in {steps} steps, after "
-        f"{peers.before} collectives without them",
+        f"ghost: rank {schedule.rank} met its {_counted(schedule.world_size - 1, 'replayed peer')} in "
+        f"{_counted(steps, 'step')}, after {_counted(peers.before, 'collective')} without them",
         _row("step", "median", "mean"),
     ]
     rows = {"here": peers.step_ns, "recorded": schedule.recorded_ns, "replayed": schedule.replayed_ns}
@@ -65,9 +67,12 @@ def summary(schedule: PeerSchedule, peers: ReplayedPeers) -> str:
     if waits:
         lines.append(f"waited in a step: {', '.join(waits)}")
     for call, count in peers.strangers.most_common(_MAX_LISTED):
-        often = "once" if count == 1 else f"{count} times"
-        lines.append(f"not in the recording, so ended at once: {call}, {often}")
+        lines.append(f"not in the recording, so ended at once: {call}, {_counted(count, 'time')}")
     return "\n".join(lines)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _row(*cells: str) -> str:

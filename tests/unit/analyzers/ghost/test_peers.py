@@ -13,7 +13,7 @@ from esprof.replay.dfg import JOIN_LANE, Cls
 from esprof.replay.engine.timeline import replay
 from esprof.replay.replayed import Replayed
 from tests.cases.exported import MS, cpu_rank, cpu_run
-from tests.cases.graph import gloo, op, run_of, step
+from tests.cases.graph import call, gloo, nccl, op, run_of, step
 
 NS_PER_MS = 1_000_000
 CALL = Call("all_reduce", (0, 1), 4000)
@@ -100,6 +100,31 @@ def test_unknown_sizes_are_declined():
     dfg = replace(replayed.built.dfg, bytes=np.full(replayed.built.dfg.nodes, -1))
     with pytest.raises(InputError, match="sizes of its collectives are unknown"):
         ghost_schedule(replace(replayed, built=replace(replayed.built, dfg=dfg)), 0)
+
+
+def nccl_rank(late_us):
+    """Three steps of 1 ms on a GPU; the all-reduce comes `late_us` after 100 µs, and takes 50 µs from that of rank 1."""
+    rows = []
+    for number in range(3):
+        begin = 1000 * number
+        described = {"in_elements": 500, "dtype": "Float", "group_ranks": [0, 1], "collective": "allreduce"}
+        rows += [
+            step(number, begin, begin + 1000),
+            op("aten::mm", begin, 80 + late_us),
+            *nccl(begin + 90 + late_us, begin + 100 + late_us, begin + 450, number, **described),
+            call("cudaStreamSynchronize", begin + 100 + late_us, 360 - late_us, 10 + number),
+            op("aten::item", begin + 460, 540),
+        ]
+    return rows
+
+
+def test_kernels_of_a_gpu_have_a_schedule_too():
+    run = run_of({0: nccl_rank(0), 1: nccl_rank(300)})
+    schedule = schedule_of(run)
+    (called,) = {one for each in schedule.steps for one in each.collectives}
+    assert (called.kind, called.bytes, called.transfer_ns, called.last) == ("all_reduce", 2000, 50_000, 1)
+    # From 400 µs of a step to 400 µs of the next.
+    assert [since.work_ns for since in called.after] == [pytest.approx(1_000_000, rel=0.01)]
 
 
 def test_a_rank_that_was_not_recorded_is_refused():

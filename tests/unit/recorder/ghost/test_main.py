@@ -13,6 +13,11 @@ def test_what_is_no_script_gets_the_usage(words, tmp_path):
         main(tmp_path / "schedule.json", words)
 
 
+def test_a_script_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(SystemExit, match=r"train\.py: no such script"):
+        main(tmp_path / "schedule.json", [str(tmp_path / "train.py")])
+
+
 def test_the_report_has_the_steps_the_waits_and_what_was_not_recorded():
     recorded = schedule(ONE_STEP)
     peers = ReplayedPeers(recorded)
@@ -20,13 +25,13 @@ def test_the_report_has_the_steps_the_waits_and_what_was_not_recorded():
     for call, at in launches:
         peers.launch(call, at * MS)
     assert summary(recorded, peers).splitlines() == [
-        "ghost: rank 0 met its 1 replayed peers in 1 steps, after 2 collectives without them",
+        "ghost: rank 0 met its 1 replayed peer in 1 step, after 2 collectives without them",
         "step            median        mean",
         "here          34.00 ms    34.00 ms",
         "recorded      50.00 ms    50.00 ms",
         "replayed      50.00 ms    50.00 ms",
         "waited in a step: 25.00 ms for rank 1",
-        "not in the recording, so ended at once: barrier of 0 bytes in a group of 2, once",
+        "not in the recording, so ended at once: barrier of 0 bytes in a group of 2, 1 time",
     ]
 
 
@@ -34,4 +39,4 @@ def test_peers_that_never_joined_in_are_reported():
     recorded = schedule(ONE_STEP)
     peers = ReplayedPeers(recorded)
     peers.launch(LARGE, 0)
-    assert "never joined in: in 1 collectives" in summary(recorded, peers)
+    assert "no peer has joined in: in 1 collective the" in summary(recorded, peers)
