@@ -36,6 +36,8 @@ class WatchedJob:
         """Time of the newest step, in seconds since the Unix epoch."""
         self.message = ""
         """Why the last request of a user failed."""
+        self.is_recorded = False
+        """Whether the Run is complete, as one of `esprof record` is."""
         self.is_searching = False
         """Whether a search is running."""
         self.has_changed = False
@@ -54,9 +56,10 @@ class WatchedJob:
 
     def refresh(self) -> bool:
         """Read changed files. Returns whether there were any."""
-        files = (self._plan, self._status, self._history, self._latest_search, self._rounds)
-        changed = [file.refresh() for file in files]
-        return self._read_steps() or any(changed)
+        watched = (self._plan, self._status, self._history, self._latest_search, self._rounds)
+        changed = [file.refresh() for file in watched]
+        was_recorded, self.is_recorded = self.is_recorded, (self.run / files.META).exists()
+        return self._read_steps() or any(changed) or self.is_recorded != was_recorded
 
     @property
     def plan(self) -> Plan | None:

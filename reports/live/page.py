@@ -21,17 +21,19 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _REPORT_STYLE = Path(__file__).parents[1] / "html" / "templates" / "report.css"
 
 JOB_SECTIONS = ("problems", "message", "now", "plan", "advice", "steps", "ranks", "rounds", "history")
+_OF_ANY_RUN = JOB_SECTIONS[:3]
+"""Sections of a Run that is no elastic job; the page leaves empty ones out."""
 
 
 def job_sections(view: View, page_token: str, base: str) -> dict[str, str]:
     """The sections of a job's page by name. `base` is the address of the page, to which its forms are sent."""
-    chart = chart_of(view.steps, view.marks)
-    return {
+    chart, shown = chart_of(view.steps, view.marks), _OF_ANY_RUN if view.state == "recorded" else JOB_SECTIONS
+    return dict.fromkeys(JOB_SECTIONS, "") | {
         name: _environment()
         .get_template(f"{name}.html")
         .render(view=view, chart=chart, page_token=page_token, base=base)
         .strip()
-        for name in JOB_SECTIONS
+        for name in shown
     }
 
 

@@ -27,7 +27,7 @@ _QUIET_AFTER_S = 10.0
 """A job without a step for this long, and for 20 step times, is shown as quiet."""
 _QUIET_AFTER_STEPS = 20
 
-State = Literal["empty", "waiting", "running", "quiet", "left"]
+State = Literal["empty", "recorded", "waiting", "running", "quiet", "left"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class RankView:
     """Their ids; None if only the number is known."""
     busy_us: float
     waits_us: float
+    """Time that it waits for the busiest rank."""
     share_pct: float
     """Busy share of the step."""
 
@@ -80,7 +81,9 @@ class View:
     world: int | None
     ranks: tuple[RankView, ...]
     idle_pct: float | None
-    """Mean idle share of the ranks, relative to the busy time of the busiest one."""
+    """Mean time that a rank waits for the busiest one, in per cent of the busy time of that one."""
+    rest_us: float | None
+    """Time of a step in which no rank is busy: exchange of gradients, and update."""
     steps: tuple[LiveStep, ...]
     marks: tuple[JobEvent, ...]
     """Changes of the plan within the steps shown."""
@@ -124,6 +127,7 @@ def view_of(job: WatchedJob) -> View:
         world=len(last.ests) if last is not None else None,
         ranks=ranks,
         idle_pct=100 * (1 - fmean(busy) / max(busy)) if busy and max(busy) > 0 else None,
+        rest_us=max(0.0, step_us - max(busy)) if step_us is not None and busy else None,
         steps=steps,
         marks=_marks(history, steps),
         plan=_plan(job),
@@ -155,22 +159,23 @@ def _ranks(newest: tuple[LiveStep, ...], job: WatchedJob) -> tuple[RankView, ...
     if not newest:
         return ()
     counts, took = newest[0].ests, median(step.took_us for step in newest)
-    known = _ests(counts, job)
-    found = []
-    for rank, count in enumerate(counts):
-        times = [step.busy_us[rank] for step in newest if rank < len(step.busy_us)]
-        busy = median(times) if times else 0.0
-        found.append(
-            RankView(
-                rank=rank,
-                count=count,
-                ests=known[rank] if known is not None else None,
-                busy_us=busy,
-                waits_us=max(0.0, took - busy),
-                share_pct=min(100.0, 100 * busy / took) if took > 0 else 0.0,
-            )
+    known, busy = _ests(counts, job), [_busy_us(newest, rank) for rank in range(len(counts))]
+    return tuple(
+        RankView(
+            rank=rank,
+            count=count,
+            ests=known[rank] if known is not None else None,
+            busy_us=busy[rank],
+            waits_us=max(busy) - busy[rank],
+            share_pct=min(100.0, 100 * busy[rank] / took) if took > 0 else 0.0,
         )
-    return tuple(found)
+        for rank, count in enumerate(counts)
+    )
+
+
+def _busy_us(newest: tuple[LiveStep, ...], rank: int) -> float:
+    times = [step.busy_us[rank] for step in newest if rank < len(step.busy_us)]
+    return median(times) if times else 0.0
 
 
 def _ests(counts: tuple[int, ...], job: WatchedJob) -> tuple[tuple[int, ...], ...] | None:
@@ -187,7 +192,7 @@ def _state(job: WatchedJob, step_us: float | None) -> tuple[State, float | None]
     if last is not None and last.what == "left":
         return "left", None
     if job.last_step_at is None:
-        return ("empty" if last is None else "waiting"), None
+        return ("waiting" if last is not None else "recorded" if job.is_recorded else "empty"), None
     quiet_s = time.time() - job.last_step_at
     if quiet_s < max(_QUIET_AFTER_S, _QUIET_AFTER_STEPS * (step_us or 0) / 1e6):
         return "running", None

@@ -1,5 +1,6 @@
 """`esprof serve` end to end: a real server, Chromium, and a running elastic job."""
 
+import os
 import signal
 import subprocess
 import time
@@ -12,7 +13,7 @@ import pytest
 from esprof.core.plan import read_plan
 from esprof.run.logs import HISTORY
 from tests.cases import live, record
-from tests.cases.browser import chromium, requests
+from tests.cases.browser import chromium, requests, serious
 
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 pytestmark = pytest.mark.integration
@@ -206,10 +207,14 @@ def test_the_page_supports_small_screens_dark_mode_and_keyboards(browser, tmp_pa
         for scheme, width in (("light", 360), ("dark", 800)):
             with emulated(browser, scheme, width):
                 assert ask("return document.documentElement.scrollWidth") <= width
+                cells = "[...document.querySelectorAll('#history td, #ranks td')]"
+                ends = ask(f"return {cells}.map(at => at.getBoundingClientRect().right)")
+                assert max(ends) <= width
                 ground = ask("return getComputedStyle(document.body).backgroundColor")
                 assert ask("return getComputedStyle(document.querySelector('h1')).color") != ground
                 grounds.add(ground)
         assert len(grounds) == 2
+        assert os.environ.get("ESPROF_AXE") is None or serious(browser) == {}
         browser.find_element("css selector", ".plot").send_keys("\ue012")  # The left arrow.
         assert page.text("steps").rstrip().endswith("step 78: 25.0 ms")
         # New steps arrive, and the selected step stays selected.

@@ -13,7 +13,7 @@ from esprof.core.plan import read_plan, write_plan
 from esprof.reports.live.proposal import LatestSearch, write_search
 from esprof.reports.live.server import Site, frame
 from esprof.run.logs import HISTORY, JobEvent
-from tests.cases import live
+from tests.cases import live, step_runs
 from tests.cases.plans import plan_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202e{{7*7}}"
@@ -74,6 +74,23 @@ def test_the_page_of_an_empty_folder(tmp_path):
         text = page.text()
     assert "No data yet" in text
     assert "Search for a better plan" in text
+
+
+def test_the_page_of_a_recorded_run_leads_to_its_report(tmp_path):
+    run = step_runs.write(tmp_path / "run", step_runs.step_table([10, 10]))
+    with Page(run) as page:
+        text = page.text()
+    assert f"<code>esprof report {run}</code>" in text
+    assert "No data yet" not in text
+    assert "Search for a better plan" not in text
+
+
+def test_waits_are_for_the_busiest_rank_and_ests_are_explained(run, page):
+    text = page.text()
+    assert "Waiting for the busiest rank</dt><dd>37.5 %" in text
+    assert '<td class="n">10.0 ms</td><td class="n">30.0 ms</td>' in text
+    assert '<td class="n">40.0 ms</td><td class="n">0 ms</td>' in text
+    assert "EasyScaleThread" in text
 
 
 def test_the_start_page_is_the_job_or_the_list_of_jobs(run, tmp_path):

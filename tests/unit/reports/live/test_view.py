@@ -32,7 +32,9 @@ def test_figures_are_of_the_newest_steps_with_the_same_plan(run):
     )
     view = seen(run)
     assert (view.step_us, view.newest, view.version, view.next_step) == (20_000.0, 9, 1, 70)
-    assert [(rank.count, rank.busy_us, rank.waits_us) for rank in view.ranks] == [(3, 18e3, 2e3), (1, 6e3, 14e3)]
+    assert [(rank.count, rank.busy_us, rank.waits_us) for rank in view.ranks] == [(3, 18e3, 0), (1, 6e3, 12e3)]
+    # Busy, waiting and the rest are the whole step.
+    assert view.rest_us == 2e3
     assert view.idle_pct == pytest.approx(100 * (1 - 12 / 18))
 
 
@@ -60,6 +62,8 @@ def test_the_state_of_a_job(run, tmp_path):
     assert seen(run).state == "left"
     (tmp_path / "new").mkdir()
     assert seen(tmp_path / "new").state == "empty"
+    (tmp_path / "new" / "run.json").write_text("{}")
+    assert seen(tmp_path / "new").state == "recorded"
     HISTORY.append(tmp_path / "new", JobEvent(what="started", step=0))
     assert seen(tmp_path / "new").state == "waiting"
 
