@@ -84,6 +84,7 @@ def ghost_schedule(replayed: Replayed, rank: Rank) -> GhostSchedule:
         world_size=run.world_size,
         threads=run.rank(rank).threads,
         steps=_steps(replayed, rank, rounds),
+        plain_ns=tuple(replayed.plain_ns.astype(int).tolist()),
     )
 
 

@@ -56,3 +56,5 @@ class GhostSchedule(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None
     """Intra-op CPU threads of the rank; None if unknown."""
     steps: tuple[GhostStep, ...]
+    plain_ns: tuple[Ns, ...]
+    """Durations of the steps without profiler next to the window; empty where they are too few."""

@@ -28,7 +28,7 @@ def schedule(*steps: list[dict[str, Any]], rank: int = 0, step_ms: int = 50) -> 
     """A schedule of two ranks."""
     times = {"recorded_ns": step_ms * MS, "replayed_ns": step_ms * MS}
     loop = [{"step": number, "collectives": collectives} | times for number, collectives in enumerate(steps)]
-    return PeerSchedule({"rank": rank, "world_size": 2, "threads": 1, "steps": loop})
+    return PeerSchedule({"rank": rank, "world_size": 2, "threads": 1, "steps": loop, "plain_ns": [40 * MS]})
 
 
 ONE_STEP = [collective(SMALL, 2, (1, 10)), collective(LARGE, 4, (1, 20))]

@@ -60,9 +60,15 @@ def summary(schedule: PeerSchedule, peers: ReplayedPeers) -> str:
         f"{_counted(steps, 'step')}, after {_counted(peers.before, 'collective')} without them",
         _row("step", "median", "mean"),
     ]
-    rows = {"here": peers.step_ns, "recorded": schedule.recorded_ns, "replayed": schedule.replayed_ns}
+    rows = {
+        "here": peers.step_ns,
+        "recorded": schedule.recorded_ns,
+        "replayed": schedule.replayed_ns,
+        "no profiler": schedule.plain_ns,
+    }
     for title, times_ns in rows.items():
-        lines.append(_row(title, _ms(statistics.median(times_ns)), _ms(statistics.fmean(times_ns))))
+        if times_ns:
+            lines.append(_row(title, _ms(statistics.median(times_ns)), _ms(statistics.fmean(times_ns))))
     waits = [f"{_ms(ns / steps)} for rank {rank}" for rank, ns in peers.waited_ns.most_common(_MAX_LISTED) if ns]
     if waits:
         lines.append(f"waited in a step: {', '.join(waits)}")
@@ -77,7 +83,7 @@ def _counted(count: int, noun: str) -> str:
 
 def _row(*cells: str) -> str:
     title, *values = cells
-    return f"{title:10}" + "".join(f"{value:>12}" for value in values)
+    return f"{title:12}" + "".join(f"{value:>12}" for value in values)
 
 
 def _ms(ns: float) -> str:

@@ -65,6 +65,8 @@ class PeerSchedule:
         steps = content["steps"]
         self.recorded_ns: list[int] = [step["recorded_ns"] for step in steps]
         self.replayed_ns: list[int] = [step["replayed_ns"] for step in steps]
+        self.plain_ns: list[int] = content["plain_ns"]
+        """Steps without profiler; empty where they are too few."""
         self.calls = [_scheduled(one) for step in steps for one in step["collectives"]]
         self.of_a_step = len(steps[0]["collectives"])
         """Number of collectives of a step."""

@@ -26,10 +26,11 @@ def test_the_report_has_the_steps_the_waits_and_what_was_not_recorded():
         peers.launch(call, at * MS)
     assert summary(recorded, peers).splitlines() == [
         "ghost: rank 0 met its 1 replayed peer in 1 step, after 2 collectives without them",
-        "step            median        mean",
-        "here          34.00 ms    34.00 ms",
-        "recorded      50.00 ms    50.00 ms",
-        "replayed      50.00 ms    50.00 ms",
+        "step              median        mean",
+        "here            34.00 ms    34.00 ms",
+        "recorded        50.00 ms    50.00 ms",
+        "replayed        50.00 ms    50.00 ms",
+        "no profiler     40.00 ms    40.00 ms",
         "waited in a step: 25.00 ms for rank 1",
         "not in the recording, so ended at once: barrier of 0 bytes in a group of 2, 1 time",
     ]
