@@ -3,7 +3,10 @@
 Every file is complete or absent, and only its owner may read it, as it has names of files, hosts and functions of the job.
 """
 
-from contextlib import AbstractContextManager, suppress
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -13,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from esprof.core.credentials import without_secrets
-from esprof.core.errors import InputError, unreadable
-from esprof.core.output import atomic_file
+from esprof.core.errors import InputError, OutputError, unreadable
+from esprof.core.output import atomic_file, claim, unwritable
 from esprof.core.types import Rank
 from esprof.run import files
 from esprof.run.files import flight_path, table_path
@@ -42,10 +45,58 @@ _BYTES_A_VALUE = 8
 _WITHOUT_IT = "Delete this file to load the run without it, or record the job again."
 
 
+_SMALLEST_LEVEL = 19
+"""Level of zstd above which compression takes more memory and gains little."""
+
+
+def claim_run(out: Path, *, force: bool) -> None:
+    """Raise OutputError if no Run may be written to `out`: with `force`, a Run may be replaced, nothing else."""
+    claim(out, force=force)
+    if out.exists() and not files.is_complete(out):
+        raise OutputError("is not a Run and is not overwritten", path=out, remedy="Choose another name.")
+
+
+@contextmanager
+def new_run(out: Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of `out` at the end of the block. On any failure it is removed, and `out` is
+    unchanged. Raises OutputError if the file system refuses."""
+    temporary = out.with_name(f".{out.name[:100]}.{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.mkdir(mode=0o700, parents=True)
+        yield temporary
+        if out.exists():
+            shutil.rmtree(out)
+        temporary.rename(out)
+    except OSError as error:
+        raise unwritable(out, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def write_table(path: Path, name: str, rank: Rank, rows: Table) -> None:
     """Write one table of one rank into the Run directory `path`. Raises OutputError."""
     with _private_file(path, table_path(path, name, rank)) as file:
         pq.write_table(rows.arrow, file, compression="zstd")
+
+
+def write_small_table(path: Path, name: str, rank: Rank, rows: Table) -> None:
+    """As `write_table`, but slower and smaller: without statistics, and with the bytes of numbers split into streams."""
+    texts = [field.name for field in rows.arrow.schema if pa.types.is_dictionary(field.type)]
+    numbers = {field.name: "BYTE_STREAM_SPLIT" for field in rows.arrow.schema if pa.types.is_integer(field.type)}
+    with _private_file(path, table_path(path, name, rank)) as file:
+        pq.write_table(
+            # Dictionaries hold all texts of the table that the rows were selected from.
+            rows.arrow.cast(
+                pa.schema([(f.name, pa.string() if f.name in texts else f.type) for f in rows.arrow.schema])
+            ),
+            file,
+            compression="zstd",
+            compression_level=_SMALLEST_LEVEL,
+            use_dictionary=texts,
+            column_encoding=numbers,
+            write_statistics=False,
+            store_schema=False,
+        )
 
 
 def write_flight(path: Path, rank: Rank, log: FlightLog) -> None:

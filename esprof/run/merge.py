@@ -4,7 +4,6 @@ All times are on the clock of rank 0 already (`esprof.run.clocks.by_exchange`), 
 residual clock error is corrected when the graph is built (`esprof.run.clocks.by_collectives`).
 """
 
-import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,10 +12,9 @@ import msgspec
 
 from esprof.core import readable
 from esprof.core.errors import InputError, OutputError
-from esprof.core.output import claim, unwritable
 from esprof.core.types import NS_PER_S, Ns, Rank
 from esprof.run import files
-from esprof.run.directory import SCHEMAS, read_run, write_flight, write_meta, write_probes
+from esprof.run.directory import SCHEMAS, claim_run, new_run, read_run, write_flight, write_meta, write_probes
 from esprof.run.files import table_path
 from esprof.run.groups import joined_groups
 from esprof.run.load import load
@@ -35,21 +33,11 @@ def merge(sources: Sequence[Path], out: Path, *, force: bool = False) -> Run:
     """
     paths = [part for source in sources for part in _parts(source)]
     _keep_sources(out, sources)
-    claim(out, force=force)
-    if out.exists() and not files.is_complete(out):
-        raise OutputError("is not a Run and is not overwritten", path=out, remedy="Choose another name.")
+    claim_run(out, force=force)
     runs = {path: _finished(path) for path in paths}
     _refuse_strangers(runs)
-    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        _write(runs, temporary)
-        if out.exists():
-            shutil.rmtree(out)
-        temporary.rename(out)
-    except OSError as error:
-        raise unwritable(out, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with new_run(out) as folder:
+        _write(runs, folder)
     return read_run(out)
 
 
@@ -116,7 +104,6 @@ def _span(run: Run) -> tuple[Ns, Ns] | None:
 
 
 def _write(runs: dict[Path, Run], out: Path) -> None:
-    out.mkdir(mode=0o700, parents=True)
     for path, run in runs.items():
         for meta in run.meta.ranks:
             for name in SCHEMAS:
