@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from esprof.analyzers.sharing.redaction.hashed import hashed
 from esprof.analyzers.tracks.job_tracks import job_tracks
 from esprof.analyzers.tracks.recorded import RecordedTracks
-from esprof.analyzers.tracks.redacted import hashed, redacted, redacted_title
+from esprof.analyzers.tracks.redacted import redacted, redacted_title
 from esprof.analyzers.tracks.replayed import ReplayTracks
 from esprof.analyzers.tracks.track import TrackProcess
 from esprof.core import readable

@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from esprof.analyzers.sharing.redaction.hashed import hashed
 from esprof.analyzers.tracks.content import Exported
-from esprof.analyzers.tracks.redacted import hashed
 from esprof.analyzers.tracks.replayed import lane_labels
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg

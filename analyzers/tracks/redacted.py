@@ -1,21 +1,15 @@
-"""Names replaced by hashes, so that an export can be shared: the same name has the same hash in every export.
-
-A hash hides a name from those who do not know it; who guesses the name can confirm it.
-"""
+"""Timelines with hashes in the place of names, so that an export can be shared."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 
 import numpy as np
 
+from esprof.analyzers.sharing.redaction.hashed import hashed
 from esprof.analyzers.tracks.recorded import BATCH, STAGE
 from esprof.analyzers.tracks.track import Slices, TrackProcess
 from esprof.run.collective_names import ITEM_BYTES, collective_word
-
-_DIGEST_BYTES = 5
-"""Among 10,000 names, two share a hash of this length in one of 20,000 cases."""
 
 _KIND = {
     "cpu_op": "op",
@@ -39,11 +33,6 @@ _SHAPES = re.compile(r"[\d\s,\[\]]*")
 _TERM = r"(?:(?:rank[\d+-]+\.)?[a-z_.]+=(?:[\d.]+x?|fix|perfect)|compress=[a-z0-9]+(?::[\d.]+)?)"
 _SCENARIO = re.compile(rf"{_TERM}(?:,\s*{_TERM})*")
 """Scenarios without a name of the job, which stay: no regular expression, no device, no file."""
-
-
-def hashed(kind: str, name: str) -> str:
-    """`op-3f9a0c55d1` for a name."""
-    return f"{kind}-{blake2b(name.encode('utf-8', 'replace'), digest_size=_DIGEST_BYTES).hexdigest()}"
 
 
 def redacted_title(scenario: str) -> str:

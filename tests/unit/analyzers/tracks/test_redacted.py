@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from esprof.analyzers.tracks.redacted import hashed, redacted, redacted_title
+from esprof.analyzers.sharing.redaction.hashed import hashed
+from esprof.analyzers.tracks.redacted import redacted, redacted_title
 from tests.cases.exported import cpu_run, exported
 
 
