@@ -19,7 +19,7 @@ GROUPS = {
         "explain": "Explain a finding: what it means and how to fix it.",
         "replay": "Replay a run's steps and predict what a change would save.",
         "ops": "List operators and modules by own and total time.",
-        "export": "Write the timelines of a run for Perfetto and other tools.",
+        "export": "Write a run for Perfetto and other tools, or to share it.",
     },
     "Fix": {
         "recommend": "Recommend what to change in a job, or which devices jobs get.",

@@ -230,15 +230,16 @@ def check_output(output: Path, what: str, *, as_json: bool, force: bool) -> None
 
 
 @contextmanager
-def status(message: str) -> Iterator[None]:
-    """Show progress on stderr while the block runs, if stderr is a terminal."""
+def status(message: str) -> Iterator[Callable[[str], None]]:
+    """Show progress on stderr while the block runs, if stderr is a terminal. The block gets a function that tells what is
+    being done."""
     if sys.stderr.isatty() and find_spec("rich") is not None:
         from rich.console import Console
 
-        with Console(stderr=True).status(message):
-            yield
+        with Console(stderr=True).status(message) as shown:
+            yield lambda what: shown.update(f"{message}: {what}")
     else:
-        yield
+        yield lambda what: None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import msgspec
 from esprof import Run
 from esprof.core.types import Bytes, Rank
 from esprof.reports.commands.common import json_text
+from esprof.reports.export.run_folder import SharedAnswer, bytes_in
 from esprof.run.run import RunWarning
 
 
@@ -27,18 +28,22 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     """The recorded ranks."""
     missing_ranks: tuple[Rank, ...]
     warnings: tuple[RunWarning, ...]
+    shared: SharedAnswer | None = None
+    """Of `export --format run`: what was left out, and what was preserved."""
 
 
-def answer_written(what: str, path: Path, run: Run, warnings: Sequence[RunWarning]) -> None:
+def answer_written(
+    what: str, path: Path, run: Run, warnings: Sequence[RunWarning], shared: SharedAnswer | None = None
+) -> None:
     """Print JSON on stdout: `what` was written to `path`; its size, ranks and warnings."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     written = Written(
         what=what,
         path=str(path),
-        bytes=sum(file.stat().st_size for file in files),
+        bytes=bytes_in(path),
         world_size=run.world_size,
         ranks=tuple(run.ranks),
         missing_ranks=run.missing_ranks,
         warnings=tuple(warnings),
+        shared=shared,
     )
     click.echo(json_text(written))

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from esprof import load
+from esprof.analyzers import diagnose
 from esprof.analyzers.finding import CPU_CONTENTION
 from esprof.reports.commands.demo import FAMILY_OF_FAULT, MAX_QUIET_COST_PCT
 from tests.cases.browser import chromium
 from tests.cases.command_line import esprof
 from tests.cases.marks import soak
 from tests.cases.record import ESPROF, Ended, run
+from tests.cases.run_directory import names_in
 
 pytestmark = pytest.mark.integration
 
@@ -127,3 +130,14 @@ def test_a_redacted_export_of_the_run_has_no_name_of_the_job(demo, tmp_path):
     text = file.read_text()
     assert not [name for name in names if json.dumps(name, ensure_ascii=False)[1:-1] in text]
     assert not [name for name in (str(run_.path), *(meta.host for meta in run_.meta.ranks)) if f'"{name}' in text]
+
+
+def test_a_redacted_run_has_no_name_of_the_job(demo, tmp_path):
+    run_, out = demo(*PLANTED[0]).ended.run, tmp_path / "shared"
+    assert esprof("export", run_.path, "--format", "run", "--redact", "-o", out).returncode == 0
+    names = ["demo_job", "GPT.forward", "Block.attention", "Corpus.read", "AdamW"]
+    assert names_in(run_.path, names) == names
+    names += [str(run_.path), *run_.meta.command, *(meta.host or "" for meta in run_.meta.ranks)]
+    assert not names_in(out, [name for name in names if len(name) > 4])  # Bytes may form a shorter word by chance.
+    first, found = (diagnose(one).findings[0] for one in (run_, load(out)))
+    assert (found.id, found.ranks, found.saving_us) == (first.id, first.ranks, first.saving_us)

@@ -1,6 +1,7 @@
 """`esprof export` of traces from real GPUs: other readers find in it what `esprof replay` answers."""
 
 import csv
+import gzip
 import io
 import json
 import shutil
@@ -12,6 +13,7 @@ import pytest
 
 from esprof.verbs import command_line
 from tests.cases import perfetto
+from tests.cases.run_directory import names_in
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 JOB = TRACES / "torchrec-4xv100" / "long_a2a_1"
@@ -95,3 +97,24 @@ def test_esprof_replays_its_export_alike(answer, tmp_path):
     steps = [(step["step"], step["replayed_us"]) for step in answer["steps"]]
     assert [(step["step"], step["replayed_us"]) for step in again["steps"]] == steps
     assert classes(again) == classes(answer)
+
+
+def test_a_small_run_without_names_has_the_same_first_finding(tmp_path):
+    out = tmp_path / "shared"
+    written = json.loads(run("export", JOB, "--format", "run", "--shrink", "--redact", "-o", out, "--json"))
+    before, after = (json.loads(run("diagnose", source, "--json")) for source in (JOB, out))
+    first, found = before["findings"][0], after["findings"][0]
+    assert (found["id"], found["ranks"]) == (first["id"], first["ranks"])
+    assert found["saving_us"] == pytest.approx(first["saving_us"], rel=0.01)
+    assert after["step_us"] == pytest.approx(before["step_us"], rel=0.01)
+    print(f"{written['shared']['bytes_before']} bytes, now {written['bytes']}")
+    assert written["bytes"] < 10_000 * len(before["breakdown"])
+    names = ["_AlltoAllSingle", "fbgemm", "permute_2D_sparse_data", "interaction arch", "KJTListAwaitable", "volta"]
+    assert set(names) <= set(names_in_traces(names))
+    assert not names_in(out, names)
+
+
+def names_in_traces(names):
+    """Those of `names` that the traces have."""
+    text = "".join(gzip.decompress(file.read_bytes()).decode() for file in JOB.iterdir())
+    return [name for name in names if name in text]

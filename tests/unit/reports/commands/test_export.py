@@ -3,17 +3,21 @@
 import gzip
 import json
 import sys
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from esprof import load
+from esprof.analyzers import diagnose
+from esprof.analyzers.sharing.reductions import REDUCTIONS
 from esprof.core.errors import OutputError, UsageError
 from esprof.reports.commands import export
 from esprof.reports.export.event_file import EVENT_FILE
 from tests.cases import perfetto
 from tests.cases.exported import cpu_run
-from tests.cases.run_directory import write_run
+from tests.cases.run_directory import names_in, write_run
 
 
 @pytest.fixture(scope="module")
@@ -139,3 +143,73 @@ def test_a_reproducer_is_a_folder_and_needs_a_rank(saved, tmp_path):
             invoke(saved, *words, "-o", tmp_path / "other")
     with pytest.raises(UsageError, match="no timelines"):
         invoke(saved, "--format", "ghost", "--rank", 0, "--step", 2, "-o", tmp_path / "other")
+
+
+def test_a_run_is_written_that_esprof_opens_like_any_other(saved, tmp_path):
+    out = tmp_path / "shared"
+    said = invoke(saved, "--format", "run", "-o", out, "--json")
+    assert said.stderr == f"Wrote the run to {out}\n"
+    answer = json.loads(said.stdout)
+    assert (answer["what"], answer["ranks"], answer["shared"]["left_out"]) == ("run", [0, 1], [])
+    assert answer["bytes"] == sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    assert diagnose(load(out)).verdict == diagnose(cpu_run()).verdict
+    assert [path.name for path in tmp_path.iterdir()] == ["shared"]
+
+
+def test_a_small_run_without_names_has_the_same_finding(saved, tmp_path, monkeypatch):
+    # The others are tried one by one elsewhere.
+    few = [one for one in REDUCTIONS if one.what in ("parts of the run", "names of events", "large numbers of calls")]
+    monkeypatch.setattr("esprof.analyzers.sharing.shrink.REDUCTIONS", few)
+    out = tmp_path / "shared"
+    said = invoke(saved, "--format", "run", "--shrink", "--redact", "-o", out)
+    assert "Left out parts of the run: memory\n" in said.stderr
+    assert "Preserved ESP201, 10.0 ms of a step of 50.0 ms; now 10.0 ms of 50.0 ms\n" in said.stderr
+    first, found = diagnose(cpu_run()).findings[0], diagnose(load(out)).findings[0]
+    assert (found.id, found.ranks) == (first.id, first.ranks)
+    assert found.saving_us == pytest.approx(first.saving_us, rel=0.01)
+    assert names_in(Path(saved), ["secret", "secret-host"]) == ["secret", "secret-host"]
+    assert not names_in(out, ["secret", Path(saved).name])
+
+
+def test_a_run_of_which_all_is_needed_says_so(saved, tmp_path, monkeypatch):
+    monkeypatch.setattr("esprof.analyzers.sharing.shrink.REDUCTIONS", [])
+    said = invoke(saved, "--format", "run", "--shrink", "-o", tmp_path / "shared")
+    assert said.stderr.startswith("Nothing can be left out\nPreserved ESP201")
+
+
+def test_a_folder_is_replaced_with_force_and_only_if_it_is_a_run(saved, tmp_path):
+    out = tmp_path / "folder"
+    out.mkdir()
+    with pytest.raises(OutputError, match="already exists"):
+        invoke(saved, "--format", "run", "-o", out)
+    with pytest.raises(OutputError, match="is not a Run"):
+        invoke(saved, "--format", "run", "-o", out, "-f")
+    with pytest.raises(UsageError, match="overlaps with the input"):
+        invoke(saved, "--format", "run", "-o", saved, "-f")
+    out.rmdir()
+    for _ in range(2):
+        assert invoke(saved, "--format", "run", "-o", out, "-f").exit_code == 0
+
+
+def test_a_run_with_another_verdict_is_not_written(saved, tmp_path, monkeypatch):
+    def broken(contents, preserves, tell):
+        return contents.with_tables("events", lambda rank, rows: rows.where(rows.ints("step") > 3)), ()
+
+    monkeypatch.setattr("esprof.analyzers.sharing.shared.shrunk", broken)
+    with pytest.raises(OutputError, match="is not written, as its diagnosis would be"):
+        invoke(saved, "--format", "run", "--shrink", "-o", tmp_path / "shared")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--format", "run", "--what-if", "cpu=2x"], "has no timelines"),
+        (["--format", "run", "--step", "2"], "has no timelines"),
+        (["--format", "run", "-o", "-"], "a run is a folder"),
+        (["--format", "csv", "--shrink"], "only a run can be made smaller"),
+    ],
+)
+def test_options_that_do_not_fit_a_run_are_refused(options, reason, tmp_path):
+    with pytest.raises(UsageError, match=reason):
+        invoke("there is no run here", "-o", tmp_path / "x", *options)
