@@ -29,8 +29,8 @@ where thread.name = 'critical path replayed' group by category
 """
 
 
-def run(*words):
-    done = subprocess.run(command_line(*map(str, words)), capture_output=True, text=True, timeout=300, check=True)
+def run(*words, timeout=300):
+    done = subprocess.run(command_line(*map(str, words)), capture_output=True, text=True, timeout=timeout, check=True)
     return done.stdout
 
 
@@ -99,9 +99,12 @@ def test_esprof_replays_its_export_alike(answer, tmp_path):
     assert classes(again) == classes(answer)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_small_run_without_names_has_the_same_first_finding(tmp_path):
     out = tmp_path / "shared"
-    written = json.loads(run("export", JOB, "--format", "run", "--shrink", "--redact", "-o", out, "--json"))
+    words = ("export", JOB, "--format", "run", "--shrink", "--redact", "-o", out, "--json")
+    written = json.loads(run(*words, timeout=1500))
     before, after = (json.loads(run("diagnose", source, "--json")) for source in (JOB, out))
     first, found = before["findings"][0], after["findings"][0]
     assert (found["id"], found["ranks"]) == (first["id"], first["ranks"])
