@@ -1,0 +1,2 @@
+"""Pipeline schedules: in which order each rank works on its microbatches (`orders`), and the graph that
+replay runs (`graph`)."""
