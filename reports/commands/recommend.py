@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import click
 import msgspec
@@ -17,6 +17,9 @@ from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.job.ests import check_plan
 from esprof.analyzers.advisors.job.growth import Inventory
+from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, advise_parallel, check_parallel
+from esprof.analyzers.advisors.parallel.profile import Devices
+from esprof.analyzers.advisors.parallel.published import read_profile
 from esprof.analyzers.advisors.recommend import Kind, Recommendations, Wanted
 from esprof.analyzers.steps.saves import MAX_OVERHEAD_PCT
 from esprof.core.errors import EXIT_OK, InputError, UsageError, unreadable
@@ -28,9 +31,14 @@ from esprof.core.types import NS_PER_S
 from esprof.reports.commands.common import answer, columns_option, json_option, open_run, status, wrote
 from esprof.reports.terminal.advice import draw_mix
 from esprof.reports.terminal.compression import draw_instance
-from esprof.reports.terminal.recommendations import draw_advice, draw_recommendations
+from esprof.reports.terminal.recommendations import draw_advice, draw_parallel, draw_recommendations
 
 _S_PER_HOUR = 3_600
+
+Only = Kind | Literal["parallel"]
+"""What `--only` may ask for: all but the last need a recording."""
+
+_PARALLEL = "esprof.parallel/1"
 
 
 class _Schema(msgspec.Struct, frozen=True):
@@ -77,7 +85,17 @@ class _DevicePrices(msgspec.Struct, frozen=True):
         "between several types."
     ),
 )
-@click.option("--only", type=click.Choice(get_args(Kind)), help="With RUN: recommend only this.")
+@click.option(
+    "--only",
+    type=click.Choice((*get_args(Kind), "parallel")),
+    help="With RUN: recommend only this. `parallel` takes a file with the times of a model's layers instead of RUN.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --only parallel: samples of a step on all devices together.",
+)
 @click.option(
     "--max-vnmse",
     type=click.FloatRange(0, 1),
@@ -136,7 +154,8 @@ def command(
     prices: Path | None,
     objective: Objective | None,
     whole: bool,
-    only: Kind | None,
+    only: Only | None,
+    batch: int | None,
     max_vnmse: float | None,
     instance: Path | None,
     as_shipped: bool,
@@ -155,6 +174,8 @@ def command(
     this change alone. -o writes the plan, which `esprof apply` sends to a running elastic job. Changes whose gain is
     less than twice the error of the prediction are not in it.
 
+    --only parallel splits a model over the devices of --inventory: pipeline stages, and replicas of each.
+
     Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that
     no other share is better.
 
@@ -162,6 +183,7 @@ def command(
     esprof recommend RUN -o plan.json
     esprof recommend RUN --only compression
     esprof recommend RUN --only checkpoint --mtbf 12
+    esprof recommend layers.json --only parallel --inventory gpus.yaml --batch 64
     esprof recommend --jobs jobs.yaml --inventory gpus.yaml --objective makespan
     esprof recommend --check plan.json
     """
@@ -179,8 +201,9 @@ def command(
         counts = devices.counts if devices else None
         advice = _mix_advice(jobs, counts, throughputs, prices, objective or "fairness", whole=whole)
         return _answer_mix(advice, output, as_json=as_json)
-    if objective or whole or prices or throughputs:
-        raise UsageError("--objective, --whole, --prices and --throughputs need --jobs")
+    _refuse_for_one_job(only, batch, of_several=any((objective, whole, prices, throughputs)))
+    if only == "parallel":
+        return _answer_parallel(sources, inventory, batch, output, as_json=as_json)
     wanted = _wanted(devices, max_vnmse, **saving)
     return _one(sources, "assignment" if inventory and only is None else only, wanted, output, as_json=as_json)
 
@@ -206,7 +229,7 @@ def _refuse_misplaced(
         raise UsageError("--inventory needs RUN or --jobs")
 
 
-def _refuse_without_run(sources: tuple[str, ...], only: Kind | None, **of_kind: dict[str, float | None]) -> None:
+def _refuse_without_run(sources: tuple[str, ...], only: Only | None, **of_kind: dict[str, float | None]) -> None:
     """Raise UsageError for options of advice on one job without a job, or with advice of another kind, and for NaN."""
     if only is not None and not sources:
         raise UsageError("--only needs RUN")
@@ -219,6 +242,14 @@ def _refuse_without_run(sources: tuple[str, ...], only: Kind | None, **of_kind: 
                 raise UsageError(f"{name} must be a number")
         if "--restart" in given and "--mtbf" not in given:
             raise UsageError("--restart needs --mtbf")
+
+
+def _refuse_for_one_job(only: Only | None, batch: int | None, *, of_several: bool) -> None:
+    """Raise UsageError for options that apply to several jobs, or to another kind of advice."""
+    if of_several:
+        raise UsageError("--objective, --whole, --prices and --throughputs need --jobs")
+    if batch is not None and only != "parallel":
+        raise UsageError("--batch needs --only parallel")
 
 
 def _wanted(
@@ -257,12 +288,38 @@ def _mix_advice(
 
 
 def _answer_mix(advice: MixAdvice, output: Path | None, *, as_json: bool) -> int:
+    _write_advice(advice, output)
+    answer(advice, draw_mix, as_json=as_json)
+    return EXIT_OK
+
+
+def _answer_parallel(
+    sources: tuple[str, ...], inventory: Path | None, batch: int | None, output: Path | None, *, as_json: bool
+) -> int:
+    """Split the model of a profile over the devices of an inventory."""
+    if inventory is None or batch is None or len(sources) != 1:
+        raise UsageError("--only parallel needs one file with the times of layers, --inventory and --batch")
+    source = Path(sources[0])
+    if source.is_dir():
+        raise InputError(
+            "a recording gives no times of layers",
+            path=source,
+            remedy="Write them to a file: docs/how-to/parallel.md shows the format.",
+        )
+    profile, devices = read_profile(source), read(inventory, Devices)
+    if fault := devices.fault():
+        raise InputError(fault, path=inventory)
+    with status("Searching"):
+        advice = advise_parallel(profile, devices, batch)
+    _write_advice(advice, output)
+    answer(advice, draw_parallel, as_json=as_json)
+    return EXIT_OK
+
+
+def _write_advice(advice: MixAdvice | ParallelAdvice, output: Path | None) -> None:
     if output is not None:
         write_bytes(output, msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
-    answer(advice, draw_mix, as_json=as_json)
-    if output is not None:
         wrote("advice", output)
-    return EXIT_OK
 
 
 def _devices(path: Path) -> Inventory:
@@ -303,8 +360,13 @@ def _check(path: Path) -> int:
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        if msgspec.json.decode(raw, type=_Schema).schema == PLAN_SCHEMA:
+        schema = msgspec.json.decode(raw, type=_Schema).schema
+        if schema == PLAN_SCHEMA:
             _check_plan(read_plan(path), path)
+            return EXIT_OK
+        if schema == _PARALLEL:
+            check_parallel(msgspec.json.decode(raw, type=ParallelAdvice))
+            click.echo(f"{path}: verified; searched and replayed again, the plans are the same")
             return EXIT_OK
         proof = check(msgspec.json.decode(raw, type=MixAdvice))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

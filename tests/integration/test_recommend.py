@@ -141,3 +141,21 @@ def test_a_published_instance(tmp_path):
     assert (done["gap_kind"], len(done["choices"])) == ("exact", 2)
     assert "no choice is better" in esprof("recommend", "--instance", instance, "--as-shipped").stdout
     assert "--as-shipped needs --instance" in esprof("recommend", "--jobs", instance, "--as-shipped").stderr
+
+
+def test_a_model_is_split_over_devices(tmp_path):
+    layers, gpus, split = (tmp_path / name for name in ("layers.json", "gpus.yaml", "split.json"))
+    times = {"V100": {"forward_us": 1000, "backward_us": 2000}}
+    sizes = {"output_bytes": 0, "parameter_bytes": 10**7}
+    layers.write_text(json.dumps({"layers": [{"name": name, "times": times, **sizes} for name in "abcd"]}))
+    gpus.write_text("devices: {V100: 2}\nnetwork_gb_per_s: 0.1")
+    wanted = ("recommend", layers, "--only", "parallel", "--inventory", gpus, "--batch", 8)
+    done = esprof(*wanted, "-o", split)
+    assert done.returncode == 0, done.stderr
+    assert "Best plan: layers 2 on 1 V100, 2 on 1 V100 (1f1b), 54.0 ms a step" in done.stdout
+    assert json.loads(esprof(*wanted, "--json").stdout) == json.loads(split.read_text())
+    assert "verified" in esprof("recommend", "--check", split).stdout
+    refused = esprof("recommend", tmp_path, "--only", "parallel", "--inventory", gpus, "--batch", 8)
+    assert refused.returncode == 1
+    assert "a recording gives no times of layers" in refused.stderr
+    assert esprof("recommend", layers, "--only", "parallel", "--inventory", gpus).returncode == 2

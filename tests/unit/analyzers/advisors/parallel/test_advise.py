@@ -1,0 +1,63 @@
+"""Advice on the split of a model: plans are priced by replay, and can be computed again."""
+
+import msgspec
+import pytest
+
+from esprof.analyzers.advisors.job.growth import Model
+from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, advise_parallel, check_parallel
+from esprof.analyzers.advisors.parallel.profile import Devices, LayerProfile
+from esprof.core.errors import EsprofError, MismatchError, UsageError
+from tests.cases.layers import layer
+
+_FOUR = LayerProfile(layers=tuple(layer(name, parameter_bytes=10**6) for name in "abcd"), microbatch=2)
+
+
+def _two(memory_gb: float | None = None) -> Devices:
+    return Devices(devices={"V100": Model(count=2, memory_gb=memory_gb)}, network_gb_per_s=0.1)
+
+
+def test_a_slow_network_makes_a_pipeline_best() -> None:
+    advice = advise_parallel(_FOUR, _two(), 16)
+    best = advice.plans[0]
+    assert [(stage.first, stage.last, stage.replicas) for stage in best.stages] == [("a", "b", 1), ("c", "d", 1)]
+    # ZB1P with equal passes: 8 microbatches of 60 µs, and one pass of 20 µs of the other rank.
+    assert (best.schedule, best.step_us) == ("zb1p", 8 * 60 + 20)
+    assert advice.lower_bound_us == pytest.approx(8 * 60)
+    assert best.gap_pct == pytest.approx(100 * 20 / 480, abs=1e-3)
+    assert best.idle_pct == pytest.approx(100 * 20 / 500, abs=1e-3)
+    assert best.rectangular
+    assert advice.one_stage is not None
+    assert advice.one_stage.step_us == 8 * 120
+
+
+def test_without_times_for_weights_no_schedule_splits_the_backward() -> None:
+    layers = tuple(
+        msgspec.structs.replace(one, times={"any": msgspec.structs.replace(one.times["V100"], weights_us=None)})
+        for one in _FOUR.layers
+    )
+    advice = advise_parallel(msgspec.structs.replace(_FOUR, layers=layers), _two(), 16)
+    assert (advice.plans[0].schedule, advice.plans[0].step_us) == ("1f1b", 8 * 60 + 60)
+    assert advice.warnings == ("no zero-bubble schedule: the profile has no weights_us",)
+
+
+def test_memory_forces_a_split_or_is_too_small() -> None:
+    # Two layers have 8 MB of weights, gradients and optimizer state.
+    advice = advise_parallel(_FOUR, _two(0.008), 16)
+    assert advice.one_stage is None
+    assert all(stage.memory_bytes <= 8_000_000 for plan in advice.plans for stage in plan.stages)
+    with pytest.raises(EsprofError, match="does not fit into the memory"):
+        advise_parallel(_FOUR, _two(0.007), 16)
+
+
+def test_a_batch_or_type_that_the_profile_does_not_have_is_refused() -> None:
+    with pytest.raises(UsageError, match="a batch of 15 is not a multiple of the profile's microbatch of 2"):
+        advise_parallel(_FOUR, _two(), 15)
+    with pytest.raises(UsageError, match="layer a has no time on P100"):
+        advise_parallel(_FOUR, Devices(devices={"V100": 1, "P100": 1}, network_gb_per_s=1.0), 16)
+
+
+def test_advice_read_again_is_verified_and_a_changed_one_is_not() -> None:
+    advice = msgspec.json.decode(msgspec.json.encode(advise_parallel(_FOUR, _two(), 16)), type=ParallelAdvice)
+    check_parallel(advice)
+    with pytest.raises(MismatchError, match="lower_bound_us differs"):
+        check_parallel(msgspec.structs.replace(advice, lower_bound_us=1.0))
