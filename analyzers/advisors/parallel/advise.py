@@ -17,6 +17,8 @@ from esprof.replay.schedules.pipeline import PipelineSchedule, PipelineShape
 
 _SPLITS_PRICED = 6
 _PLANS_SHOWN = 5
+_MAX_MICROBATCHES = 10_000
+"""Most microbatches of a step: each is some nodes of a graph for each stage."""
 _SCHEDULES = (PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.GPIPE, PipelineSchedule.ZB1P)
 """Schedules with one stage a rank; of equal times, the first is preferred."""
 
@@ -88,8 +90,13 @@ class _Priced:
                 f"a batch of {batch} is not a multiple of the profile's microbatch of {profile.microbatch}",
                 remedy="Choose another --batch, or profile the layers with another microbatch.",
             )
+        if (count := batch // profile.microbatch) > _MAX_MICROBATCHES:
+            raise UsageError(
+                f"a batch of {batch} has {count:,} microbatches: at most {_MAX_MICROBATCHES:,} are allowed",
+                remedy="Choose a smaller --batch, or profile the layers with a larger microbatch.",
+            )
         self.layers = matched(profile, devices).layers
-        self.problem = Problem.of(matched(profile, devices), devices, batch // profile.microbatch)
+        self.problem = Problem.of(matched(profile, devices), devices, count)
 
     @cached_property
     def bound_us(self) -> float:

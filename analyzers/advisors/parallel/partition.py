@@ -7,6 +7,7 @@ stages. T includes transfers, and the stage's all-reduce divided by m.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +16,8 @@ from esprof.analyzers.advisors.parallel.profile import Devices, DeviceType, Laye
 from esprof.core.compiled import compiled
 from esprof.core.errors import UsageError
 
-_MAX_STATES = 20_000_000
-"""Largest table of the search, in entries: 320 MB."""
+_MAX_TRIED = 1_000_000_000
+"""Most stages that one pass of the search may try: a few seconds. A search makes up to some hundred passes."""
 
 _STEP_DOWN = 1e-12
 """How far the limit of T goes below the last one, relative: more than rounding."""
@@ -116,11 +117,11 @@ def search(problem: Problem) -> list[Split]:
 
     The search goes down the possible values of max T (Alpa, OSDI 2022, §5.2): for each, it finds the least ΣT by dynamic
     programming from the last stage, so that the number of stages behind is that of the microbatches held. Raises
-    UsageError if the table would be too large.
+    UsageError if that would take too long.
     """
-    if (states := _states(problem)) > _MAX_STATES:
+    if (tried := _tried(problem)) > _MAX_TRIED:
         raise UsageError(
-            f"the search would need {states:,} entries: at most {_MAX_STATES:,} are allowed",
+            f"each pass of the search would try up to {tried:,} stages: at most {_MAX_TRIED:,} are allowed",
             remedy="Join layers of the profile, or treat the devices of a server as one.",
         )
     found, limit = set[Split](), np.inf
@@ -156,8 +157,12 @@ def lower_bound_us(problem: Problem) -> float:
     return float(solved.fun) * problem.microbatches
 
 
-def _states(problem: Problem) -> int:
-    return int(np.prod(problem.counts + 1)) * (problem.most_stages + 1) * (problem.layers + 1)
+def _tried(problem: Problem) -> int:
+    """How many stages a pass of the search tries at most."""
+    counts: list[int] = problem.counts.tolist()
+    # Python's integers do not overflow, however many devices there are.
+    lefts: int = prod(count + 1 for count in counts)
+    return lefts * problem.most_stages * sum(counts) * problem.layers**2 // 4
 
 
 def _least_sums(problem: Problem, limit_us: float) -> Iterator[Split]:

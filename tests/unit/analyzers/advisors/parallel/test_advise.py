@@ -52,6 +52,8 @@ def test_memory_forces_a_split_or_is_too_small() -> None:
 def test_a_batch_or_type_that_the_profile_does_not_have_is_refused() -> None:
     with pytest.raises(UsageError, match="a batch of 15 is not a multiple of the profile's microbatch of 2"):
         advise_parallel(_FOUR, _two(), 15)
+    with pytest.raises(UsageError, match="500,000,000 microbatches: at most 10,000 are allowed"):
+        advise_parallel(_FOUR, _two(), 10**9)
     with pytest.raises(UsageError, match="layer a has no time on P100"):
         advise_parallel(_FOUR, Devices(devices={"V100": 1, "P100": 1}, network_gb_per_s=1.0), 16)
 

@@ -29,12 +29,12 @@ def test_of_one_stage_the_best_number_of_replicas_is_among_the_splits() -> None:
     assert [split[0].replicas for split in search(problem) if len(split) == 1] == [1]
 
 
-def test_a_table_too_large_is_refused() -> None:
+def test_a_search_that_takes_too_long_is_refused() -> None:
     layers = tuple(layer(str(number)) for number in range(200))
     devices = Devices(devices={"V100": 400, "P100": 400}, network_gb_per_s=1.0)
     times = dict.fromkeys(("V100", "P100"), layers[0].times["V100"])
     both = LayerProfile(
         layers=tuple(type(one)(name=one.name, times=times, output_bytes=0, parameter_bytes=0) for one in layers)
     )
-    with pytest.raises(UsageError, match="entries"):
+    with pytest.raises(UsageError, match="each pass of the search"):
         search(Problem.of(both, devices, 8))
