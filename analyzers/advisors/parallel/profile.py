@@ -104,10 +104,15 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
 def matched(profile: LayerProfile, devices: Devices) -> LayerProfile:
     """The profile with times for each type of device. Times of no known type stand for the only type that there is.
 
-    Raises UsageError if a layer has no time on a type.
+    Raises UsageError if a layer has no time on a type, or there are several types and the profile names none.
     """
     kinds = list(devices.devices)
-    if len(kinds) == 1 and all(set(layer.times) == {ANY_TYPE} for layer in profile.layers):
+    if all(set(layer.times) == {ANY_TYPE} for layer in profile.layers):
+        if len(kinds) > 1:
+            raise UsageError(
+                f"the profile names no type of device, but the inventory has {len(kinds)}",
+                remedy="Leave one type in the inventory, or write a JSON profile with times for each type.",
+            )
         renamed = [msgspec.structs.replace(one, times={kinds[0]: one.times[ANY_TYPE]}) for one in profile.layers]
         return msgspec.structs.replace(profile, layers=tuple(renamed))
     for layer in profile.layers:

@@ -54,6 +54,9 @@ def test_a_batch_or_type_that_the_profile_does_not_have_is_refused() -> None:
         advise_parallel(_FOUR, _two(), 15)
     with pytest.raises(UsageError, match="500,000,000 microbatches: at most 10,000 are allowed"):
         advise_parallel(_FOUR, _two(), 10**9)
+    unnamed = LayerProfile(layers=(layer("a", kind="any"),))
+    with pytest.raises(UsageError, match="names no type of device, but the inventory has 2"):
+        advise_parallel(unnamed, Devices(devices={"V100": 1, "P100": 1}, network_gb_per_s=1.0), 16)
     with pytest.raises(UsageError, match="layer a has no time on P100"):
         advise_parallel(_FOUR, Devices(devices={"V100": 1, "P100": 1}, network_gb_per_s=1.0), 16)
 
