@@ -40,8 +40,18 @@ from esprof.reports.commands.demo import FAULT_SHARE
 
 HALF = 0.5
 
-JOBS = {"mlp": (), "gpt": ("--batch", "32"), "lstm": (), "mixer": ()}
-"""Jobs on the test bed, and their arguments. On `mlp` and `gpt` rules were developed, on the others none."""
+_SHARDED = "--sharded"
+JOBS = {
+    "mlp": ("mlp",),
+    "gpt": ("gpt", "--batch", "32"),
+    "lstm": ("lstm",),
+    "mixer": ("mixer",),
+    "mlp-fsdp": ("mlp", _SHARDED),
+    "gpt-fsdp": ("gpt", "--batch", "32", _SHARDED),
+    "lstm-fsdp": ("lstm", _SHARDED),
+    "mixer-fsdp": ("mixer", _SHARDED),
+}
+"""Jobs on the test bed, their modules and arguments. On `mlp` and `gpt` rules were developed, on the others none."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +103,9 @@ def main() -> None:
 
 
 def cases(folder: Path) -> Iterator[Case]:
-    for job, arguments in JOBS.items():
+    for job, (module, *arguments) in JOBS.items():
         steps = ("--steps", str(ALL_STEPS))
-        argv = ("-m", f"benchmarks.jobs.{job}", "--files", str(folder / job), *steps, *arguments)
+        argv = ("-m", f"benchmarks.jobs.{module}", "--files", str(folder / module), *steps, *arguments)
         base = Setting((*argv, "--bucket-mb", "1"))
         for factor in (0.25, 0.5, 2, 4):
             spec = f"network={factor:g}x"
@@ -103,6 +113,8 @@ def cases(folder: Path) -> Iterator[Case]:
         for factor in (0.5, 2):
             spec = f"rank1.cpu={factor:g}x"
             yield Case(job, f"cpu of rank 1 x{factor:g}", base, changed(base, spec), spec)
+        if _SHARDED in arguments:
+            continue  # FSDP sends what a layer has, and no buckets.
         large = replace(base, argv=(*argv, "--bucket-mb", "25"))
         yield Case(job, "bucket 1 to 25 MB", base, large, "bucket_mb=25")
         yield Case(job, "bucket 25 to 1 MB", large, base, "bucket_mb=1")

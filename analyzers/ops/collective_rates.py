@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from esprof.analyzers.ops.answer import CollectiveRate
-from esprof.analyzers.views.links import bus_factor, link_peak
+from esprof.analyzers.views.links import link_peak
 from esprof.core.types import NS_PER_S, Bytes, Rank, us
 from esprof.replay.building.build import MatchedRanks, matched_ranks
 from esprof.replay.building.rank_events import members_of
 from esprof.replay.steps import RecordedSteps
+from esprof.replay.whatif.communication.links import bus_factor
 from esprof.run.run import Run
 
 

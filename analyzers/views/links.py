@@ -11,6 +11,7 @@ from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.views.collectives import SteadyStateCollectives
 from esprof.analyzers.views.device_peaks import peak_of
 from esprof.core.types import NS_PER_S, Rank
+from esprof.replay.whatif.communication.links import bus_factor
 from esprof.run.collective_names import collective_word
 from esprof.run.run import Run
 
@@ -45,18 +46,6 @@ class LinkUse:
             "share_of_link": Evidence(dict(shares), "share", "cause"),
             "peak_of_link": Evidence(f"{self.peak.bytes_per_s / 1e9:.0f} GB/s ({self.peak.source})"),
         }
-
-
-def bus_factor(word: str, ranks: int) -> float | None:
-    """Bytes that each link carries for a byte of a collective's size, that of its larger side; None for unknown kinds.
-
-    From nccl-tests, doc/PERFORMANCE.md: bus bandwidth = size / time · factor can be compared with the link's peak.
-    """
-    if word == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    if word in ("reduce_scatter", "all_gather", "all_to_all"):
-        return (ranks - 1) / ranks
-    return 1.0 if word in ("broadcast", "reduce", "send", "recv", "send_recv") else None
 
 
 def link_peak(run: Run, ranks: Sequence[Rank]) -> LinkPeak | None:

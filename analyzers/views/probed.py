@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.views.device_peaks import Precision, peak_of
-from esprof.analyzers.views.links import bus_factor
 from esprof.core.types import Bytes, Rank, us
+from esprof.replay.whatif.communication.links import bus_factor
 from esprof.run.probes import Condition, NotMeasured, Probes, Sweep
 
 SCHEMA = "esprof.probe/1"

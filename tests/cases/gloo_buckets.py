@@ -19,11 +19,11 @@ def row(category, name, start, dur, tid=MAIN, dims=None, types=None):
     return Row(ph="X", cat=category, name=name, pid=100, tid=tid, ts=start, dur=dur, args=args)
 
 
-def gloo_collective(launched, begin, took, elements):
+def gloo_collective(launched, begin, took, elements, word="all_reduce"):
     call, shape = f"[[[{elements}]]]".encode(), f"[[{elements}]]".encode()
     return [
-        row("cpu_op", "c10d::allreduce_", launched, 40, dims=call, types=b'["TensorList"]'),
-        row("user_annotation", "gloo:all_reduce", begin, took, GLOO, shape, b'["float"]'),
+        row("cpu_op", f"c10d::{word.replace('_', '')}_", launched, 40, dims=call, types=b'["TensorList"]'),
+        row("user_annotation", f"gloo:{word}", begin, took, GLOO, shape, b'["float"]'),
     ]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from esprof.core.types import NS_PER_US, Bytes, Ns
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.communication.probed import Link, ProbedCollectives
+from esprof.run.collective_names import collective_word
 
 UNDISTURBED_QUANTILE = 0.05
 """Share of the collectives, those with the least time per byte, that only the link is assumed to limit."""
@@ -19,8 +20,28 @@ TYPICAL_QUANTILE = 0.25
 DEFAULT_LATENCY: Ns = 10 * NS_PER_US
 """Latency of a collective between GPUs where all recorded ones have one size, so that it is unknown."""
 
+_MAX_WORKED = 0.2
+"""Share of a collective's time in which its ranks work, up to which its usual time is that of the link."""
+
+_MIN_IDLE = 8
+"""Least number of such collectives of a kind to know their usual time."""
+
+_WORK = (Cls.COMPUTE, Cls.CPU, Cls.HOST_GAP)
+
 MIN_SIZE_RATIO = 1.5
 """Least ratio of the largest to the smallest collective for a fit of a line through their times."""
+
+
+def bus_factor(word: str, ranks: int) -> float | None:
+    """Bytes that each link carries for a byte of a collective's size, that of its larger side; None for unknown kinds.
+
+    From nccl-tests, doc/PERFORMANCE.md: bus bandwidth = size / time · factor can be compared with the link's peak.
+    """
+    if word == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if word in ("reduce_scatter", "all_gather", "all_to_all"):
+        return (ranks - 1) / ranks
+    return 1.0 if word in ("broadcast", "reduce", "send", "recv", "send_recv") else None
 
 
 @dataclass(frozen=True)
@@ -38,11 +59,15 @@ class Stretches:
     took_ns: np.ndarray
     """Duration of each stretch, ns, int64[S]."""
     moved: np.ndarray
-    """Bytes that each rank communicated in each stretch, int64[S]."""
+    """Bytes that each link carried in each stretch (`bus_factor`), float64[S]."""
+    kind: np.ndarray
+    """Number of the kind of collective in each stretch, int[S]; a mixture of kinds is one, too."""
+    is_idle: np.ndarray
+    """Whether the ranks hardly work meanwhile, bool[S]."""
 
     @property
     def ns_per_byte(self) -> np.ndarray:
-        """Time per byte in each stretch, ns, float64[S]."""
+        """Time per byte on the link in each stretch, ns, float64[S]."""
         slowness: np.ndarray = self.took_ns / self.moved
         return slowness
 
@@ -54,9 +79,26 @@ class Stretches:
         large = self.moved >= np.median(self.moved) / 2
         return float(np.quantile(self.ns_per_byte[large], quantile))
 
-    def communication_ns(self, size: Bytes) -> Ns:
-        """Duration of a collective of `size` bytes per rank on a link that carries one at a time, ns."""
-        return round(size * self._typical)
+    @cached_property
+    def link_share(self) -> np.ndarray:
+        """The link's share of the time of each stretch, float64[S].
+
+        While the ranks only wait, collectives take what their algorithm takes on this link, which is not the same for all
+        kinds: with gloo, a rank that comes late to an all-gather gets the second half of it late. Where there are too few
+        of a kind, only the fastest of all are taken to be undisturbed.
+        """
+        needed = np.full(len(self.moved), self.link_ns_per_byte())
+        for one in np.unique(self.kind[self.is_idle]).tolist():
+            idle = self.is_idle & (self.kind == one)
+            large = idle & (self.moved >= np.median(self.moved[idle]) / 2)
+            if np.count_nonzero(large) >= _MIN_IDLE:
+                needed[self.kind == one] = np.quantile(self.ns_per_byte[large], TYPICAL_QUANTILE)
+        share: np.ndarray = np.minimum(1.0, needed / self.ns_per_byte)
+        return share
+
+    def all_reduce_ns(self, size: Bytes, ranks: int) -> Ns:
+        """Duration of an all-reduce of `size` bytes on links that carry one at a time, ns."""
+        return round(size * (bus_factor("all_reduce", ranks) or 1) * self._typical)
 
     @cached_property
     def _typical(self) -> float:
@@ -81,12 +123,58 @@ def stretches(dfg: Dfg) -> Stretches | None:
     stretch = np.empty(len(collective), np.int64)
     stretch[order] = np.cumsum(opens) - 1
     last = np.r_[np.flatnonzero(opens)[1:], len(order)] - 1
+    opened, closed = begin[order][opens], reached[last]
+    took = np.maximum(closed - opened, 1)
     return Stretches(
         collective=collective,
         stretch=stretch,
-        took_ns=np.maximum(reached[last] - begin[order][opens], 1),
-        moved=np.bincount(stretch, weights=dfg.bytes[nodes[first]]).astype(np.int64),
+        took_ns=took,
+        moved=np.bincount(stretch, weights=(dfg.bytes * bus_factors(dfg))[nodes[first]]),
+        kind=_kinds(stretch, dfg.name[nodes[first]]),
+        is_idle=_worked_ns(dfg, opened, closed) <= _MAX_WORKED * took,
     )
+
+
+def _kinds(stretch: np.ndarray, name: np.ndarray) -> np.ndarray:
+    """A number for the set of names in each stretch, int[S]; `stretch` and `name` are those of each collective."""
+    named = [frozenset(name[stretch == one].tolist()) for one in range(int(stretch.max()) + 1)]
+    numbers = {names: number for number, names in enumerate(dict.fromkeys(named))}
+    return np.array([numbers[names] for names in named])
+
+
+def _worked_ns(dfg: Dfg, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Recorded work of CPU threads between each `begin` and `end`, on the rank with most of it, ns, float64[S]."""
+    work = dfg.on(LaneKind.CPU) & dfg.of(*_WORK) & (dfg.recorded_ns > 0)
+    most = np.zeros(len(begin))
+    for rank in dfg.marks.ranks:
+        nodes = np.flatnonzero(work & (dfg.rank == rank))
+        if len(nodes):
+            nodes = nodes[np.argsort(dfg.recorded_ns[nodes], kind="stable")]
+            starts, took = dfg.recorded_ns[nodes], dfg.dur_ns[nodes]
+            most = np.maximum(most, _total_until(end, starts, took) - _total_until(begin, starts, took))
+    return most
+
+
+def _total_until(moment: np.ndarray, starts: np.ndarray, took: np.ndarray) -> np.ndarray:
+    """Work done until each moment, ns, of pieces that start at `starts`, ascending."""
+    last = np.searchsorted(starts, moment, side="right") - 1
+    before = np.concatenate([[0], np.cumsum(took)])
+    total: np.ndarray = np.where(last < 0, 0, before[last] + np.minimum(moment - starts[last], took[last]))
+    return total
+
+
+def bus_factors(dfg: Dfg) -> np.ndarray:
+    """`bus_factor` of each communication node, float64[N]; 1 for unknown kinds and other nodes."""
+    factors = np.ones(dfg.nodes)
+    nodes = np.flatnonzero(dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
+    ranks = np.bincount(dfg.collective[nodes])[dfg.collective[nodes]]
+    kinds, which = np.unique(np.stack([dfg.name[nodes], ranks]), axis=1, return_inverse=True)
+    words = [collective_word(dfg.names[name]) for name in kinds[0].tolist()]
+    known = [
+        None if word is None else bus_factor(word, count) for word, count in zip(words, kinds[1].tolist(), strict=True)
+    ]
+    factors[nodes] = np.array([one or 1.0 for one in known])[which.reshape(-1)]
+    return factors
 
 
 class LinkShare(NamedTuple):
@@ -140,23 +228,23 @@ def _as_probed(
 
 
 def _ns_per_byte(dfg: Dfg, recorded: Dfg, nodes: np.ndarray) -> np.ndarray:
-    """Time per byte of these communication nodes, ns; for recorded nodes that of their stretch."""
+    """Time per byte of the size of these communication nodes, ns; for recorded nodes by that of their stretch."""
     slowness: np.ndarray = np.maximum(dfg.dur_ns[nodes], 1) / np.maximum(dfg.bytes[nodes], 1)
     if (found := stretches(recorded)) is not None:
         row = np.minimum(np.searchsorted(found.collective, dfg.collective[nodes]), len(found.collective) - 1)
         is_old = found.collective[row] == dfg.collective[nodes]
-        slowness[is_old] = found.ns_per_byte[found.stretch[row]][is_old]
+        slowness[is_old] = (found.ns_per_byte[found.stretch[row]] * bus_factors(dfg)[nodes])[is_old]
     return slowness
 
 
 def _share_between_cpus(recorded: Dfg, count: int) -> np.ndarray:
     """The link's share of each of `count` collectives between CPUs, float64[count]; 1 for others.
 
-    Collectives that are not in `recorded` were added by an edit and take the typical time (`Stretches.communication_ns`).
+    Collectives that are not in `recorded` were added by an edit and take the typical time (`Stretches.all_reduce_ns`).
     """
     share, found = np.ones(count), stretches(recorded)
     if found is not None:
-        share[found.collective] = np.minimum(1.0, found.link_ns_per_byte() / found.ns_per_byte)[found.stretch]
+        share[found.collective] = found.link_share[found.stretch]
         share[int(recorded.collective.max()) + 1 :] = found.link_ns_per_byte() / found.link_ns_per_byte(
             TYPICAL_QUANTILE
         )

@@ -45,7 +45,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
                 sizes=tuple(sizes),
                 ready=tuple((Tie(node, Edge.LAUNCH, latency),) for node in gradients.tolist()),
                 readers=tuple((Tie(node, Edge.BY_TIME),) for node in readers),
-                moved_ns=tuple(link.communication_ns(size) for size in sizes),
+                moved_ns=tuple(link.all_reduce_ns(size, len(dfg.marks.ranks)) for size in sizes),
                 latency_ns=0.0,
                 curve=probed.curve("all_reduce", dfg.marks.ranks) if probed is not None else None,
                 arrivals=tuple(arrivals),

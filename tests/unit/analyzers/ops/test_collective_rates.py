@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from esprof.analyzers.ops import ops_run
-from esprof.analyzers.views.links import LinkPeak, bus_factor, link_peak
+from esprof.analyzers.views.links import LinkPeak, link_peak
+from esprof.replay.whatif.communication.links import bus_factor
 from esprof.run.run import Run
 from tests.cases import probed
 from tests.cases.graph import call, nccl, op, run_of, step

@@ -1,10 +1,13 @@
-"""Communication between GPUs: link time and latency."""
+"""Link time of communication, and its latency between GPUs."""
 
 import pytest
 
 from esprof.replay.building.build import build
-from esprof.replay.whatif.communication.links import DEFAULT_LATENCY
+from esprof.replay.dfg import Cls
+from esprof.replay.whatif.communication.links import DEFAULT_LATENCY, link_share
 from esprof.replay.whatif.pricing import what_if
+from esprof.run.run import Run
+from tests.cases.gloo_buckets import ELEMENTS, MS, gloo_collective
 from tests.cases.graph import Row, call, nccl, op, run_of, step
 
 US = 1_000
@@ -57,3 +60,27 @@ def test_collectives_of_one_size_get_the_default_latency(sizes):
 
 def test_a_collective_shorter_than_the_latency_is_all_latency():
     assert saved([(1000, LATENCY_US / 2), (1000, LATENCY_US / 2)]) == 0
+
+
+def between_cpus(collectives: list[tuple[str, float]], works: bool) -> Run:
+    """Two ranks that do one collective of 1 MiB after the other, by kind and ms, and work for 5 ms before each, and for half
+    of its time if it `works`."""
+    rows, now = [], 0.0
+    for number, (word, took) in enumerate(collectives):
+        rows.append(op(f"before {number}", now, 5 * MS))
+        now += 5 * MS
+        rows += gloo_collective(now, now + 40, took * MS, ELEMENTS, word)
+        if works:
+            rows.append(op(f"during {number}", now + 50, took * MS / 2))
+        rows.append(op(f"after {number}", now + 50 + took * MS, 100))
+        now += took * MS + 200
+    return run_of({rank: [step(1, 0, now), *rows] for rank in (0, 1)})
+
+
+@pytest.mark.parametrize(("works", "shares"), [(False, {1.0}), (True, {1.0, 0.667})], ids=["waits", "works"])
+def test_each_kind_shows_its_own_time_on_the_link_where_ranks_only_wait(works, shares):
+    """An all-gather between two ranks carries half of the bytes of an all-reduce, and takes 15 instead of 10 ms here, as
+    gloo's does for a rank that is late."""
+    dfg = build(between_cpus([("all_reduce", 20.0), ("all_gather", 15.0)] * 8, works))
+    found = link_share(dfg, dfg).share[dfg.of(Cls.COMMUNICATION)]
+    assert {round(one, 3) for one in found.tolist()} == shares

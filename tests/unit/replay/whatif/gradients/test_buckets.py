@@ -37,7 +37,7 @@ def test_a_bucket_is_closed_when_it_holds_its_cap(sizes, cap, counts):
 
 
 def test_the_cost_of_a_collective_is_estimated_from_recorded_ones():
-    assert stretches(build(run_with((1, 1, 2), (1, 1, 1)))).communication_ns(3 * MIB) == pytest.approx(60e6, rel=1e-3)
+    assert stretches(build(run_with((1, 1, 2), (1, 1, 1)))).all_reduce_ns(3 * MIB, 2) == pytest.approx(60e6, rel=1e-3)
 
 
 def two_all_reduces():
