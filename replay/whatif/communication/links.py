@@ -189,8 +189,8 @@ class LinkShare(NamedTuple):
 def link_share(dfg: Dfg, recorded: Dfg, probed: ProbedCollectives | None = None) -> LinkShare:
     """The link's share of the time of each node of `dfg`.
 
-    For communication between CPUs it is the time of its bytes at the link's bandwidth: as `probed`, or else that of the
-    fastest collectives. The rest is CPU time: CPUs copy, reduce, and compute concurrently. For communication between GPUs
+    For communication between CPUs it is the time of its bytes at the link's bandwidth: as `probed`, or else as
+    `Stretches.link_share`. The rest is CPU time: CPUs copy, reduce, and compute concurrently. For communication between GPUs
     it is all except the latency, for all other nodes 1. `recorded` is the graph before any edits; edited durations do not
     measure the link.
     """

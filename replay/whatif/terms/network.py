@@ -17,8 +17,8 @@ TERM = Kind(
     name="network",
     examples=("network=2x",),
     meaning="Links carry this many times the bytes per second. Between GPUs, the latency of a collective stays. "
-    "Between CPUs, only the link's share of its time shrinks: as the probe measured it, or else as the fastest "
-    "collectives show it.",
+    "Between CPUs, only the link's share of its time shrinks: as the probe measured it, or else as collectives of its "
+    "kind show it while the ranks only wait, or else the fastest ones.",
     needs="Collectives that are matched on all their ranks.",
     assumes="Latency and CPU work of a collective do not depend on the link.",
     effect=Speed(Resource.LINK, _nodes),
