@@ -4,6 +4,7 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -26,12 +27,17 @@ class Verbs(click.Group):
         try:
             command: click.Command = import_module(module_of(name)).command
         except ModuleNotFoundError as missing:
-            if missing.name is None or missing.name.split(".")[0] == "esprof":
-                raise
-            raise MissingDependencyError(
-                f"`esprof {name}` needs {missing.name}, which is not installed", remedy="pip install esprof"
-            ) from missing
+            _name_library(missing, name)
+            raise
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb. Some verbs import most libraries only then."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as missing:
+            _name_library(missing, ctx.invoked_subcommand)
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         widest = max(map(len, VERBS))
@@ -120,6 +126,14 @@ def refuse_another_checkout(ours: Path) -> None:
             f"this command belongs to {ours}, and you are in another checkout, {theirs}",
             remedy="Run `python -m esprof` at the top of the checkout that you mean: it takes the code from there.",
         )
+
+
+def _name_library(missing: ModuleNotFoundError, verb: str | None) -> None:
+    """Raise MissingDependencyError if it is a library that is missing, not a module of esprof."""
+    if missing.name is not None and missing.name.split(".")[0] != "esprof":
+        raise MissingDependencyError(
+            f"`esprof {verb}` needs {missing.name}, which is not installed", remedy="pip install esprof"
+        ) from missing
 
 
 def _is_checkout(folder: Path) -> bool:

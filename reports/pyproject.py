@@ -1,30 +1,59 @@
 """Settings of a project: the table `[tool.esprof]` of its pyproject.toml."""
 
 import tomllib
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from esprof.analyzers.ignore import NOTHING, Ignores, parse
 from esprof.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from esprof.analyzers.ignore import Ignores
 
 _FILE = "pyproject.toml"
 _KEYS = ("ignore",)
 _UNREAD = "Correct the file, or skip it with --no-ignore."
 
 
-def read_ignores() -> Ignores:
-    """The ignore rules that are valid today.
+@dataclass(frozen=True)
+class IgnoreList:
+    """A project's ignore list as written in `path`, and the day on which it was read.
 
-    They are read from the nearest pyproject.toml with a table [tool.esprof], from the current directory upwards. Raises
+    It is parsed on use only, since that loads all rules.
+    """
+
+    entries: object
+    path: Path
+    today: date
+
+    def parsed(self) -> "Ignores":
+        """Raises UsageError if an entry is invalid."""
+        from esprof.analyzers.ignore import parse
+
+        return parse(self.entries, self.path, self.today)
+
+
+NO_LIST = IgnoreList([], Path(_FILE), date.min)
+
+
+def read_ignores() -> "Ignores":
+    """The ignore rules that are valid today. Raises UsageError as `read_ignore_list` and `parsed` do."""
+    return read_ignore_list().parsed()
+
+
+def read_ignore_list() -> IgnoreList:
+    """The ignore list of the project.
+
+    It is read from the nearest pyproject.toml with a table [tool.esprof], from the current directory upwards. Raises
     UsageError if a file on this path is unreadable or invalid.
     """
     here = Path.cwd()
     for folder in (here, *here.parents):
         table = _table(folder / _FILE)
         if table is not None:
-            return parse(table.get("ignore", []), folder / _FILE, date.today())
-    return NOTHING
+            return IgnoreList(table["ignore"], folder / _FILE, date.today()) if "ignore" in table else NO_LIST
+    return NO_LIST
 
 
 def _table(path: Path) -> dict[str, Any] | None:

@@ -64,6 +64,23 @@ def _is_integration_where_it_should(item: pytest.Item) -> bool:
     return not should or item.get_closest_marker("integration") is not None
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the answers that tests store. Compiled code stays where it is, for all tests."""
+    compiled = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    caches = tmp_path_factory.mktemp("caches")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NUMBA_CACHE_DIR", os.path.expanduser(compiled))
+        patch.setenv("XDG_CACHE_HOME", str(caches))
+        yield caches
+
+
+@pytest.fixture(autouse=True)
+def _no_earlier_answers(_caches: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test gets the answer of another one, which may have replaced code."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(_caches / f"{abs(hash(request.node.nodeid)):x}"))
+
+
 @pytest.fixture(scope="module")
 def no_other_beds() -> Iterator[None]:
     """Hosts of the test bed are seen by all of the machine: of the modules that make some, one is at work at a time."""

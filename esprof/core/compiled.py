@@ -7,7 +7,6 @@ are ignored and the function is compiled again.
 
 import os
 import pickle
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,6 +25,8 @@ from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
 from numba.core.extending import _Intrinsic
 from numba.core.serialize import dumps
+
+from esprof.core.disk import cache_of_user
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -110,34 +111,7 @@ class _DiskCache(NullCache):
 @cache
 def cache_folder() -> Path | None:
     """Folder of the machine code, in NUMBA_CACHE_DIR or in the user's cache folder; None if it is not private."""
-    base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(os.path.expanduser(base)) / "esprof" / "kernels"
-    if not folder.is_absolute():  # There is no home folder, or a variable holds a relative path.
-        return None
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = folder.resolve(strict=True)
-        return folder if _private(folder) else None
-    except (OSError, RuntimeError):  # RuntimeError: a loop of links
-        return None
-
-
-def _private(folder: Path) -> bool:
-    """Whether only this user and root can write to `folder` or replace it."""
-    here = folder.stat()
-    if here.st_uid != os.getuid() or here.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return False
-    return all(_is_protected(parent.stat()) for parent in folder.parents)
-
-
-def _is_protected(parent: os.stat_result) -> bool:
-    """Whether no other user can rename this user's files in the folder `parent`."""
-    if parent.st_uid not in (0, os.getuid()):
-        return False
-    if parent.st_mode & stat.S_ISVTX:  # As in /tmp: users can rename only their own files.
-        return True
-    group_writes = parent.st_mode & stat.S_IWGRP and parent.st_gid != os.getgid()
-    return not (group_writes or parent.st_mode & stat.S_IWOTH)
+    return cache_of_user("kernels", os.environ.get("NUMBA_CACHE_DIR"))
 
 
 def _write(path: Path, content: bytes) -> None:

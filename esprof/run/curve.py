@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from esprof.core import readable
 
@@ -83,6 +82,8 @@ class Curve:
 
     def line(self) -> CommunicationModel:
         """Fit the α–β model by least squares of relative errors. If its residual exceeds about 15 %, prefer `at`."""
+        from scipy.optimize import nnls  # Importing it takes longer than most commands.
+
         weight = 1 / self.median_ns
         columns = np.stack([weight, self.sizes * weight], axis=1)
         # Scaled, as the solver's tolerances are absolute.

@@ -64,6 +64,10 @@ MARKS_OF_RUNS = (META, RAW, LIVE, HISTORY)
 """Files of which any Run, complete or not, has at least one."""
 
 
+SERVER_STACKS = "stacks_*.txt"
+"""Pattern, beside dumps of the Flight Recorder, of the debug server's dumps of all ranks' stacks; names end in the time."""
+
+
 def table_path(run: Path, name: str, rank: Rank) -> Path:
     """Path of the table `name` (`events`, `steps`, …) of one rank."""
     return run / name / f"rank-{rank:05d}.parquet"

@@ -12,17 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 import msgspec
 
-from esprof.core.errors import UsageError
+from esprof.core.errors import EXIT_OK, UsageError
 from esprof.core.output import claim, unwritable, write_bytes
+from esprof.reports.answers.question import remembered
+from esprof.reports.answers.store import Kept
+from esprof.reports.answers.stream import columns_of, takes_colour
+from esprof.reports.pyproject import NO_LIST, IgnoreList, read_ignore_list
 
 if TYPE_CHECKING:
     from esprof import Run
-    from esprof.analyzers.ignore import Ignores
     from esprof.reports.terminal.screen import Screen
 
 STDOUT = Path("-")
@@ -40,6 +43,10 @@ class Finite(click.FloatRange):
         return number
 
 
+MAX_ERROR_PCT = 10.0
+"""Like `replay.whatif.pricing`, whose import takes longer than an answer that is stored."""
+_NOT_ASKED = ("output", "force", "as_json")
+"""Arguments that do not change an answer, only its form and place."""
 _COLUMNS = "esprof.columns"
 """Key of the value of --columns in the context of a verb, where `open_run` finds it."""
 
@@ -93,8 +100,6 @@ def job_arguments(help: str) -> Callable[[_Command], _Command]:
 
 def max_error_option(command: _Command) -> _Command:
     """--max-error PERCENT: the largest replay error on this run at which predictions are still made."""
-    from esprof.replay.whatif.pricing import MAX_ERROR_PCT
-
     return click.option(
         "--max-error",
         "max_error",
@@ -119,13 +124,10 @@ def window_option(command: _Command) -> _Command:
 
 
 def ignore_option(command: _Command) -> _Command:
-    """--no-ignore. The verb gets `ignores`, the ignore rules of pyproject.toml that are valid today."""
+    """--no-ignore. The verb gets `ignores`, the ignore list of pyproject.toml."""
 
-    def read(ctx: click.Context, param: click.Parameter, no_ignore: bool) -> "Ignores":
-        from esprof.analyzers.ignore import NOTHING
-        from esprof.reports.pyproject import read_ignores
-
-        return NOTHING if no_ignore else read_ignores()
+    def read(ctx: click.Context, param: click.Parameter, no_ignore: bool) -> IgnoreList:
+        return NO_LIST if no_ignore else read_ignore_list()
 
     return click.option(
         "--no-ignore",
@@ -179,11 +181,51 @@ def answer(
     force: bool = False,
 ) -> None:
     """Write `value` to stdout or a file, as JSON or as drawn by `draw`."""
+    text = text_of(value, draw, as_json=as_json, output=output)
+    answer_text(text, output=output, force=force, colour=takes_colour(_stream(output)))
+
+
+def text_of(value: _Answer, draw: "Callable[[_Answer, Screen], str]", *, as_json: bool, output: Path) -> str:
+    """`value` as JSON, or as drawn by `draw` for the screen or file that `output` is."""
     from esprof.reports.terminal.screen import Screen
 
-    screen = Screen.of(sys.stdout if output == STDOUT else None)
-    text = json_text(value) if as_json else draw(value, screen)
-    answer_text(text, output=output, force=force, colour=screen.colour)
+    return json_text(value) if as_json else draw(value, Screen.of(_stream(output)))
+
+
+def answer_remembered(
+    compute: Callable[[], str | Kept],
+    sources: Sequence[str],
+    *,
+    as_json: bool,
+    output: Path,
+    force: bool,
+    style: str = "text",
+) -> int:
+    """Write the answer of this verb about the files `sources` to stdout or a file: the stored one to the same arguments,
+    else that of `compute`. Return the exit code. `style` is the form of an answer that is not JSON."""
+    stream = _stream(output)
+    form = "json" if as_json else (style, columns_of(stream), takes_colour(stream))
+    found = recall(compute, sources, form)
+    answer_text(found.text, output=output, force=force, colour=takes_colour(stream))
+    return found.exit_code
+
+
+def recall(compute: Callable[[], str | Kept], sources: Sequence[str], form: object = None) -> Kept:
+    """The stored answer to the arguments of this verb, in the same form, about the files `sources`; else that of
+    `compute`. All arguments count, except those for form and place."""
+    context = click.get_current_context()
+    arguments = sorted((name, value) for name, value in context.params.items() if name not in _NOT_ASKED)
+    question = repr((context.command.name, arguments, context.meta.get(_COLUMNS), form))
+
+    def kept() -> Kept:
+        found = compute()
+        return Kept(found, EXIT_OK) if isinstance(found, str) else found
+
+    return remembered(question, sources, kept)
+
+
+def _stream(output: Path) -> TextIO | None:
+    return sys.stdout if output == STDOUT else None
 
 
 def answer_text(text: str, *, output: Path, force: bool, colour: bool = False, quiet: bool = False) -> None:

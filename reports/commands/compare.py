@@ -1,17 +1,13 @@
 """`esprof compare`."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from esprof.analyzers.comparison.answer import RunComparison
-from esprof.analyzers.comparison.compare import compare
-from esprof.analyzers.ignore import Ignores
 from esprof.core.errors import UsageError
 from esprof.reports.commands.common import (
     STDOUT,
-    answer,
+    answer_remembered,
     columns_option,
     ignore_option,
     json_option,
@@ -19,17 +15,11 @@ from esprof.reports.commands.common import (
     output_options,
     refuse_on_terminal,
     status,
+    text_of,
     window_option,
 )
-from esprof.reports.html.comparison_page import render_comparison
-from esprof.reports.terminal.comparison import draw_comparison, markdown_comparison
-from esprof.reports.terminal.screen import Screen
+from esprof.reports.pyproject import IgnoreList
 
-_DRAWN: dict[str, Callable[[RunComparison, Screen], str]] = {
-    "text": draw_comparison,
-    "markdown": lambda found, _: markdown_comparison(found),
-    "html": lambda found, _: render_comparison(found),
-}
 _BY_SUFFIX = {".html": "html", ".md": "markdown", ".json": "json"}
 
 
@@ -40,7 +30,7 @@ _BY_SUFFIX = {".html": "html", ".md": "markdown", ".json": "json"}
 @click.option(
     "--format",
     "style",
-    type=click.Choice([*_DRAWN, "json"]),
+    type=click.Choice(["text", "markdown", "html", "json"]),
     help="Output format. Default: by the name of FILE, which ends in .html, .md or .json; else text.",
 )
 @window_option
@@ -54,7 +44,7 @@ def command(
     anyway: bool,
     style: str | None,
     window: int | None,
-    ignores: Ignores,
+    ignores: IgnoreList,
     as_json: bool,
     output: Path,
     force: bool,
@@ -77,7 +67,22 @@ def command(
     style = "json" if as_json else style or _BY_SUFFIX.get(output.suffix, "text")
     if style == "html" and output == STDOUT:
         refuse_on_terminal("page")
-    (first, _), (second, _) = open_run([before], window), open_run([after], window)
-    with status("Comparing"):
-        found = compare(first, second, anyway=anyway, ignores=ignores)
-    answer(found, _DRAWN.get(style, draw_comparison), as_json=style == "json", output=output, force=force)
+    as_json = style == "json"
+
+    def compute() -> str:
+        from esprof.analyzers.comparison.compare import compare
+        from esprof.reports.html.comparison_page import render_comparison
+        from esprof.reports.terminal.comparison import draw_comparison, markdown_comparison
+
+        ignored = ignores.parsed()
+        (first, _), (second, _) = open_run([before], window), open_run([after], window)
+        with status("Comparing"):
+            found = compare(first, second, anyway=anyway, ignores=ignored)
+        if style == "markdown":
+            return markdown_comparison(found)
+        if style == "html":
+            return render_comparison(found)
+        return text_of(found, draw_comparison, as_json=as_json, output=output)
+
+    # The form may follow from the name of the file, which is no part of the question.
+    answer_remembered(compute, [before, after], as_json=as_json, output=output, force=force, style=style)

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import click
 
-from esprof.analyzers import diagnose
-from esprof.analyzers.ignore import Ignores
 from esprof.reports.commands.common import (
-    answer,
+    answer_remembered,
     ignore_option,
     json_option,
     max_error_option,
@@ -15,9 +13,10 @@ from esprof.reports.commands.common import (
     output_options,
     run_argument,
     status,
+    text_of,
     window_option,
 )
-from esprof.reports.terminal.diagnosis import draw_diagnosis
+from esprof.reports.pyproject import IgnoreList
 
 
 @click.command("diagnose")
@@ -31,7 +30,7 @@ def command(
     sources: tuple[str, ...],
     max_error: float,
     window: int | None,
-    ignores: Ignores,
+    ignores: IgnoreList,
     as_json: bool,
     output: Path,
     force: bool,
@@ -48,7 +47,15 @@ def command(
     esprof diagnose RUN
     esprof diagnose RUN --json -o diagnosis.json
     """
-    run, _ = open_run(sources, window)
-    with status("Diagnosing"):
-        found = diagnose(run, ignores, max_error)
-    answer(found, draw_diagnosis, as_json=as_json, output=output, force=force)
+
+    def compute() -> str:
+        from esprof.analyzers import diagnose
+        from esprof.reports.terminal.diagnosis import draw_diagnosis
+
+        ignored = ignores.parsed()
+        run, _ = open_run(sources, window)
+        with status("Diagnosing"):
+            found = diagnose(run, ignored, max_error)
+        return text_of(found, draw_diagnosis, as_json=as_json, output=output)
+
+    answer_remembered(compute, sources, as_json=as_json, output=output, force=force)

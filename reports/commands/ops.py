@@ -2,28 +2,26 @@
 
 import re
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 
-from esprof.analyzers.ops import Asked, Sort, check_rank, ops_run
-from esprof.analyzers.samples.flame import collapsed
-from esprof.analyzers.samples.job_samples import JobSamples
-from esprof.analyzers.steps.job_steps import JobSteps
+from esprof.analyzers.ops.sort import Sort
 from esprof.core.errors import InputError, UsageError
 from esprof.core.types import Rank
 from esprof.reports.commands.common import (
-    answer,
-    answer_text,
+    answer_remembered,
     json_option,
     open_run,
     output_options,
     run_argument,
     status,
+    text_of,
     window_option,
 )
-from esprof.reports.terminal.ops import render_text
-from esprof.run.run import Run
+
+if TYPE_CHECKING:
+    from esprof.run.run import Run
 
 
 @click.command("ops")
@@ -74,23 +72,34 @@ def command(
     esprof ops RUN --sort total-cpu --top 50
     esprof ops RUN --flame -o stacks.txt
     """
-    asked = Asked(sort, top, rank, by_shape, _pattern(pattern))
+    matching = _pattern(pattern)
     if flame and (as_json or sort or by_shape or pattern is not None):
         raise UsageError("--flame cannot be combined with --json, --sort, --by-shape or --filter")
-    run, _ = open_run(sources, window)
-    if flame:
-        answer_text(stacks_of(run, rank), output=output, force=force)
-        return
-    with status("Adding up operations"):
-        found = ops_run(run, asked)
-    answer(found, render_text, as_json=as_json, output=output, force=force)
+
+    def compute() -> str:
+        from esprof.analyzers.ops import Asked, ops_run
+        from esprof.reports.terminal.ops import render_text
+
+        run, _ = open_run(sources, window)
+        if flame:
+            return stacks_of(run, rank)
+        with status("Adding up operations"):
+            found = ops_run(run, Asked(sort, top, rank, by_shape, matching))
+        return text_of(found, render_text, as_json=as_json, output=output)
+
+    answer_remembered(compute, sources, as_json=as_json, output=output, force=force)
 
 
-def stacks_of(run: Run, rank: Rank | None) -> str:
+def stacks_of(run: "Run", rank: Rank | None) -> str:
     """The sampled stacks of `rank`, or of all ranks.
 
     Raises UsageError if the run lacks the rank, and InputError if no stacks were sampled.
     """
+    from esprof.analyzers.ops import check_rank
+    from esprof.analyzers.samples.flame import collapsed
+    from esprof.analyzers.samples.job_samples import JobSamples
+    from esprof.analyzers.steps.job_steps import JobSteps
+
     if rank is not None:
         check_rank(run, rank)
     found = collapsed(JobSamples(JobSteps(run)), rank)

@@ -4,19 +4,17 @@ from pathlib import Path
 
 import click
 
-from esprof import replay
-from esprof.replay.whatif.grammar import parse
 from esprof.reports.commands.common import (
-    answer,
+    answer_remembered,
     json_option,
     max_error_option,
     open_run,
     output_options,
     run_argument,
     status,
+    text_of,
     window_option,
 )
-from esprof.reports.terminal.replay import draw_replay
 
 
 @click.command("replay")
@@ -55,9 +53,17 @@ def command(
     esprof replay RUN
     esprof replay RUN --what-if network=2x --what-if gpu=2x,cpu=2x
     """
-    for spec in scenarios:
-        parse(spec)  # Report a typo before reading the run, which may take minutes.
-    run, read_s = open_run(sources, window)
-    with status("Replaying"):
-        replayed = replay.answer(replay.Replayed.of(run, read_s, max_error_pct=max_error), scenarios)
-    answer(replayed, draw_replay, as_json=as_json, output=output, force=force)
+
+    def compute() -> str:
+        from esprof import replay
+        from esprof.replay.whatif.grammar import parse
+        from esprof.reports.terminal.replay import draw_replay
+
+        for spec in scenarios:
+            parse(spec)  # Report a typo before reading the run, which may take minutes.
+        run, read_s = open_run(sources, window)
+        with status("Replaying"):
+            replayed = replay.answer(replay.Replayed.of(run, read_s, max_error_pct=max_error), scenarios)
+        return text_of(replayed, draw_replay, as_json=as_json, output=output)
+
+    answer_remembered(compute, sources, as_json=as_json, output=output, force=force)

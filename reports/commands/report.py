@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import click
+import msgspec
 
-from esprof.analyzers import summarize
-from esprof.analyzers.ignore import Ignores
+from esprof.core.output import write_bytes
+from esprof.reports.answers.store import Kept
 from esprof.reports.commands.common import (
     STDOUT,
     check_output,
@@ -13,13 +14,13 @@ from esprof.reports.commands.common import (
     json_option,
     open_run,
     output_options,
+    recall,
     run_argument,
     status,
     window_option,
     wrote,
 )
-from esprof.reports.commands.written import answer_written
-from esprof.reports.html.page import render_html, write_report
+from esprof.reports.pyproject import IgnoreList
 
 
 @click.command("report")
@@ -29,7 +30,7 @@ from esprof.reports.html.page import render_html, write_report
 @json_option
 @output_options("report.html", "page")
 def command(
-    sources: tuple[str, ...], window: int | None, ignores: Ignores, as_json: bool, output: Path, force: bool
+    sources: tuple[str, ...], window: int | None, ignores: IgnoreList, as_json: bool, output: Path, force: bool
 ) -> None:
     """Write a self-contained HTML report of a run.
 
@@ -42,14 +43,26 @@ def command(
     esprof report RUN -o report.html
     """
     check_output(output, "page", as_json=as_json, force=force)
-    run, _ = open_run(sources, window)
-    with status("Drawing the page"):
-        report = summarize(run, ignores)
-        if output == STDOUT:
-            click.echo(render_html(report))
-        else:
-            write_report(report, output)
-    if output != STDOUT:
-        wrote("page", output)
+
+    def compute() -> Kept:
+        from esprof.analyzers import summarize
+        from esprof.reports.commands.written import unwritten
+        from esprof.reports.html.page import render_html
+
+        ignored = ignores.parsed()
+        run, _ = open_run(sources, window)
+        with status("Drawing the page"):
+            report = summarize(run, ignored)
+            about = unwritten("page", run, report.diagnosis.warnings)
+            return Kept(render_html(report), about=msgspec.json.encode(about))
+
+    page = recall(compute, sources)
+    if output == STDOUT:
+        click.echo(page.text)
+        return
+    write_bytes(output, page.text.encode())
+    wrote("page", output)
     if as_json:
-        answer_written("page", output, run, report.diagnosis.warnings)
+        from esprof.reports.commands.written import Written, answer_placed
+
+        answer_placed(msgspec.json.decode(page.about, type=Written), output)

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import click
 
-from esprof.analyzers.validity.validate import validate
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION
+from esprof.reports.answers.store import Kept
 from esprof.reports.commands.common import (
-    answer,
+    answer_remembered,
     json_option,
     open_run,
     output_options,
     run_argument,
     status,
+    text_of,
     window_option,
 )
-from esprof.reports.terminal.validity import draw_validation
 
 
 @click.command("validate")
@@ -37,8 +37,15 @@ def command(sources: tuple[str, ...], window: int | None, as_json: bool, output:
     esprof validate RUN
     esprof validate traces/ --json
     """
-    run, _ = open_run(sources, window)
-    with status("Validating"):
-        found = validate(run)
-    answer(found, draw_validation, as_json=as_json, output=output, force=force)
-    return EXIT_OK if found.whole else EXIT_REGRESSION
+
+    def compute() -> Kept:
+        from esprof.analyzers.validity.validate import validate
+        from esprof.reports.terminal.validity import draw_validation
+
+        run, _ = open_run(sources, window)
+        with status("Validating"):
+            found = validate(run)
+        text = text_of(found, draw_validation, as_json=as_json, output=output)
+        return Kept(text, EXIT_OK if found.whole else EXIT_REGRESSION)
+
+    return answer_remembered(compute, sources, as_json=as_json, output=output, force=force)

@@ -36,14 +36,23 @@ def answer_written(
     what: str, path: Path, run: Run, warnings: Sequence[RunWarning], shared: SharedAnswer | None = None
 ) -> None:
     """Print JSON on stdout: `what` was written to `path`; its size, ranks and warnings."""
-    written = Written(
+    answer_placed(unwritten(what, run, warnings, shared), path)
+
+
+def unwritten(what: str, run: Run, warnings: Sequence[RunWarning], shared: SharedAnswer | None = None) -> Written:
+    """`what` before it is written: without path and size."""
+    return Written(
         what=what,
-        path=str(path),
-        bytes=bytes_in(path),
+        path="",
+        bytes=0,
         world_size=run.world_size,
         ranks=tuple(run.ranks),
         missing_ranks=run.missing_ranks,
         warnings=tuple(warnings),
         shared=shared,
     )
-    click.echo(json_text(written))
+
+
+def answer_placed(written: Written, path: Path) -> None:
+    """Print JSON on stdout: `written` is at `path` now, with its size."""
+    click.echo(json_text(msgspec.structs.replace(written, path=str(path), bytes=bytes_in(path))))

@@ -1,7 +1,6 @@
 """Building blocks of terminal output: the screen, and headlines, facts and tables that fit it."""
 
 import io
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,11 @@ from rich.text import Text
 
 from esprof.core.text import printable
 from esprof.reports import units
+from esprof.reports.answers.stream import DEFAULT_COLUMNS, columns_of, takes_colour
 from esprof.run.run import RunWarning
 
 MAX_ROWS = 16
 """Rows of a table; a note gives the number of further rows and where to find them."""
-_MIN_COLUMNS = 40
-"""Narrower screens cannot hold a verdict."""
-_MAX_COLUMNS = 1_000
 _MIN_NAME_COLUMNS = 12
 """Least width of a column of names, unless all are shorter."""
 _WRAPPING_CONSOLE = Console(file=io.StringIO(), markup=False, emoji=False)
@@ -31,32 +28,16 @@ _WRAPPING_CONSOLE = Console(file=io.StringIO(), markup=False, emoji=False)
 class Screen:
     """The output device: `width` in columns, and whether to use colour."""
 
-    width: int = 100
+    width: int = DEFAULT_COLUMNS
     colour: bool = False
 
     @classmethod
     def of(cls, stream: TextIO | None) -> "Screen":
-        """The screen of `stream`, None for a file. Colour only on a terminal that is not dumb, and without NO_COLOR."""
-        on_terminal = stream is not None and stream.isatty()
-        colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        return cls(_columns(stream), colour)
+        """The screen of `stream`, None for a file."""
+        return cls(columns_of(stream), takes_colour(stream))
 
 
 PLAIN = Screen()
-
-
-def _columns(stream: TextIO | None) -> int:
-    """The value of COLUMNS if set; otherwise the width of the terminal, at most 120 for readability."""
-    try:
-        asked = int(os.environ.get("COLUMNS", ""))
-    except ValueError:
-        asked = 0
-    if asked > 0:
-        return min(max(asked, _MIN_COLUMNS), _MAX_COLUMNS)
-    try:
-        return min(os.get_terminal_size(stream.fileno()).columns, 120) if stream is not None else PLAIN.width
-    except OSError:
-        return PLAIN.width
 
 
 def drawn(screen: Screen, *blocks: RenderableType) -> str:

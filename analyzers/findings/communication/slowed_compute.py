@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import mannwhitneyu
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.ops.calls import known
@@ -78,6 +77,8 @@ def slowed_compute(case: Case) -> Iterator[Cause]:
 
 def slowed_kernels(calls: GpuCalls) -> Iterator[_Slowed]:
     """The kernels of a rank that are slower during communication."""
+    from scipy.stats import mannwhitneyu  # Few runs come here, and importing it takes as long as a diagnosis.
+
     took = calls.work.dur_ns
     covered_share = during_communication(calls) / np.maximum(took, 1)
     codes, texts = calls.kernel

@@ -9,6 +9,7 @@ from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Rank
+from esprof.run.files import SERVER_STACKS
 from esprof.run.flight.dump import HEAD_BYTES, Dump, is_dump, read_dump, snapshots_of
 from esprof.run.flight.log import FlightLog, Snapshot, StackFrame, main_stack
 from esprof.run.groups import MAX_RANKS, Group, group_name, joined_groups
@@ -21,8 +22,6 @@ from esprof.run.schema import EVENTS, table
 SOURCE = "flight-recorder"
 """`source` of a Run of dumps."""
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})|(?<!\d)(\d{1,9})(\.\w+)?$", re.IGNORECASE)
-_STACKS = "stacks_*.txt"
-"""Pattern of the debug server's dumps of all ranks' stacks; their names end in the time."""
 _STACKS_OF_RANK = re.compile(r"^=== Rank (\d{1,9}): .*===$", re.MULTILINE)
 _Found = tuple[Path, Rank, Dump]
 
@@ -136,7 +135,7 @@ def _what_lacks(dumps: Mapping[Rank, list[Dump]], guessed: list[str], world: int
 
 def _server_stacks(files: Iterable[Path]) -> tuple[dict[Rank, tuple[StackFrame, ...]], list[RunWarning]]:
     """Return the stack of each rank's main thread, from the debug server's latest dump in the folders of `files`."""
-    texts = [text for folder in {file.parent for file in files} for text in folder.glob(_STACKS)]
+    texts = [text for folder in {file.parent for file in files} for text in folder.glob(SERVER_STACKS)]
     if not texts:
         return {}, []
     latest = max(texts, key=lambda text: text.name)
