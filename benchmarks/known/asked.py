@@ -8,6 +8,7 @@ from typing import Any
 import esprof
 from esprof.analyzers import diagnose
 from esprof.analyzers.finding import Finding
+from esprof.core.step_words import Unit
 from esprof.replay.replayed import Replayed, answer
 from esprof.replay.rules import ALL_RULES, Rules
 
@@ -37,6 +38,8 @@ class Said:
     """Steps counted and their mean, replay's own errors, the answers, and what `diagnose` finds."""
 
     steps: tuple[int, ...]
+    unit: Unit
+    """What esprof takes as a step: of jobs without step marks perhaps a block of repeated work."""
     step_us: float
     self_error_pct: float
     strict_error_pct: float
@@ -57,6 +60,7 @@ def ask(folder: Path, scenarios: Sequence[str], max_error_pct: float, rules: Rul
     errors = [abs(step.error_pct) for step in replayed.steps]
     return Said(
         steps=tuple(step.step for step in replayed.steps),
+        unit=run.unit,
         step_us=replayed.step_us,
         self_error_pct=max(errors, default=0.0),
         strict_error_pct=abs(replayed.strict_error_pct),

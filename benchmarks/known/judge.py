@@ -10,7 +10,7 @@ from statistics import fmean
 
 from benchmarks.known.asked import INPUT, LATE, STAGES, Said, ask
 from benchmarks.known.changes import AS_IT_RAN, true_steps
-from benchmarks.known.jobs import Job, job
+from benchmarks.known.jobs import SHAPES, Job, job
 from benchmarks.known.kineto import write
 from benchmarks.known.machine import run
 from benchmarks.known.program import Kind
@@ -98,8 +98,15 @@ class Blame:
     """Share of the step that the planted cause costs."""
     is_uneven: bool
     named: tuple[int, ...]
+    others: float
+    """Share of the step that input data costs beyond the planted cause: of all ranks, and not planted."""
     position: int | None
     """Position of the finding that names the planted rank alone, among all findings with a saving; None if none does."""
+
+    @property
+    def is_largest(self) -> bool:
+        """Whether nothing that was not planted costs more."""
+        return self.felt >= self.others
 
 
 @dataclass(frozen=True)
@@ -110,18 +117,27 @@ class Judged:
     seed: int
     said: Said | None = None
     step_error_pct: float = 0.0
-    """How far the step time that esprof measured is from the true one."""
+    """How far the step time that esprof measured is from the true one; 0 for blocks of repeated work."""
     verdicts: tuple[Verdict, ...] = ()
     blame: Blame | None = None
     failure: str = ""
 
 
-def judge(shape: str, seed: int, max_error_pct: float, rules: Rules = ALL_RULES, steps: int | None = None) -> Judged:
-    """Write, ask and judge one job, with a window of so many `steps` if given. What fails is the answer, with its last line
-    and source location."""
+def judge(
+    shape: str,
+    seed: int,
+    max_error_pct: float,
+    rules: Rules = ALL_RULES,
+    steps: int | None = None,
+    *,
+    findings_only: bool = False,
+) -> Judged:
+    """Write, ask and judge one job, with a window of so many `steps` if given; with `findings_only` without what-ifs. What
+    fails is the answer, with its last line and source location."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return _judge(partial(job, shape, seed, steps=steps), Path(folder), max_error_pct, rules)
+            made = partial(job, shape, seed, steps=steps)
+            return _judge(made, Path(folder), max_error_pct, rules, () if findings_only else None)
     except Exception as error:  # noqa: BLE001 - Whatever esprof trips over is counted and shown.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return Judged(
@@ -129,11 +145,16 @@ def judge(shape: str, seed: int, max_error_pct: float, rules: Rules = ALL_RULES,
         )
 
 
-def _judge(made: Callable[..., Job], folder: Path, max_error_pct: float, rules: Rules) -> Judged:
-    """`made` makes the job, with what is else than usual."""
+def _judge(
+    made: Callable[..., Job], folder: Path, max_error_pct: float, rules: Rules, scenarios: tuple[str, ...] | None
+) -> Judged:
+    """`made` makes the job, with what is else than usual; None asks all `scenarios`.
+
+    The truth is known of steps, not of blocks of repeated work: of these, only findings are judged, by all steps.
+    """
     one = made()
     write(folder, one.program, run(one.program), one.groups, one.recording)
-    said = ask(folder, _scenarios(one), max_error_pct, rules)
+    said = ask(folder, _scenarios(one) if scenarios is None else scenarios, max_error_pct, rules)
     without = () if one.recording.missing is None else (one.recording.missing,)
 
     def true_us(scenario: str) -> float:
@@ -143,7 +164,7 @@ def _judge(made: Callable[..., Job], folder: Path, max_error_pct: float, rules: 
         elif scenario == APART:
             program, change = made(apart=True).program, AS_IT_RAN
         took = true_steps(program, change, without, None if one.recording.steps else one.recording.first)
-        return fmean(took[number] for number in said.steps) / 1e3
+        return fmean(took[number] for number in (said.steps if said.unit == "step" else took)) / 1e3
 
     before = true_us(AS_IT_RAN)
     verdicts = tuple(
@@ -151,11 +172,11 @@ def _judge(made: Callable[..., Job], folder: Path, max_error_pct: float, rules: 
             one.shape, one.seed, answer.scenario, before, true_us(answer.scenario), said.step_us,
             answer.predicted_us, answer.low_us, answer.high_us, answer.saving_us, answer.reason, one.traits,
         )
-        for answer in said.answers
+        for answer in said.answers if said.unit == "step"
     )  # fmt: skip
-    fixed = next((verdict for verdict in verdicts if verdict.scenario == "straggler=fix"), None)
-    blame = _blame(one, said, fixed) if fixed else None
-    return Judged(one.shape, one.seed, said, 100 * (said.step_us / before - 1), verdicts, blame)
+    step_error = 100 * (said.step_us / before - 1) if said.unit == "step" else 0.0
+    blame = _blame(one, said, true_us, before) if SHAPES[one.shape].is_common else None
+    return Judged(one.shape, one.seed, said, step_error, verdicts, blame)
 
 
 def _scenarios(one: Job) -> tuple[str, ...]:
@@ -166,7 +187,7 @@ def _scenarios(one: Job) -> tuple[str, ...]:
     return ON_GPUS if one.program.devices else ON_CPUS
 
 
-def _blame(one: Job, said: Said, fixed: Verdict) -> Blame:
+def _blame(one: Job, said: Said, true_us: Callable[[str], float], before: float) -> Blame:
     plant = one.plant
     # Slow input is a finding of its own; a rank that is named there is named for it.
     is_input = plant is not None and plant.kind is Kind.LOAD
@@ -176,7 +197,10 @@ def _blame(one: Job, said: Said, fixed: Verdict) -> Blame:
     priced = [one for one, saving in zip(said.named, said.savings_us, strict=True) if saving]
     right = [at for at, one in enumerate(priced) if plant and names(*one) and one[1] == (plant.rank,)]
     # Nobody can name a rank of which there is no file.
-    felt = 1 - fixed.truth / fixed.before if plant and plant.rank != one.recording.missing else 0.0
+    felt = others = 0.0
+    if plant and plant.rank != one.recording.missing:
+        fixed = true_us("straggler=fix")
+        felt, others = 1 - fixed / before, (fixed - true_us("straggler=fix,data=0")) / before
     return Blame(
         one.shape,
         one.seed,
@@ -185,6 +209,7 @@ def _blame(one: Job, said: Said, fixed: Verdict) -> Blame:
         felt,
         one.is_uneven,
         named,
+        others,
         right[0] if right else None,
     )
 

@@ -114,7 +114,8 @@ def _blames(blames: Sequence[Blame]) -> None:
     rows = []
     for (kind, is_felt), some in sorted(_by(planted, lambda one: (one.kind, one.felt >= FELT)).items()):
         rows.append([kind, "yes" if is_felt else "no", str(len(some)), *_named(some)])
-    _table(("cause", "felt", "n", "named first %", "named %", "an innocent named %", "first finding %"), rows)
+    columns = ("cause", "felt", "n", "named first %", "named %", "an innocent named %", "first finding %")
+    _table((*columns, "first of the largest %"), rows)
     rows = [
         [
             "work uneven by turns" if uneven else "nothing planted",
@@ -129,7 +130,8 @@ def _blames(blames: Sequence[Blame]) -> None:
         if wrong or (one.planted is not None and one.felt >= FELT and one.position != 0):
             print(
                 f"--class {one.shape} --seed {one.seed}: planted {one.planted} ({one.kind or 'nothing'}, "
-                f"{one.felt:.0%} of a step), named {list(one.named)}, position {one.position}"
+                f"{one.felt:.0%} of a step, input data of all ranks {one.others:.0%}), named {list(one.named)}, "
+                f"position {one.position}"
             )
     print()
 
@@ -140,6 +142,7 @@ def _named(some: Sequence[Blame]) -> list[str]:
         _share(one.planted in one.named for one in some),
         _share(any(rank != one.planted for rank in one.named) for one in some),
         _share(one.position == 0 for one in some),
+        _share(one.position == 0 for one in some if one.is_largest),
     ]
 
 
@@ -163,6 +166,8 @@ def _blame_figures(blames: Sequence[Blame]) -> None:
         innocent = float(np.mean([any(rank != one.planted for rank in one.named) for one in felt]))
         _figure("known_straggler_named_first", 100 * first, "%", programs=len(felt), innocent_named=100 * innocent)
         _figure("known_first_finding", sum(one.position == 0 for one in felt), "programs", of=len(felt))
+        largest = [one for one in felt if one.is_largest]
+        _figure("known_first_of_largest", sum(one.position == 0 for one in largest), "programs", of=len(largest))
     if without:
         _figure(
             "known_false_alarms", 100 * float(np.mean([bool(one.named) for one in without])), "%", programs=len(without)
@@ -188,7 +193,8 @@ def _spread(values: Sequence[float]) -> tuple[str, str, str]:
 
 
 def _share(held: Iterable[bool]) -> str:
-    return f"{100 * float(np.mean(list(held))):.0f}"
+    counted = list(held)
+    return f"{100 * float(np.mean(counted)):.0f}" if counted else ""
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
