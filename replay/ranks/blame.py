@@ -17,6 +17,9 @@ from esprof.replay.ranks.counterparts import Counterparts, counterparts, roles_o
 MIN_BLAME_RATIO = 1.4
 """A rank is slow when it bears more than this many times an even share of the blame: of two ranks, seven tenths."""
 
+MIN_SHARE_OF_DELAY = 0.8
+"""Slow ranks are listed, longest delay first, until mending them shortens the steps by this share of mending all."""
+
 MAX_CHANCE = 0.01
 """Significance level of the test that a rank is late in more steps than chance explains."""
 
@@ -235,7 +238,28 @@ class Blame:
             slow &= certain | self.persist(np.flatnonzero(slow & shared & ~certain), among=count)
             # A rank that delays the steps no more than one that is not slow is not slow either.
             slow &= np.any([blamed > blamed[~slow].max(initial=0) for blamed in blames], axis=0)
+            slow = self._fewest(slow)
         return tuple(rank for rank, is_slow in zip(self.dfg.marks.ranks, slow, strict=True) if is_slow)
+
+    def _fewest(self, slow: np.ndarray) -> np.ndarray:
+        """The fewest of the `slow` ranks, longest delay first, that account for most of their delay, bool[ranks].
+
+        Without some ranks, a step is as late as the latest of the others: a rank that is late in the shadow of a slower one
+        is not listed.
+        """
+        worst_first = [rank for rank in np.argsort(-self.delay_ns, kind="stable").tolist() if slow[rank]]
+
+        def left_ns(ranks: Sequence[int]) -> float:
+            """Delay of a mean step without these ranks, ns."""
+            return float(np.delete(self.late_ns, ranks, axis=1).max(axis=1, initial=0).mean())
+
+        most_ns = MIN_SHARE_OF_DELAY * (left_ns([]) - left_ns(worst_first))
+        counts = (
+            count for count in range(1, len(worst_first)) if left_ns([]) - left_ns(worst_first[:count]) >= most_ns
+        )
+        fewest = np.zeros_like(slow)
+        fewest[worst_first[: next(counts, len(worst_first))]] = True
+        return fewest
 
     def _by_chance(self) -> np.ndarray:
         """Whether each rank may have had more work in that many steps by chance, bool[ranks]."""

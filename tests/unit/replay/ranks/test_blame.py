@@ -205,6 +205,14 @@ def test_a_slow_rank_delays_the_steps_more_than_one_that_is_not_slow(late_steps,
     assert (trimmed_mean(blame.late_ns)[1] > trimmed_mean(blame.late_ns)[2]) == bool(slow)
 
 
+@pytest.mark.parametrize(("other", "slow"), [((10,) * 7, (1,)), ((30,) * 7, (1, 2))])
+def test_a_rank_in_the_shadow_of_a_slower_one_is_not_listed(other, slow):
+    """Rank 1 sleeps 40 ms in each step. Without it, rank 2 holds the job up little or much."""
+    run = run_of({0: steps_of(*[0] * 7), 1: steps_of(*[40] * 7), 2: steps_of(*other), 3: steps_of(*[0] * 7)})
+    blame = blame_of(run)
+    assert blame.slow_ranks == slow
+
+
 def test_a_hiccup_makes_no_slow_rank():
     run = run_of({0: steps_of(*[0] * 7), 1: steps_of(0, 0, 0, 120, 0, 0, 0)})
     assert blame_of(run).slow_ranks == ()
