@@ -34,6 +34,12 @@ from esprof.replay.whatif.terms.straggler import CLASSES
 SCENARIO = "straggler[work]=fix"
 """Fixes all work of slow ranks except input data, which is priced separately."""
 
+ALL_WORK = "straggler=fix"
+"""Fixes input data, too."""
+
+MIN_SHARE_OF_INPUT = 0.8
+"""Least share of the saving of fixing slow ranks that fixing their input data gives, for it to be the only reason."""
+
 
 def stragglers(case: Case) -> Iterator[Cause]:
     """The slow ranks, if fixing them saves enough, with the id of their main cause.
@@ -52,17 +58,29 @@ def stragglers(case: Case) -> Iterator[Cause]:
 
 
 def _late_causes(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
-    yield from _work_causes(case, ranks)
-    if case.is_worth_reporting(case.pricer.saving_ns(INPUT.scenario)) and _is_late_by_input(case, ranks):
+    by_work = list(_work_causes(case, ranks))
+    yield from by_work
+    if case.is_worth_reporting(case.pricer.saving_ns(INPUT.scenario)) and _is_late_by_input(
+        case, ranks, alone=not by_work
+    ):
         yield _cause(case, ranks, INPUT, INPUT.scenario, {})
 
 
-def _is_late_by_input(case: Case, ranks: tuple[Rank, ...]) -> bool:
-    """Whether input data persistently delays `ranks`, and no finding ESP101 to ESP110 reports the same ranks."""
-    blame = case.pricer.blame
-    # That the ranks are slow is established; the question is whether input data is the reason.
+def _is_late_by_input(case: Case, ranks: tuple[Rank, ...], *, alone: bool) -> bool:
+    """Whether input data delays `ranks`, and no finding ESP101 to ESP110 reports the same ranks.
+
+    That the ranks are slow is established; the question is whether input data is the reason. It is if it takes longer step
+    after step or if, with no other work (`alone`), fixing it gives nearly all that fixing the ranks does.
+    """
+    if stalled_ranks(case) == ranks:
+        return False
+    blame, (by_input, by_all) = (
+        case.pricer.blame,
+        (case.pricer.saving_ns(of) or 0.0 for of in (INPUT.scenario, ALL_WORK)),
+    )
     columns = np.searchsorted(blame.dfg.marks.ranks, ranks)
-    return stalled_ranks(case) != ranks and bool(blame.persist(columns, only=CLASSES[INPUT.work])[columns].all())
+    is_all = alone and by_input >= MIN_SHARE_OF_INPUT * by_all
+    return is_all or bool(blame.persist(columns, only=CLASSES[INPUT.work])[columns].all())
 
 
 def _work_causes(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
@@ -326,7 +344,9 @@ _PAGES = (
         "ESP206",
         "A rank is late because of its input data",
         "One rank's batches take longer to make than those of the others, which wait for it. If only its loader "
-        "makes the job wait, ESP101 to ESP110 report it; here the loaders of the others also stall, for a shorter time.",
+        "makes the job wait, ESP101 to ESP110 report it; here the loaders of the others also stall, for a shorter time. "
+        "The batches take longer step after step, or the rank has no other slow work and fixing its batches gives nearly "
+        "all that fixing the rank does.",
         _EVIDENCE,
         "`straggler[data]=fix`: replay gives this rank's batches the median duration of those of the others and "
         "replays the whole job.",
