@@ -36,7 +36,7 @@ def test_the_fix_removes_most_of_the_wait_for_input_data(tutorial):
     assert after < before / 2
     (checked,) = (output for commands, output in printed.items() if "--baseline before" in commands)
     assert "step_time median" in checked
-    assert "check: regressed" not in checked, "on a busy machine it may be inconclusive"
+    assert "better than the baseline" in checked
     assert (folder / "main.json").exists()
 
 
