@@ -5,8 +5,9 @@ has to know what a finding rests on.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from esprof.analyzers.sharing.fewest import fewest
 from esprof.analyzers.sharing.reductions import REDUCTIONS, Reduction, Removal, described, left_out
@@ -16,8 +17,7 @@ Preserves = Callable[[RunContents], bool]
 """Whether these contents have the verdict that is to be preserved."""
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     """What one reduction left out, and the number of events before and after it."""
 
     what: str
@@ -39,7 +39,7 @@ def shrunk(
         else:
             contents, what = _removed(reduction, contents, preserves)
         if contents is not before:
-            gone.append(LeftOut(what, before.events, contents.events))
+            gone.append(LeftOut(what=what, events_before=before.events, events_after=contents.events))
     return contents, tuple(gone)
 
 

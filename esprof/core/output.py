@@ -44,14 +44,15 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path, *, private: bool = False) -> Iterator[Path]:
     """A temporary folder next to `path` that takes its place at the end of the block.
 
-    On any failure it is removed and `path` is unchanged. Raises OutputError if the file system refuses.
+    On any failure it is removed and `path` is unchanged. A `private` one is for its owner only. Raises OutputError if the
+    file system refuses.
     """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
-        temporary.mkdir(parents=True)
+        temporary.mkdir(_PRIVATE_FOLDER if private else 0o777, parents=True)
         yield temporary
         if path.exists():
             shutil.rmtree(path)

@@ -3,10 +3,7 @@
 Every file is complete or absent, and only its owner may read it, as it has names of files, hosts and functions of the job.
 """
 
-import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -17,7 +14,7 @@ import pyarrow.parquet as pq
 
 from esprof.core.credentials import without_secrets
 from esprof.core.errors import InputError, OutputError, unreadable
-from esprof.core.output import atomic_file, claim, unwritable
+from esprof.core.output import atomic_file, claim
 from esprof.core.types import Rank
 from esprof.run import files
 from esprof.run.files import flight_path, table_path
@@ -54,23 +51,6 @@ def claim_run(out: Path, *, force: bool) -> None:
     claim(out, force=force)
     if out.exists() and not files.is_complete(out):
         raise OutputError("is not a Run and is not overwritten", path=out, remedy="Choose another name.")
-
-
-@contextmanager
-def new_run(out: Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of `out` at the end of the block. On any failure it is removed, and `out` is
-    unchanged. Raises OutputError if the file system refuses."""
-    temporary = out.with_name(f".{out.name[:100]}.{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.mkdir(mode=0o700, parents=True)
-        yield temporary
-        if out.exists():
-            shutil.rmtree(out)
-        temporary.rename(out)
-    except OSError as error:
-        raise unwritable(out, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_table(path: Path, name: str, rank: Rank, rows: Table) -> None:

@@ -12,9 +12,10 @@ import msgspec
 
 from esprof.core import readable
 from esprof.core.errors import InputError, OutputError
+from esprof.core.output import atomic_folder
 from esprof.core.types import NS_PER_S, Ns, Rank
 from esprof.run import files
-from esprof.run.directory import SCHEMAS, claim_run, new_run, read_run, write_flight, write_meta, write_probes
+from esprof.run.directory import SCHEMAS, claim_run, read_run, write_flight, write_meta, write_probes
 from esprof.run.files import table_path
 from esprof.run.groups import joined_groups
 from esprof.run.load import load
@@ -36,7 +37,7 @@ def merge(sources: Sequence[Path], out: Path, *, force: bool = False) -> Run:
     claim_run(out, force=force)
     runs = {path: _finished(path) for path in paths}
     _refuse_strangers(runs)
-    with new_run(out) as folder:
+    with atomic_folder(out, private=True) as folder:
         _write(runs, folder)
     return read_run(out)
 

@@ -7,22 +7,16 @@ from pathlib import Path
 import msgspec
 
 from esprof.analyzers.sharing.shared import SharedRun
+from esprof.analyzers.sharing.shrink import LeftOut
 from esprof.analyzers.sharing.verdict import SharedVerdict
 from esprof.core.errors import OutputError
+from esprof.core.output import atomic_folder
 from esprof.core.types import Bytes
-from esprof.run.directory import new_run, read_run
+from esprof.run.directory import read_run
 from esprof.run.files import is_complete
 
 _OF_RUN = (".json", ".jsonl", ".parquet")
 """Suffixes of the files of a Run."""
-
-
-class LeftOutOfRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of things that were left out of a Run to make it smaller."""
-
-    what: str
-    events_before: int
-    events_after: int
 
 
 class SharedAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +27,7 @@ class SharedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of the original, if it rests on names that were replaced; None if not."""
     bytes_before: Bytes
     """Of the files that the run was read from."""
-    left_out: tuple[LeftOutOfRun, ...]
+    left_out: tuple[LeftOut, ...]
     preserved: str | None
     """What a smaller or redacted run preserves of the diagnosis; None if it has none."""
     saving_us: float | None
@@ -53,7 +47,7 @@ def write_shared(
 
     Raises OutputError, and leaves nothing, if it cannot be written or has another verdict than the original.
     """
-    with new_run(out) as folder:
+    with atomic_folder(out, private=True) as folder:
         shared.contents.write(folder)
         found = shared.verdict_of(read_run(folder), max_error_pct)
         if shared.verdict is not None and found is not None and not shared.verdict.is_kept_by(found):
@@ -70,10 +64,7 @@ def _answer(shared: SharedRun, found: SharedVerdict | None, sources: Sequence[st
         redacted=redacted,
         changed_from=None if shared.verdict_changed_from is None else shared.verdict_changed_from.preserved,
         bytes_before=sum(map(bytes_in, sources)),
-        left_out=tuple(
-            LeftOutOfRun(what=one.what, events_before=one.events_before, events_after=one.events_after)
-            for one in shared.left_out
-        ),
+        left_out=shared.left_out,
         preserved=None if shared.verdict is None else shared.verdict.preserved,
         saving_us=None if found is None else found.saving_us,
         step_us=None if found is None else found.step_us,
@@ -91,5 +82,5 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     found = [file for file in path.rglob("*") if file.is_file()]
-    # A report may stand beside the files of a Run.
+    # A report may lie in the folder of a Run.
     return [file for file in found if file.suffix in _OF_RUN] if is_complete(path) else found

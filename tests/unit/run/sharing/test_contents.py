@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from esprof.core.output import OutputError
-from esprof.run.directory import claim_run, new_run, read_run
+from esprof.core.output import OutputError, atomic_folder
+from esprof.run.directory import claim_run, read_run
 from esprof.run.flight.log import FlightLog
 from esprof.run.run import Run, RunWarning, WarningCode
 from esprof.run.sharing.contents import RunContents
@@ -47,7 +47,7 @@ def test_counts_of_events_follow_and_ranks_without_them_stay_so():
 
 
 def write_half(contents, out):
-    with new_run(out) as folder:
+    with atomic_folder(out, private=True) as folder:
         contents.write(folder)
         raise RuntimeError
 
@@ -58,7 +58,7 @@ def test_nothing_half_written_stays_and_only_a_run_is_replaced(tmp_path):
     with pytest.raises(RuntimeError):
         write_half(contents, out)
     assert list(tmp_path.iterdir()) == []
-    with new_run(out) as folder:
+    with atomic_folder(out, private=True) as folder:
         contents.write(folder)
     with pytest.raises(OutputError, match="already exists"):
         claim_run(out, force=False)
