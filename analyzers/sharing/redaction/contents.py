@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from esprof.analyzers.sharing.redaction.flights import redacted_flight
 from esprof.analyzers.sharing.redaction.frames import redacted_frame, redacted_stack
-from esprof.analyzers.sharing.redaction.hashed import hashed
+from esprof.analyzers.sharing.redaction.hashed import hashed, hashed_group
 from esprof.analyzers.sharing.redaction.operations import redacted_operation
 from esprof.core.credentials import REDACTED
 from esprof.run.collective_names import ITEM_BYTES, collective_word
@@ -26,7 +26,6 @@ from esprof.run.sharing.contents import RunContents
 
 _STAGES = {GARBAGE_COLLECTION, PINNING, COLLATE, DECODE, TRANSFORM, READ, ELASTIC_SAVE}
 _SAVE = re.compile(r"(?:torch\.save|torch\.distributed\.checkpoint\.\w+|safetensors\.torch\.\w+)")
-_RANKS = re.compile(r"[\d,-]*")
 _SHAPES = re.compile(r"[\d\s,\[\]-]*")
 _BACKENDS = re.compile(r"(?:(?:cpu|cuda|xpu|npu):(?:nccl|gloo|mpi|ucc|hccl|xccl),?)+|nccl|gloo|mpi|ucc|hccl|xccl")
 _VERSION = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc|\.dev)\d+)?")
@@ -94,16 +93,11 @@ def _value(value: str | None) -> str | None:
 
 def _group(group: Group) -> Group:
     return Group(
-        name=_group_name(group.name) or "",
+        name=hashed_group(group.name),
         ranks=group.ranks,
         backend=group.backend if _BACKENDS.fullmatch(group.backend or "") else None,
         description=_hash("group", group.description),
     )
-
-
-def _group_name(name: str) -> str | None:
-    """A name made of ranks stays."""
-    return name if _RANKS.fullmatch(name) else hashed("group", name)
 
 
 def _hash(kind: str, name: str | None) -> str | None:
@@ -148,7 +142,7 @@ def _events(rows: Table) -> Table:
     }
     new = [pairs.get(pair) for pair in zip(kind.tolist(), name.tolist(), strict=True)]
     texts: dict[str, Callable[[str], str | None]] = {
-        "group": _group_name,
+        "group": hashed_group,
         "collective": collective_word,
         "dtype": lambda dtype: dtype if dtype.lower() in ITEM_BYTES else None,
         "shapes": lambda shapes: shapes if _SHAPES.fullmatch(shapes) else None,

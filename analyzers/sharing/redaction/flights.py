@@ -1,4 +1,4 @@
-"""Flight logs without the names of the job: where a hang stands can be told, but not in whose code."""
+"""Flight logs without the names of the job. They still show where a job hangs, but not the names of its code."""
 
 import builtins
 import re
@@ -6,7 +6,7 @@ import re
 import msgspec
 
 from esprof.analyzers.sharing.redaction.frames import redacted_file, redacted_function
-from esprof.analyzers.sharing.redaction.hashed import hashed
+from esprof.analyzers.sharing.redaction.hashed import hashed, hashed_group
 from esprof.analyzers.sharing.redaction.operations import redacted_operation
 from esprof.run.collective_names import ITEM_BYTES
 from esprof.run.flight.log import (
@@ -31,7 +31,6 @@ _LOST_PEER = re.compile(
 """Words of errors that rules know."""
 _ERRORS = {"OutOfMemoryError", "DistBackendError", "DistNetworkError", "DistStoreError", "AcceleratorError"}
 """Types of PyTorch's exceptions."""
-_NUMBER = re.compile(r"\d*")
 
 
 def redacted_flight(log: FlightLog) -> FlightLog:
@@ -91,11 +90,7 @@ def _dump_line(line: str) -> str | None:
 
 
 def _group(group: GroupMembers) -> GroupMembers:
-    return GroupMembers(name=_group_name(group.name), description=_text(group.description), ranks=group.ranks)
-
-
-def _group_name(name: str) -> str:
-    return name if _NUMBER.fullmatch(name) else hashed("group", name)
+    return GroupMembers(name=hashed_group(group.name), description=_text(group.description), ranks=group.ranks)
 
 
 def _text(description: str | None) -> str | None:
@@ -106,7 +101,7 @@ def _call(call: EnteredCall) -> EnteredCall:
     name, description = call.process_group
     return msgspec.structs.replace(
         call,
-        process_group=(_group_name(name), _text(description) or ""),
+        process_group=(hashed_group(name), _text(description) or ""),
         profiling_name=redacted_operation("annotation", call.profiling_name),
         input_dtypes=tuple(dtype if dtype.lower() in ITEM_BYTES else "unknown" for dtype in call.input_dtypes),
         entered_at=None if call.entered_at is None else _frame(call.entered_at),

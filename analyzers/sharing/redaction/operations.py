@@ -70,7 +70,7 @@ def _other(word: str, name: str) -> str:
 
 
 def _annotation(word: str, name: str) -> str:
-    """Numbers stay: steps that annotations begin are told apart by them (`replay.steps`)."""
+    """Numbers stay: those in the annotations of steps are the numbers of the steps (`replay.steps`)."""
     if _PREFIX.match(name):
         return _other(word, name)
     numbers = _NUMBER.findall(name)

@@ -108,7 +108,6 @@ def _joined(rows: Table, reach_ns: Ns) -> Table:
     plain = np.isin(row, work)
     same = (lane[row][1:] == lane[row][:-1]) & plain[1:] & plain[:-1] & (start[row][1:] - end[row][:-1] <= reach_ns)
     head = np.flatnonzero(np.concatenate([[True], ~same]))
-    of = np.searchsorted(head, np.arange(len(row)), side="right") - 1
     last = np.maximum.reduceat(end[row], head)
     dur = rows.ints("dur_ns").copy()
     dur[row[head]] = last - start[row[head]]
@@ -118,5 +117,4 @@ def _joined(rows: Table, reach_ns: Ns) -> Table:
     calls = rows.is_kind("runtime") & np.isin(correlation, gone[gone > 0])
     keep = ~calls
     keep[dropped] = False
-    assert len(last) == of[-1] + 1
     return _with_ints(rows, {"dur_ns": dur}).where(keep)
