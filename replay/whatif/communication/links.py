@@ -98,7 +98,7 @@ class Stretches:
 
     def all_reduce_ns(self, size: Bytes, ranks: int) -> Ns:
         """Duration of an all-reduce of `size` bytes on links that carry one at a time, ns."""
-        return round(size * (bus_factor("all_reduce", ranks) or 1) * self._typical)
+        return round(size * _carried("all_reduce", ranks) * self._typical)
 
     @cached_property
     def _typical(self) -> float:
@@ -137,9 +137,10 @@ def stretches(dfg: Dfg) -> Stretches | None:
 
 def _kinds(stretch: np.ndarray, name: np.ndarray) -> np.ndarray:
     """A number for the set of names in each stretch, int[S]; `stretch` and `name` are those of each collective."""
-    named = [frozenset(name[stretch == one].tolist()) for one in range(int(stretch.max()) + 1)]
-    numbers = {names: number for number, names in enumerate(dict.fromkeys(named))}
-    return np.array([numbers[names] for names in named])
+    which, names = np.unique(np.stack([stretch, name]), axis=1)  # Each name once, by stretch.
+    named = [tuple(some.tolist()) for some in np.split(names, np.flatnonzero(np.diff(which)) + 1)]
+    numbers = {some: number for number, some in enumerate(dict.fromkeys(named))}
+    return np.array([numbers[some] for some in named])
 
 
 def _worked_ns(dfg: Dfg, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -164,17 +165,19 @@ def _total_until(moment: np.ndarray, starts: np.ndarray, took: np.ndarray) -> np
 
 
 def bus_factors(dfg: Dfg) -> np.ndarray:
-    """`bus_factor` of each communication node, float64[N]; 1 for unknown kinds and other nodes."""
+    """`bus_factor` of each communication node, float64[N]; 1 for unknown kinds, single ranks, and other nodes."""
     factors = np.ones(dfg.nodes)
     nodes = np.flatnonzero(dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
     ranks = np.bincount(dfg.collective[nodes])[dfg.collective[nodes]]
     kinds, which = np.unique(np.stack([dfg.name[nodes], ranks]), axis=1, return_inverse=True)
-    words = [collective_word(dfg.names[name]) for name in kinds[0].tolist()]
-    known = [
-        None if word is None else bus_factor(word, count) for word, count in zip(words, kinds[1].tolist(), strict=True)
-    ]
-    factors[nodes] = np.array([one or 1.0 for one in known])[which.reshape(-1)]
+    known = [_carried(collective_word(dfg.names[name]), count) for name, count in kinds.T.tolist()]
+    factors[nodes] = np.array(known)[which.reshape(-1)]
     return factors
+
+
+def _carried(word: str | None, ranks: int) -> float:
+    """`bus_factor`; 1 for unknown kinds, and for a single rank, which sends nothing."""
+    return (word and bus_factor(word, ranks)) or 1.0
 
 
 class LinkShare(NamedTuple):
