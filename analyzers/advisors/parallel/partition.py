@@ -7,6 +7,7 @@ stages. T includes transfers, and the stage's all-reduce divided by m.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -88,16 +89,32 @@ class Problem:
     def most_stages(self) -> int:
         return min(self.layers, int(self.counts.sum()))
 
+    @cached_property
+    def _reductions_us(self) -> np.ndarray:
+        """Time of the ring all-reduce of the gradients of each stage, µs, float64[T, most replicas, L, L + 1]: 2 (r − 1)/r
+        of its bytes pass each link."""
+        replicas = np.arange(1, int(self.counts.max()) + 1)
+        per_byte = np.outer(self.us_per_byte, 2 * (replicas - 1) / replicas)
+        times: np.ndarray = per_byte[:, :, None, None] * _ranges(self.parameters)[: self.layers]
+        return times
+
+    @cached_property
+    def stages_us(self) -> np.ndarray:
+        """T of each stage, µs, float64[T, most replicas, L, L + 1]: its work, its transfers with the stage before, and its
+        share of the all-reduce."""
+        replicas = np.arange(1, int(self.counts.max()) + 1)[None, :, None, None]
+        work = np.stack([_ranges(one)[: self.layers] for one in self.work_us])
+        busy = work + 2 * self.receive_us[:, None]
+        times: np.ndarray = busy[:, None] / replicas + self._reductions_us / self.microbatches
+        return times
+
     def reduce_us(self, stage: Stage) -> float:
-        """Time of the ring all-reduce of a stage's gradients: 2 (r − 1)/r of its bytes pass each link."""
-        size = self.parameters[stage.end] - self.parameters[stage.first]
-        return float(2 * (stage.replicas - 1) / stage.replicas * size * self.us_per_byte[stage.kind])
+        """Time of the all-reduce of a stage's gradients, µs."""
+        return float(self._reductions_us[stage.kind, stage.replicas - 1, stage.first, stage.end])
 
     def stage_us(self, stage: Stage) -> float:
-        """T of a stage: its work, its transfers with the stage before, and its share of the all-reduce."""
-        work = self.work_us[stage.kind]
-        busy = work[stage.end] - work[stage.first] + 2 * self.receive_us[stage.first]
-        return float(busy / stage.replicas + self.reduce_us(stage) / self.microbatches)
+        """T of a stage, µs."""
+        return float(self.stages_us[stage.kind, stage.replicas - 1, stage.first, stage.end])
 
     def memory_bytes(self, stage: Stage, held: float) -> float:
         """Memory of one device of a stage that holds activations of `held` microbatches."""
@@ -173,7 +190,7 @@ def _least_sums(problem: Problem, limit_us: float) -> Iterator[Split]:
     least[0, :, problem.layers] = 0
     choice = np.full(shape, -1, np.int64)
     widest = int(problem.counts.max()) + 1
-    _fill(_costs(problem), _ranges(problem.state), _ranges(problem.kept), problem.memory, problem.counts, radix,
+    _fill(problem.stages_us, _ranges(problem.state), _ranges(problem.kept), problem.memory, problem.counts, radix,
           problem.microbatches, limit_us, widest, least, choice)  # fmt: skip
     for stages in range(1, problem.most_stages + 1):
         if least[stages, -1, 0] < np.inf:
@@ -181,7 +198,7 @@ def _least_sums(problem: Problem, limit_us: float) -> Iterator[Split]:
 
 
 def _traced(choice: np.ndarray, radix: np.ndarray, widest: int, stages: int) -> Split:
-    """The split of so many stages that `choice` holds."""
+    """The split into this number of stages that `choice` records."""
     first, left, split = 0, choice.shape[1] - 1, list[Stage]()
     for behind in range(stages, 0, -1):
         rest, replicas = divmod(int(choice[behind, left, first]), widest)
@@ -195,19 +212,6 @@ def _ranges(sums: np.ndarray) -> np.ndarray:
     """The sum from each layer to before each other one, from sums over all layers before."""
     between: np.ndarray = sums[None, :] - sums[:, None]
     return between
-
-
-def _costs(problem: Problem) -> np.ndarray:
-    """T of each stage, float64[T, most replicas, L, L + 1]."""
-    layers, most = problem.layers, int(problem.counts.max())
-    costs = np.empty((len(problem.kinds), most, layers, layers + 1))
-    parameters = _ranges(problem.parameters)[:layers]
-    for kind, work in enumerate(problem.work_us):
-        busy = _ranges(work)[:layers] + 2 * problem.receive_us[:, None]
-        for replicas in range(1, most + 1):
-            reduce = 2 * (replicas - 1) / replicas * parameters * problem.us_per_byte[kind]
-            costs[kind, replicas - 1] = busy / replicas + reduce / problem.microbatches
-    return costs
 
 
 @compiled
