@@ -253,10 +253,9 @@ class Blame:
             """Delay of a mean step without these ranks, ns."""
             return float(np.delete(self.late_ns, ranks, axis=1).max(axis=1, initial=0).mean())
 
-        most_ns = MIN_SHARE_OF_DELAY * (left_ns([]) - left_ns(worst_first))
-        counts = (
-            count for count in range(1, len(worst_first)) if left_ns([]) - left_ns(worst_first[:count]) >= most_ns
-        )
+        all_ns = left_ns([])
+        most_ns = MIN_SHARE_OF_DELAY * (all_ns - left_ns(worst_first))
+        counts = (count for count in range(1, len(worst_first)) if all_ns - left_ns(worst_first[:count]) >= most_ns)
         fewest = np.zeros_like(slow)
         fewest[worst_first[: next(counts, len(worst_first))]] = True
         return fewest

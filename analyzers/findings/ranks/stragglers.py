@@ -74,10 +74,8 @@ def _is_late_by_input(case: Case, ranks: tuple[Rank, ...], *, alone: bool) -> bo
     """
     if stalled_ranks(case) == ranks:
         return False
-    blame, (by_input, by_all) = (
-        case.pricer.blame,
-        (case.pricer.saving_ns(of) or 0.0 for of in (INPUT.scenario, ALL_WORK)),
-    )
+    blame = case.pricer.blame
+    by_input, by_all = (case.pricer.saving_ns(of) or 0.0 for of in (INPUT.scenario, ALL_WORK))
     columns = np.searchsorted(blame.dfg.marks.ranks, ranks)
     is_all = alone and by_input >= MIN_SHARE_OF_INPUT * by_all
     return is_all or bool(blame.persist(columns, only=CLASSES[INPUT.work])[columns].all())
