@@ -1,6 +1,7 @@
 """Texts of operations, shared by the terminal and the HTML report."""
 
-from esprof.analyzers.ops import Op, OpsAnswer, Sort
+from esprof.analyzers.ops.answer import Op, OpsAnswer
+from esprof.analyzers.ops.sort import Sort
 from esprof.analyzers.views.kernel_names import short_kernel
 from esprof.core.readable import decimal
 from esprof.core.text import printable

@@ -4,7 +4,7 @@ import msgspec
 
 from esprof.analyzers.advisors.job.est_answer import EstAdvice
 from esprof.analyzers.finding import Diagnosis
-from esprof.analyzers.ops import OpsAnswer
+from esprof.analyzers.ops.answer import OpsAnswer
 from esprof.analyzers.samples.flame import Flame
 from esprof.analyzers.steps.step_times import StepTimes
 from esprof.analyzers.summary.arrival_map import ArrivalMap

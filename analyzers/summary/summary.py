@@ -5,7 +5,7 @@ from esprof.analyzers.advisors.job.est_answer import EstAdvice
 from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.diagnosis import diagnose_replayed
 from esprof.analyzers.ignore import NOTHING, Ignores
-from esprof.analyzers.ops import Asked, ops
+from esprof.analyzers.ops.over_ranks import Asked, ops
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.samples.flame import flame
 from esprof.analyzers.steps.step_times import step_times

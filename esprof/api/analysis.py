@@ -12,7 +12,8 @@ import pandas as pd
 from esprof.analyzers.diagnosis import diagnose, diagnose_replayed
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.ignore import NOTHING
-from esprof.analyzers.ops import Asked, Sort, ops
+from esprof.analyzers.ops.over_ranks import Asked, ops
+from esprof.analyzers.ops.sort import Sort
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.summary.summary import WHAT_IFS
 from esprof.api import frames, graphs

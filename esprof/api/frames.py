@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from esprof.analyzers.finding import ACTIVITIES, Diagnosis, Finding, RankBreakdown
-from esprof.analyzers.ops import Op, OpsAnswer
+from esprof.analyzers.ops.answer import Op, OpsAnswer
 from esprof.core import readable
 from esprof.core.errors import UsageError
 from esprof.core.types import NS_PER_US, Ns

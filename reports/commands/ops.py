@@ -77,7 +77,7 @@ def command(
         raise UsageError("--flame cannot be combined with --json, --sort, --by-shape or --filter")
 
     def compute() -> str:
-        from esprof.analyzers.ops import Asked, ops_run
+        from esprof.analyzers.ops.over_ranks import Asked, ops_run
         from esprof.reports.terminal.ops import render_text
 
         run, _ = open_run(sources, window)
@@ -95,7 +95,7 @@ def stacks_of(run: "Run", rank: Rank | None) -> str:
 
     Raises UsageError if the run lacks the rank, and InputError if no stacks were sampled.
     """
-    from esprof.analyzers.ops import check_rank
+    from esprof.analyzers.ops.over_ranks import check_rank
     from esprof.analyzers.samples.flame import collapsed
     from esprof.analyzers.samples.job_samples import JobSamples
     from esprof.analyzers.steps.job_steps import JobSteps

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from esprof.analyzers.ops import OpsAnswer
-from esprof.analyzers.ops.answer import Attention, CollectiveRate, Utilisation
+from esprof.analyzers.ops.answer import Attention, CollectiveRate, OpsAnswer, Utilisation
 from esprof.core.readable import decimal
 from esprof.core.step_words import in_words_of
 from esprof.core.text import printable

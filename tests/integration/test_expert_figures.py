@@ -15,7 +15,7 @@ import pytest
 from esprof import load
 from esprof.analyzers.findings.host.small_kernels import small_kernels
 from esprof.analyzers.findings.kernels.fp32_matmul import fp32_matmul
-from esprof.analyzers.ops import ops_run
+from esprof.analyzers.ops.over_ranks import ops_run
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case
 from esprof.replay.replayed import Replayed

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from esprof import load
-from esprof.analyzers.ops import Asked, ops_run
+from esprof.analyzers.ops.over_ranks import Asked, ops_run
 from tests.cases.record import JOBS, job, run
 
 pytestmark = pytest.mark.integration

@@ -21,7 +21,7 @@ import pytest
 from esprof import load
 from esprof.analyzers.diagnosis import diagnose
 from esprof.analyzers.finding import ACTIVITIES
-from esprof.analyzers.ops import Asked, ops_run
+from esprof.analyzers.ops.over_ranks import Asked, ops_run
 from esprof.core.types import NS_PER_MS, NS_PER_S
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls, LaneKind

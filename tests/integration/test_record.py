@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from esprof.analyzers.findings.kernels.padding import padding
-from esprof.analyzers.ops import Asked, ops_run
+from esprof.analyzers.ops.over_ranks import Asked, ops_run
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case
 from esprof.analyzers.samples.flame import flame

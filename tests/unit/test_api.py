@@ -13,7 +13,7 @@ import pytest
 import esprof
 from esprof.analyzers import diagnose
 from esprof.analyzers.finding import ACTIVITIES
-from esprof.analyzers.ops import Asked, ops_run
+from esprof.analyzers.ops.over_ranks import Asked, ops_run
 from esprof.api import graphs
 from esprof.core.errors import InputError, UsageError
 from esprof.replay import answer

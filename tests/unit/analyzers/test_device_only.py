@@ -4,7 +4,7 @@ import pytest
 
 from esprof import load
 from esprof.analyzers import diagnose
-from esprof.analyzers.ops import ops_run
+from esprof.analyzers.ops.over_ranks import ops_run
 from esprof.core.errors import InputError
 from esprof.replay import Replayed
 from esprof.reports.terminal.diagnosis import draw_diagnosis, draw_verdict

@@ -4,7 +4,7 @@ import pytest
 
 from esprof import load
 from esprof.analyzers import diagnose
-from esprof.analyzers.ops import ops_run
+from esprof.analyzers.ops.over_ranks import ops_run
 from esprof.analyzers.summary.summary import summarize
 from esprof.replay import Replayed
 from esprof.reports.html.page import render_html

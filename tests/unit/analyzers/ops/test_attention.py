@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.analyzers.ops import ops_run
+from esprof.analyzers.ops.over_ranks import ops_run
 from esprof.analyzers.views.attention_kernels import of_kernel
 from tests.cases.graph import call, launched, op, run_of, step
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from esprof.analyzers.ops import ops_run
+from esprof.analyzers.ops.over_ranks import ops_run
 from esprof.analyzers.views.links import LinkPeak, link_peak
 from esprof.replay.whatif.communication.links import bus_factor
 from esprof.run.run import Run

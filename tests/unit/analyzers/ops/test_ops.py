@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from esprof.analyzers.ops import Asked, ops_run
+from esprof.analyzers.ops.over_ranks import Asked, ops_run
 from esprof.core.errors import InputError, UsageError
 from esprof.run.run import Run
 from esprof.run.schema import SAMPLES, table

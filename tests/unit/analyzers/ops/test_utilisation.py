@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from esprof import load
-from esprof.analyzers.ops import ops_run
+from esprof.analyzers.ops.over_ranks import ops_run
 from esprof.analyzers.views.operation_counts import COUNTED, convolution, dims_of, least_elements
 from esprof.run.run import Run
 from tests.cases.graph import Args, Row, call, launched, op, run_of, step

@@ -1,6 +1,6 @@
 """GPU work whose launch was not recorded, in the table of operations."""
 
-from esprof.analyzers.ops import Asked, ops_run
+from esprof.analyzers.ops.over_ranks import Asked, ops_run
 from tests.cases.graph import kernel, launched, op, run_of, step
 
 
