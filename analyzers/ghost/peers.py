@@ -1,6 +1,6 @@
 """Reduce the graph of a run to what the peers of one rank do between its collectives.
 
-All that a rank notices of its peers is when the last of them has come to a collective. The graph is linear in (max, +): that
+A rank notices one thing of its peers: when the last of them reaches a collective. The graph is linear in (max, +): that
 moment is the latest, over the earlier collectives of the rank, of when all ranks had met there plus the longest path from
 there through the nodes of the peers (Baccelli et al., Synchronization and Linearity, 1992, chapter 3: x = Ax ⊕ b has the
 solution A*b). So all nodes of the peers are eliminated without loss, and a few numbers for each collective are left.

@@ -32,7 +32,7 @@ def install(peers: ReplayedPeers, rank: int, world_size: int) -> None:
 
     @functools.wraps(init_process_group)
     def init(*args: Any, **kwargs: Any) -> None:
-        # No rank but this one comes to a rendezvous.
+        # There is nobody to meet: the peers run no code.
         init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=world_size)
 
     @functools.wraps(new_group)
