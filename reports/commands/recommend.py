@@ -2,49 +2,43 @@
 
 import math
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import click
 import msgspec
 
 from esprof.analyzers import recommend, recommend_all
-from esprof.analyzers.advisors.cluster.answer import MixAdvice, advise, check
+from esprof.analyzers.advisors.cluster.answer import MixAdvice, advise
 from esprof.analyzers.advisors.cluster.gavel import with_throughputs
 from esprof.analyzers.advisors.cluster.mix import read, read_mix
 from esprof.analyzers.advisors.cluster.money import Recovery, interrupted
 from esprof.analyzers.advisors.cluster.policies import Objective, Prices
+from esprof.analyzers.advisors.cluster.questions.answer import ClusterAnswer, Question
+from esprof.analyzers.advisors.cluster.questions.ask import QUESTIONS, ask, is_question
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.compression.instance import solve
-from esprof.analyzers.advisors.job.ests import check_plan
 from esprof.analyzers.advisors.job.growth import Inventory
-from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, advise_parallel, check_parallel
+from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, advise_parallel
 from esprof.analyzers.advisors.parallel.profile import Devices
 from esprof.analyzers.advisors.parallel.published import read_profile
 from esprof.analyzers.advisors.recommend import Kind, Recommendations, Wanted
 from esprof.analyzers.steps.saves import MAX_OVERHEAD_PCT
-from esprof.core.errors import EXIT_OK, InputError, UsageError, unreadable
+from esprof.core.errors import EXIT_OK, InputError, UsageError
 from esprof.core.output import claim, write_bytes
-from esprof.core.plan import SCHEMA as PLAN_SCHEMA
-from esprof.core.plan import Plan, read_plan, write_plan
+from esprof.core.plan import Plan, write_plan
 from esprof.core.save_cost import Failures
 from esprof.core.types import NS_PER_S
 from esprof.reports.commands.common import answer, columns_option, json_option, open_run, status, wrote
-from esprof.reports.terminal.advice import draw_mix
-from esprof.reports.terminal.compression import draw_instance
-from esprof.reports.terminal.recommendations import draw_advice, draw_parallel, draw_recommendations
+from esprof.reports.commands.proofs import check_file
+from esprof.reports.terminal.advice.cluster import draw_cluster
+from esprof.reports.terminal.advice.compression import draw_instance
+from esprof.reports.terminal.advice.placement import draw_mix
+from esprof.reports.terminal.advice.recommendations import draw_advice, draw_parallel, draw_recommendations
 
 _S_PER_HOUR = 3_600
 
 Only = Kind | Literal["parallel"]
 """What `--only` may ask for: all but the last need a recording."""
-
-_PARALLEL = "esprof.parallel/1"
-
-
-class _Schema(msgspec.Struct, frozen=True):
-    """The schema field of a file."""
-
-    schema: str
 
 
 class _DevicePrices(msgspec.Struct, frozen=True):
@@ -75,7 +69,9 @@ class _DevicePrices(msgspec.Struct, frozen=True):
     help="Price of an hour of each device type, such as `per_hour: {V100: 2.48}`.",
 )
 @click.option(
-    "--objective", type=click.Choice(get_args(Objective)), help="With --jobs: what to optimise. Default: fairness."
+    "--objective",
+    type=click.Choice((*get_args(Objective), *QUESTIONS)),
+    help="With --jobs: what to optimise. Default: fairness.",
 )
 @click.option(
     "--whole",
@@ -152,7 +148,7 @@ def command(
     inventory: Path | None,
     throughputs: Path | None,
     prices: Path | None,
-    objective: Objective | None,
+    objective: Objective | Question | None,
     whole: bool,
     only: Only | None,
     batch: int | None,
@@ -192,15 +188,14 @@ def command(
     if output is not None:
         claim(output, force=force)
     if checked is not None:
-        return _check(checked)
+        return check_file(checked)
     if instance is not None:
         answer(solve(instance, as_shipped=as_shipped), draw_instance, as_json=as_json)
         return EXIT_OK
     devices = _devices(inventory) if inventory else None
     if jobs is not None:
-        counts = devices.counts if devices else None
-        advice = _mix_advice(jobs, counts, throughputs, prices, objective or "fairness", whole=whole)
-        return _answer_mix(advice, output, as_json=as_json)
+        advice = _jobs_advice(jobs, devices, throughputs, prices, objective or "fairness", whole=whole)
+        return _answer_jobs(advice, output, as_json=as_json)
     _refuse_for_one_job(only, batch, of_several=any((objective, whole, prices, throughputs)))
     if only == "parallel":
         return _answer_parallel(sources, inventory, batch, output, as_json=as_json)
@@ -269,27 +264,34 @@ def _wanted(
     )
 
 
-def _mix_advice(
+def _jobs_advice(
     jobs: Path,
-    counts: dict[str, int] | None,
+    devices: Inventory | None,
     throughputs: Path | None,
     prices: Path | None,
-    objective: Objective,
+    objective: Objective | Question,
     *,
     whole: bool,
-) -> MixAdvice:
-    """Advice for several jobs, on `counts` devices of each type."""
+) -> MixAdvice | ClusterAnswer:
+    """Advice for several jobs, on `devices` or those that the file of jobs names."""
+    if is_question(objective):
+        if whole or throughputs or prices:
+            raise UsageError(f"--objective {objective} excludes --whole, --throughputs and --prices")
+        return ask(objective, jobs, devices)
     money = read(prices, _DevicePrices) if prices else None
     filled = (lambda listed: with_throughputs(listed, throughputs)) if throughputs else (lambda listed: listed)
-    mix = read_mix(jobs, counts, filled)
+    mix = read_mix(jobs, devices.counts if devices else None, filled)
     if money is not None:
         mix = interrupted(mix, money.interruptions_per_hour, money.recovery)
-    return advise(mix, objective, money.per_hour if money else None, one_type=whole)
+    return advise(mix, cast(Objective, objective), money.per_hour if money else None, one_type=whole)
 
 
-def _answer_mix(advice: MixAdvice, output: Path | None, *, as_json: bool) -> int:
+def _answer_jobs(advice: MixAdvice | ClusterAnswer, output: Path | None, *, as_json: bool) -> int:
     _write_advice(advice, output)
-    answer(advice, draw_mix, as_json=as_json)
+    if isinstance(advice, MixAdvice):
+        answer(advice, draw_mix, as_json=as_json)
+    else:
+        answer(advice, draw_cluster, as_json=as_json)
     return EXIT_OK
 
 
@@ -316,7 +318,7 @@ def _answer_parallel(
     return EXIT_OK
 
 
-def _write_advice(advice: MixAdvice | ParallelAdvice, output: Path | None) -> None:
+def _write_advice(advice: MixAdvice | ClusterAnswer | ParallelAdvice, output: Path | None) -> None:
     if output is not None:
         write_bytes(output, msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
         wrote("advice", output)
@@ -351,48 +353,3 @@ def _planned(plan: Plan | None, output: Path | None) -> int:
     write_plan(output, plan)
     wrote("plan", output)
     return EXIT_OK
-
-
-def _check(path: Path) -> int:
-    """Verify a file that `recommend` wrote. Raises MismatchError if its proof does not hold."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from error
-    try:
-        schema = msgspec.json.decode(raw, type=_Schema).schema
-        if schema == PLAN_SCHEMA:
-            _check_plan(read_plan(path), path)
-            return EXIT_OK
-        if schema == _PARALLEL:
-            check_parallel(msgspec.json.decode(raw, type=ParallelAdvice))
-            click.echo(f"{path}: verified; searched and replayed again, the plans are the same")
-            return EXIT_OK
-        proof = check(msgspec.json.decode(raw, type=MixAdvice))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(f"is neither a plan nor a result of recommend: {error}", path=path) from error
-    click.echo(f"{path}: verified; no decision is better by more than {proof.gap:.1g} (relative)")
-    return EXIT_OK
-
-
-def _check_plan(plan: Plan, path: Path) -> None:
-    """Verify the assignment of a plan, and say how to verify its other parts."""
-    others = {
-        part: how
-        for part, how in (
-            ("compression", f"esprof replay RUN --what-if compress={path}"),
-            ("loader", "esprof recommend RUN --only loader"),
-            ("checkpoint", "esprof recommend RUN --only checkpoint"),
-        )
-        if getattr(plan.parts, part) is not None
-    }
-    if plan.parts.assignment is None:
-        raise InputError(
-            f"has no assignment, and its {' and '.join(others)} cannot be verified without the run",
-            path=path,
-            remedy=f"Predict again: {'; '.join(others.values())}.",
-        )
-    check_plan(plan)
-    click.echo(f"{path}: verified; in any shorter time, the ranks together complete too few ESTs")
-    for part, how in others.items():
-        click.echo(f"{path}: {part} not verified: it needs the run ({how})", err=True)

@@ -14,7 +14,7 @@ from esprof.reports.html.page import EVENT_TEXTS
 from esprof.reports.live.chart import SIDE, chart_of
 from esprof.reports.live.decisions import NO_PROMISE_US
 from esprof.reports.live.view import MAX_ROWS, View
-from esprof.reports.terminal.advice import ests_text
+from esprof.reports.terminal.advice.placement import ests_text
 from esprof.reports.terminal.tuned import OUTCOMES
 
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -88,6 +88,25 @@ def test_a_share_of_devices_from_files_of_jobs(tmp_path):
     assert "verified" in esprof("recommend", "--check", "advice.json", cwd=tmp_path).stdout
 
 
+SIZES_FILE = (
+    "{cluster: {A: 3}, jobs: [{id: a, steps: 100, sizes: {1: 1, 3: 4}}, {id: b, steps: 10, sizes: {1: 1, 2: 2}}]}"
+)
+
+
+def test_sizes_of_jobs_are_written_and_verified(tmp_path):
+    (tmp_path / "jobs.yaml").write_text(SIZES_FILE)
+    asked = ["recommend", "--jobs", "jobs.yaml", "--objective", "sizes"]
+    done = esprof(*asked, "-o", "sizes.json", cwd=tmp_path)
+    assert "105.0 s of remaining time in total" in done.stdout  # `b` starts first, and gets the third device.
+    assert "verified by an integer program" in esprof("recommend", "--check", "sizes.json", cwd=tmp_path).stdout
+    stored = json.loads((tmp_path / "sizes.json").read_text())
+    assert next(iter(stored)) == "schema"
+    (tmp_path / "sizes.json").write_text(json.dumps(stored | {"value": 1.0}))
+    refused = esprof("recommend", "--check", "sizes.json", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "states the value 1" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -105,6 +124,8 @@ def test_a_share_of_devices_from_files_of_jobs(tmp_path):
         (["run", "--restart", "3"], 2, "--restart needs --mtbf"),
         (["run", "--max-vnmse", "nan"], 2, "--max-vnmse must be a number"),
         (["--jobs", "jobs.yaml", "--only", "checkpoint"], 2, "--only needs RUN"),
+        (["--jobs", "jobs.yaml", "--objective", "sizes", "--whole"], 2, "--objective sizes excludes --whole"),
+        (["--jobs", "jobs.yaml", "--objective", "sizes"], 1, "unknown field"),
     ],
 )
 def test_bad_input(tmp_path, arguments, code, says):

@@ -7,7 +7,7 @@ from esprof.analyzers.advisors.compression.ests import advise_est_codec
 from esprof.analyzers.advisors.job.ests import advise_ests, shortlist
 from esprof.core.errors import EsprofError
 from esprof.replay.replayed import Replayed
-from esprof.reports.terminal.compression import draw_compression
+from esprof.reports.terminal.advice.compression import draw_compression
 from tests.cases.elastic_runs import ISSUE, elastic_run, exchange
 
 EVEN = [[0, 1, 2, 3], [4, 5, 6, 7]]

@@ -3,7 +3,7 @@
 from esprof.analyzers.advisors.checkpoint.advise import advise_checkpoints
 from esprof.analyzers.advisors.recommend import recommend_all
 from esprof.core.save_cost import Failures
-from esprof.reports.terminal.recommendations import draw_advice, draw_recommendations
+from esprof.reports.terminal.advice.recommendations import draw_advice, draw_recommendations
 from tests.cases.saving_runs import job_that_saves
 
 

@@ -8,7 +8,7 @@ from esprof.analyzers.advisors.recommend import Wanted
 from esprof.core.errors import EsprofError
 from esprof.core.plan import check
 from esprof.replay.engine import timeline
-from esprof.reports.terminal.compression import draw_compression
+from esprof.reports.terminal.advice.compression import draw_compression
 from tests.cases.compression import MIB, exchange
 from tests.cases.gloo_buckets import ELEMENTS, run_with
 from tests.cases.probed import link, probes, slowing

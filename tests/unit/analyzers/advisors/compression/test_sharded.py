@@ -6,7 +6,7 @@ from esprof.analyzers import recommend
 from esprof.analyzers.advisors.recommend import Wanted
 from esprof.core.errors import EsprofError
 from esprof.core.plan import CompressionBody, check
-from esprof.reports.terminal.compression import draw_compression
+from esprof.reports.terminal.advice.compression import draw_compression
 from tests.cases.compression import MIB, narrow_scatter
 from tests.cases.probed import link, probes
 from tests.cases.shards import shards_run

@@ -5,7 +5,7 @@ import pytest
 from esprof.analyzers.advisors.job.batches import advise_batches
 from esprof.core.errors import EsprofError
 from esprof.replay.replayed import Replayed
-from esprof.reports.terminal.advice import draw_batches
+from esprof.reports.terminal.advice.placement import draw_batches
 from tests.cases.elastic_runs import elastic_run
 
 # Two ranks with one unrecorded "EST" each represent plain data-parallel training, with 4 samples per rank.

@@ -10,7 +10,7 @@ from esprof.core.errors import EsprofError, InputError, MismatchError, UsageErro
 from esprof.core.plan import read_plan, write_plan
 from esprof.replay.replayed import Replayed, answer
 from esprof.replay.whatif.graph.est_load import EstLoad
-from esprof.reports.terminal.advice import draw_ests
+from esprof.reports.terminal.advice.placement import draw_ests
 from tests.cases.elastic_runs import ISSUE, elastic_run
 
 EVEN = [[0, 1, 2, 3], [4, 5, 6, 7]]

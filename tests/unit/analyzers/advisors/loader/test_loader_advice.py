@@ -8,7 +8,7 @@ from esprof.analyzers.advisors.loader.advise import advise_loader
 from esprof.core.errors import EsprofError
 from esprof.core.plan import LoaderBody, check
 from esprof.replay import Replayed
-from esprof.reports.terminal.loader import draw_loader
+from esprof.reports.terminal.advice.loader import draw_loader
 from tests.cases.graph import op, run_of, step
 from tests.cases.loading import loading_job
 

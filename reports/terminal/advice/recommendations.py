@@ -13,9 +13,9 @@ from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, ParallelPl
 from esprof.analyzers.advisors.recommend import Advice, Recommendations
 from esprof.core.text import printable
 from esprof.reports import units
-from esprof.reports.terminal.advice import draw_batches, draw_ests
-from esprof.reports.terminal.compression import draw_compression
-from esprof.reports.terminal.loader import draw_loader
+from esprof.reports.terminal.advice.compression import draw_compression
+from esprof.reports.terminal.advice.loader import draw_loader
+from esprof.reports.terminal.advice.placement import draw_batches, draw_ests
 from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, heading, headline
 
 

@@ -1,0 +1,56 @@
+"""What all answers to questions on several jobs have in common, and the result of their verification."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from esprof.core.errors import MismatchError
+
+Question = Literal["sizes", "reclaim"]
+"""Values of `--objective` that are answered in whole devices, servers, slices or hours."""
+
+_MAX_ROUNDING = 1e-6
+"""Relative difference up to which two sums of the same terms are equal."""
+
+
+class ClusterAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer on several jobs. Subclasses add the question (`objective`), the `problem` and the `decision`."""
+
+    schema: Literal["esprof.advice/1"] = "esprof.advice/1"
+    value: float
+    """Value of the decision, in `unit`."""
+    unit: str
+    bound: float
+    """No decision has a better value than this."""
+    baselines: dict[str, float]
+    """Value of other decisions."""
+    warnings: tuple[str, ...] = ()
+    not_modelled: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CheckedAnswer:
+    """A decision that is as stated, and a bound on all decisions that was found in another way than the decision."""
+
+    bound: float
+    gap: float
+    """Distance of the value from the bound, relative."""
+    how: str
+
+
+def verified(answer: ClusterAnswer, value: float, bound: float, how: str, *, most: bool = False) -> CheckedAnswer:
+    """Compare the stated value with the decision's `value` and the `bound` of all decisions: lower, or upper for `most`.
+
+    Raises MismatchError if the value is not as stated, or if the bound shows that the stated bound is wrong.
+    """
+    scale = max(abs(value), abs(bound), 1.0)
+    if not abs(value - answer.value) <= _MAX_ROUNDING * scale:
+        raise MismatchError(f"the answer states the value {answer.value:.10g}, but it is {value:.10g}")
+    beyond = value - bound if most else bound - value
+    if beyond > _MAX_ROUNDING * scale:
+        raise MismatchError(f"the value {value:.10g} is better than the bound {bound:.10g}: the decision is impossible")
+    claimed = abs(answer.bound - answer.value)
+    if -beyond > claimed + _MAX_ROUNDING * scale:
+        raise MismatchError(f"the answer states the bound {answer.bound:.10g}, but {bound:.10g} may be possible")
+    return CheckedAnswer(bound, max(0.0, -beyond) / scale, how)

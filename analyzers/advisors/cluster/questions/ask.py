@@ -1,0 +1,70 @@
+"""From files to an answer on several jobs, and from a stored answer to its verification."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import msgspec
+
+from esprof.analyzers.advisors.cluster.mix import read
+from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, Question
+from esprof.analyzers.advisors.cluster.questions.giving_back import (
+    ReclaimAnswer,
+    ReclaimProblem,
+    check_reclaim,
+    give_back,
+)
+from esprof.analyzers.advisors.cluster.questions.sizes import SizesAnswer, SizesProblem, check_sizes, sizes
+from esprof.analyzers.advisors.job.growth import Inventory
+from esprof.core.errors import InputError, MismatchError, UsageError
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a question is read, answered and verified."""
+
+    problem: type[Any]
+    answer: type[ClusterAnswer]
+    solve: Callable[[Any], ClusterAnswer]
+    check: Callable[[Any], CheckedAnswer]
+
+
+_WAYS: dict[Question, _Way] = {
+    "sizes": _Way(SizesProblem, SizesAnswer, sizes, check_sizes),
+    "reclaim": _Way(ReclaimProblem, ReclaimAnswer, give_back, check_reclaim),
+}
+
+QUESTIONS = tuple(_WAYS)
+
+
+def is_question(objective: str | None) -> TypeGuard[Question]:
+    """Whether the objective is one of `QUESTIONS`."""
+    return objective in QUESTIONS
+
+
+def ask(question: Question, jobs: Path, inventory: Inventory | None) -> ClusterAnswer:
+    """Answer the question on the jobs in a file, on the devices of `inventory` or else those in the file.
+
+    Raises InputError if the file is invalid, and UsageError if the devices are missing or not asked for.
+    """
+    way = _WAYS[question]
+    problem = read(jobs, way.problem)
+    if hasattr(problem, "cluster"):
+        if inventory is not None:
+            problem = msgspec.structs.replace(problem, cluster=inventory.counts)
+        if not problem.cluster:
+            raise UsageError(f"{jobs} names no devices", remedy="Pass --inventory, or add `cluster:` to the file.")
+    elif inventory is not None:
+        raise UsageError(f"--objective {question} takes no --inventory")
+    if fault := problem.fault():
+        raise InputError(fault, path=jobs)
+    return way.solve(problem)
+
+
+def verify(raw: bytes, question: Question) -> CheckedAnswer:
+    """Decode a stored answer and verify it. Raises msgspec.MsgspecError, and MismatchError if it is wrong."""
+    answer: Any = msgspec.json.decode(raw, type=_WAYS[question].answer)
+    if fault := answer.problem.fault():
+        raise MismatchError(f"the problem in the answer is invalid: {fault}")
+    return _WAYS[question].check(answer)

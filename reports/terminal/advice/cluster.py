@@ -1,0 +1,67 @@
+"""Answers on several jobs in whole devices and servers, for a terminal."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from esprof.analyzers.advisors.cluster.questions.answer import ClusterAnswer
+from esprof.analyzers.advisors.cluster.questions.giving_back import ReclaimAnswer
+from esprof.analyzers.advisors.cluster.questions.sizes import SizesAnswer
+from esprof.core.readable import decimal
+from esprof.core.text import printable
+from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, headline
+
+_MAX_ROWS = 40
+"""Rows of a table; the JSON has all."""
+
+
+def draw_cluster(answer: ClusterAnswer, screen: Screen = PLAIN) -> str:
+    """The value, the decision, then what it is compared with."""
+    title = f"{decimal(answer.value)} {answer.unit}"
+    return drawn(screen, headline(title, screen), Text(), *_decision(answer), Text(), *_facts(answer, screen))
+
+
+def _facts(answer: ClusterAnswer, screen: Screen) -> Iterator[Text]:
+    for name, value in answer.baselines.items():
+        yield fact("Other", f"{decimal(value)} {answer.unit}: {printable(name)}", screen)
+    yield fact("Bound", f"no decision has a better value than {decimal(answer.bound)}", screen)
+    for warning in answer.warnings:
+        yield fact("Note", printable(warning), screen)
+    yield fact("Omits", "; ".join(answer.not_modelled), screen)
+
+
+def _decision(answer: ClusterAnswer) -> Iterator[RenderableType]:
+    if isinstance(answer, SizesAnswer):
+        yield from _sizes(answer)
+    elif isinstance(answer, ReclaimAnswer):
+        yield from _reclaim(answer)
+
+
+def _sizes(answer: SizesAnswer) -> Iterator[RenderableType]:
+    rows = grid("job", ">devices", ">remaining", padding=2)
+    for one in answer.decision[:_MAX_ROWS]:
+        left = "waits" if one.seconds is None else f"{decimal(one.seconds)} s"
+        rows.add_row(printable(one.job, 24), str(one.devices), left)
+    yield rows
+    yield from _more(len(answer.decision), "jobs")
+
+
+def _reclaim(answer: ReclaimAnswer) -> Iterator[RenderableType]:
+    rows = grid("give back", "jobs that stop", "before that", padding=2)
+    jobs = {server.name: server.jobs for server in answer.problem.servers}
+    for name in answer.decision.servers[:_MAX_ROWS]:
+        stopped = sorted(map(str, jobs[name]))
+        saves = [f"save {printable(job, 24)}" for job in stopped if job in answer.decision.saving]
+        rows.add_row(
+            printable(name, 32),
+            ", ".join(printable(job, 24) for job in stopped) or "none",
+            ", ".join(saves) or "nothing",
+        )
+    yield rows
+    yield from _more(len(answer.decision.servers), "servers")
+
+
+def _more(count: int, what: str) -> Iterator[Text]:
+    if count > _MAX_ROWS:
+        yield Text(f"and {count - _MAX_ROWS:,} more {what} (--json)")
