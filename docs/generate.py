@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from docs import run_directory
+from esprof.analyzers.advisors.cluster.questions.ask import ANSWERS
 from esprof.analyzers.findings import PAGES, RULES
 from esprof.analyzers.ignore import parse
 from esprof.analyzers.rule import FAMILIES, Page
@@ -186,6 +187,13 @@ def plan_schema() -> str:
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
 
 
+def advice_schema() -> str:
+    """The JSON Schema of answers on several jobs in whole devices."""
+    answers, defined = msgspec.json.schema_components(ANSWERS, ref_template="#/$defs/{name}")
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "anyOf": answers, "$defs": defined}
+    return json.dumps(schema, indent=1) + "\n"
+
+
 def _pages() -> dict[str, str]:
     """Text of each page, by its path in docs/."""
     return {
@@ -198,6 +206,7 @@ def _pages() -> dict[str, str]:
         "reference/what-ifs-loaders.md": what_ifs_on_loaders(),
         "how-to/verify.md": verify(),
         "reference/plan.schema.json": plan_schema(),
+        "reference/advice.schema.json": advice_schema(),
     }
 
 

@@ -173,7 +173,7 @@ def command(
     --only parallel splits a model over the devices of --inventory: pipeline stages, and replicas of each.
 
     Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that
-    no other share is better.
+    no other share is better. --objective sizes or reclaim answers in whole devices or servers instead.
 
     \b
     esprof recommend RUN -o plan.json

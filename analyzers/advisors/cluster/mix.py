@@ -85,8 +85,8 @@ def read_mix(
     return mix
 
 
-def read(path: Path, kind: type[T]) -> T:
-    """Read a YAML or JSON file as `kind`. Raises InputError if it does not match."""
+def read(path: Path, kind: type[T], page: str = "docs/how-to/advisors.md") -> T:
+    """Read a YAML or JSON file as `kind`. Raises InputError if it does not match, with the page that shows the format."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -95,7 +95,7 @@ def read(path: Path, kind: type[T]) -> T:
         # The YAML parser accepts JSON, but takes a hundred times as long.
         return msgspec.json.decode(raw, type=kind) if path.suffix == ".json" else msgspec.yaml.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(str(error), path=path, remedy="docs/how-to/advisors.md shows the format.") from error
+        raise InputError(str(error), path=path, remedy=f"{page} shows the format.") from error
 
 
 def _fault(mix: Mix) -> str | None:

@@ -5,13 +5,34 @@ from typing import Literal
 
 import msgspec
 
+from esprof.analyzers.advisors.cluster.mix import DeviceType
+from esprof.analyzers.advisors.job.growth import Inventory, Model
 from esprof.core.errors import MismatchError
 
 Question = Literal["sizes", "reclaim"]
-"""Values of `--objective` that are answered in whole devices, servers, slices or hours."""
+"""Values of `--objective` whose answers are whole devices or servers."""
 
 _MAX_ROUNDING = 1e-6
 """Relative difference up to which two sums of the same terms are equal."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an answer is about: the content of the file of jobs."""
+
+    def fault(self) -> str | None:
+        """Why the problem is invalid; None if it is valid."""
+        raise NotImplementedError
+
+
+class OnDevices(Problem, frozen=True, kw_only=True):
+    """A problem about the devices of a cluster."""
+
+    cluster: dict[DeviceType, int | Model] = {}
+    """Devices by type: of the file, or else of --inventory."""
+
+    @property
+    def counts(self) -> dict[DeviceType, int]:
+        return Inventory(devices=self.cluster).counts
 
 
 class ClusterAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,13 @@ from typing import Any, TypeGuard
 import msgspec
 
 from esprof.analyzers.advisors.cluster.mix import read
-from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, Question
+from esprof.analyzers.advisors.cluster.questions.answer import (
+    CheckedAnswer,
+    ClusterAnswer,
+    OnDevices,
+    Problem,
+    Question,
+)
 from esprof.analyzers.advisors.cluster.questions.giving_back import (
     ReclaimAnswer,
     ReclaimProblem,
@@ -24,7 +30,7 @@ from esprof.core.errors import InputError, MismatchError, UsageError
 class _Way:
     """How a question is read, answered and verified."""
 
-    problem: type[Any]
+    problem: type[Problem]
     answer: type[ClusterAnswer]
     solve: Callable[[Any], ClusterAnswer]
     check: Callable[[Any], CheckedAnswer]
@@ -36,6 +42,10 @@ _WAYS: dict[Question, _Way] = {
 }
 
 QUESTIONS = tuple(_WAYS)
+
+ANSWERS = tuple(way.answer for way in _WAYS.values())
+
+_PAGE = "docs/how-to/clusters.md"
 
 
 def is_question(objective: str | None) -> TypeGuard[Question]:
@@ -49,16 +59,16 @@ def ask(question: Question, jobs: Path, inventory: Inventory | None) -> ClusterA
     Raises InputError if the file is invalid, and UsageError if the devices are missing or not asked for.
     """
     way = _WAYS[question]
-    problem = read(jobs, way.problem)
-    if hasattr(problem, "cluster"):
+    problem = read(jobs, way.problem, _PAGE)
+    if isinstance(problem, OnDevices):
         if inventory is not None:
-            problem = msgspec.structs.replace(problem, cluster=inventory.counts)
+            problem = msgspec.structs.replace(problem, cluster=inventory.devices)
         if not problem.cluster:
             raise UsageError(f"{jobs} names no devices", remedy="Pass --inventory, or add `cluster:` to the file.")
     elif inventory is not None:
         raise UsageError(f"--objective {question} takes no --inventory")
     if fault := problem.fault():
-        raise InputError(fault, path=jobs)
+        raise InputError(fault, path=jobs, remedy=f"{_PAGE} shows the format.")
     return way.solve(problem)
 
 

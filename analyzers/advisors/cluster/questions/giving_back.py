@@ -5,9 +5,12 @@ from itertools import combinations
 from typing import Literal
 
 import msgspec
+import numpy as np
+from scipy.sparse import csr_array
 
 from esprof.analyzers.advisors.cluster.mix import JobId
-from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, verified
+from esprof.analyzers.advisors.cluster.program import Program, solve_integers
+from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, Problem, verified
 from esprof.analyzers.advisors.cluster.reclaim import BorrowedServer, StopCost, reclaim
 from esprof.core.errors import MismatchError
 
@@ -40,13 +43,17 @@ class StoppableJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return str(self.id)
 
     @property
+    def should_save(self) -> bool:
+        """Whether the job loses less if it saves before it stops, although the step under way is lost."""
+        return self.checkpoint_s is not None and self.checkpoint_s + self.step_s < self.since_checkpoint_s
+
+    @property
     def cost(self) -> StopCost:
-        """The cheaper of saving, with one lost step, and of not saving."""
-        plain = StopCost(0.0, self.restore_s, self.since_checkpoint_s, self.devices)
-        if self.checkpoint_s is None:
-            return plain
-        saving = StopCost(self.checkpoint_s, self.restore_s, self.step_s, self.devices)
-        return min(saving, plain, key=lambda one: one.cost)
+        """The cheaper of saving and of not saving."""
+        saves_s, lost_s = (
+            (self.checkpoint_s or 0.0, self.step_s) if self.should_save else (0.0, self.since_checkpoint_s)
+        )
+        return StopCost(saves_s, self.restore_s, lost_s, self.devices)
 
 
 class OccupiedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +66,7 @@ class OccupiedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Devices of workers that elastic jobs can do without."""
 
 
-class ReclaimProblem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReclaimProblem(Problem, frozen=True, kw_only=True):
     """Borrowed servers, of which some must be given back."""
 
     give_back: int
@@ -69,7 +76,6 @@ class ReclaimProblem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How long the servers will be missed: the work that flexible workers would have done."""
 
     def fault(self) -> str | None:
-        """Why the problem is invalid; None if it is valid."""
         names = [server.name for server in self.servers]
         jobs = [job.name for job in self.jobs]
         if len(set(names)) < len(names) or len(set(jobs)) < len(jobs):
@@ -127,7 +133,7 @@ def give_back(problem: ReclaimProblem) -> ReclaimAnswer:
         decision=ServersBack(
             servers=found.servers,
             stopped=stopped,
-            saving=tuple(name for name in stopped if costs[name].checkpoint_s > 0),
+            saving=tuple(job.name for job in problem.jobs if job.name in stopped and job.should_save),
         ),
         problem=problem,
     )
@@ -148,8 +154,8 @@ def by_job_count(servers: Sequence[BorrowedServer], count: int) -> list[Borrowed
 
 
 def check_reclaim(answer: ReclaimAnswer) -> CheckedAnswer:
-    """Verify the cost by arithmetic, and by trying all sets of stopped jobs that none is lower. Jobs without common servers
-    are tried apart. Raises MismatchError, also if too many jobs are linked to try all."""
+    """Verify the cost by arithmetic, and that none is lower: by trying all sets of stopped jobs, or by another integer
+    program if too many jobs are linked by common servers to try all. Raises MismatchError."""
     problem = answer.problem
     servers, costs = problem.borrowed(), problem.costs()
     chosen = [one for one in servers if one.name in answer.decision.servers]
@@ -157,13 +163,34 @@ def check_reclaim(answer: ReclaimAnswer) -> CheckedAnswer:
         raise MismatchError(f"{len(chosen)} of the servers are given back, and {problem.give_back} are needed")
     if set(answer.decision.stopped) != _stopped(chosen):
         raise MismatchError("other jobs stop than those on the servers")
+    groups = _groups(servers)
+    if max(len(_stopped(group)) for group in groups) <= _MAX_JOBS_ENUMERATED:
+        bound, how = _enumerated(groups, costs, problem.give_back), "by trying all sets of stopped jobs"
+    else:
+        bound, how = _bound(servers, costs, problem.give_back), "by another integer program"
+    return verified(answer, _cost(chosen, costs), bound, how)
+
+
+def _enumerated(groups: Sequence[Sequence[BorrowedServer]], costs: dict[JobId, StopCost], count: int) -> float:
+    """The least cost of `count` servers: jobs of different groups have no common servers, and are tried apart."""
     # best[n]: the least cost of n servers of the groups so far.
     best = {0: 0.0}
-    for group in _groups(servers):
+    for group in groups:
         mine = _cheapest(group, costs)
         pairs = ((had + more, cost + extra) for had, cost in best.items() for more, extra in mine.items())
-        best = _least(pairs, problem.give_back)
-    return verified(answer, _cost(chosen, costs), best[problem.give_back], "by trying all sets of stopped jobs")
+        best = _least(pairs, count)
+    return best[count]
+
+
+def _bound(servers: Sequence[BorrowedServer], costs: dict[JobId, StopCost], count: int) -> float:
+    """The least cost of `count` servers: one row per job, that it stops if any of its servers is given back."""
+    names = sorted(_stopped(servers))
+    held = np.array([[float(name in server.fixed) for server in servers] for name in names])
+    exact = np.concatenate([np.ones(len(servers)), np.zeros(len(names))])
+    rows = np.vstack([np.hstack([held, -np.diag(held.sum(axis=1))]), exact, -exact, np.eye(len(exact))])
+    bounds = np.concatenate([np.zeros(len(names)), [float(count), -float(count)], np.ones(len(exact))])
+    cost = np.array([*(server.flexible_cost for server in servers), *(costs[name].cost for name in names)])
+    return -solve_integers(Program(-cost, csr_array(rows), bounds), np.ones(len(cost), bool)).bound
 
 
 def _least(pairs: Iterator[tuple[int, float]], most: int) -> dict[int, float]:
@@ -176,12 +203,7 @@ def _least(pairs: Iterator[tuple[int, float]], most: int) -> dict[int, float]:
 
 def _cheapest(group: Sequence[BorrowedServer], costs: dict[JobId, StopCost]) -> dict[int, float]:
     """The least cost by number of servers of the group: for each set of stopped jobs, the cheapest servers of no other."""
-    jobs = sorted({job for server in group for job in server.fixed})
-    if len(jobs) > _MAX_JOBS_ENUMERATED:
-        raise MismatchError(
-            f"{len(jobs)} jobs are linked by common servers: all sets of stopped jobs can be tried for at most "
-            f"{_MAX_JOBS_ENUMERATED}"
-        )
+    jobs = sorted(_stopped(group))
     found: dict[int, float] = {}
     for size in range(len(jobs) + 1):
         for stopped in combinations(jobs, size):

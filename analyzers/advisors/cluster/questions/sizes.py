@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 from scipy.sparse import csr_array
 
-from esprof.analyzers.advisors.cluster.mix import DeviceType, JobId, PerSecond
+from esprof.analyzers.advisors.cluster.mix import JobId, PerSecond
 from esprof.analyzers.advisors.cluster.program import Program, solve_integers
-from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, verified
+from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, OnDevices, verified
 from esprof.analyzers.advisors.cluster.scaling import SizeChoice, deal_out
 from esprof.core.errors import MismatchError
 
@@ -47,18 +47,16 @@ class SizedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.steps / self.sizes[devices]
 
 
-class SizesProblem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SizesProblem(OnDevices, frozen=True, kw_only=True):
     """Elastic jobs, and the devices of one type that they share."""
 
     jobs: tuple[SizedJob, ...]
-    cluster: dict[DeviceType, int] = {}
 
     @property
     def devices(self) -> int:
-        return sum(self.cluster.values())
+        return sum(self.counts.values())
 
     def fault(self) -> str | None:
-        """Why the problem is invalid; None if it is valid."""
         if not self.jobs or len({job.name for job in self.jobs}) < len(self.jobs):
             return "needs at least one job, and no job twice"
         if len(self.cluster) != 1:
