@@ -24,7 +24,8 @@ from esprof.reports.charts.flame import tree_name
 from esprof.reports.classes import time_class
 from esprof.reports.html.environment import STYLE, TEMPLATES, file_text, policy, templates
 from esprof.reports.html.sliders import controls
-from esprof.reports.terminal import advice, probed
+from esprof.reports.terminal import probed
+from esprof.reports.terminal.advice import placement
 from esprof.reports.terminal.tuned import OUTCOMES
 from esprof.run.logs import EventKind
 
@@ -85,7 +86,7 @@ def render_html(report: Report) -> str:
             measured=_measured(report),
             event_texts=EVENT_TEXTS,
             outcomes=OUTCOMES,
-            assignment_text=advice.summary(report.assignment) if report.assignment else "",
+            assignment_text=placement.summary(report.assignment) if report.assignment else "",
         )
     )
 
@@ -150,7 +151,7 @@ def _environment() -> Environment:
         "tree_name": tree_name,
         "in_ms": _in_ms,
         "curve_rate": probed.rate,
-        "ests": advice.ests_text,
+        "ests": placement.ests_text,
     }
     return environment
 
