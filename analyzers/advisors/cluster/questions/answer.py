@@ -16,7 +16,7 @@ _MAX_ROUNDING = 1e-6
 """Relative difference up to which two sums of the same terms are equal."""
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClusterProblem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an answer is about: the content of the file of jobs."""
 
     def fault(self) -> str | None:
@@ -24,7 +24,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         raise NotImplementedError
 
 
-class OnDevices(Problem, frozen=True, kw_only=True):
+class OnDevices(ClusterProblem, frozen=True, kw_only=True):
     """A problem about the devices of a cluster."""
 
     cluster: dict[DeviceType, int | Model] = {}

@@ -11,8 +11,8 @@ from esprof.analyzers.advisors.cluster.mix import read
 from esprof.analyzers.advisors.cluster.questions.answer import (
     CheckedAnswer,
     ClusterAnswer,
+    ClusterProblem,
     OnDevices,
-    Problem,
     Question,
 )
 from esprof.analyzers.advisors.cluster.questions.giving_back import (
@@ -30,7 +30,7 @@ from esprof.core.errors import InputError, MismatchError, UsageError
 class _Way:
     """How a question is read, answered and verified."""
 
-    problem: type[Problem]
+    problem: type[ClusterProblem]
     answer: type[ClusterAnswer]
     solve: Callable[[Any], ClusterAnswer]
     check: Callable[[Any], CheckedAnswer]

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 
 from esprof.analyzers.advisors.cluster.mix import JobId
 from esprof.analyzers.advisors.cluster.program import Program, solve_integers
-from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, Problem, verified
+from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, ClusterProblem, verified
 from esprof.analyzers.advisors.cluster.reclaim import BorrowedServer, StopCost, reclaim
 from esprof.core.errors import MismatchError
 
@@ -66,7 +66,7 @@ class OccupiedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Devices of workers that elastic jobs can do without."""
 
 
-class ReclaimProblem(Problem, frozen=True, kw_only=True):
+class ReclaimProblem(ClusterProblem, frozen=True, kw_only=True):
     """Borrowed servers, of which some must be given back."""
 
     give_back: int
