@@ -56,6 +56,8 @@ class Collectives:
     """Sequence number of each call in its group; -1 if not recorded."""
     peer: np.ndarray
     """Other rank of a send or receive, or root of a collective; -1 if unknown or without a root."""
+    tag: np.ndarray
+    """Number that both ends of a message share; -1 where the trace has none."""
     bytes: np.ndarray
     """Larger of the bytes sent and received by each call; -1 if unknown."""
 
@@ -340,5 +342,6 @@ def _collectives(table: Table, rows: np.ndarray, gpu: np.ndarray, launch: np.nda
         launch=entries(launch, position(gpu, rows), -1),
         sequence=table.ints("coll_seq")[rows],
         peer=table.ints("peer")[rows],
+        tag=table.ints("tag")[rows],
         bytes=np.maximum(table.ints("in_bytes")[rows], table.ints("out_bytes")[rows]),
     )

@@ -15,6 +15,7 @@ from .log.notes import Log
 from .recorder import Recorder
 from .steps.garbage import CollectionProbe
 from .steps.loader import LoaderProbe
+from .steps.messages import MessageProbe
 from .steps.opened_files import OpenedFiles
 from .steps.saves import SaveProbe
 
@@ -61,6 +62,8 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
     recorder.install()
     startup.install()
     probe.install(recorder.pace.batch_wanted)
+    messages = CircuitBreaker("recording of messages", log)
+    messages.run(MessageProbe(messages).install)
     CollectionProbe(recorder.state, probe.note_stage, recorder.sample_at).install()
     _current = Session(log, probe, recorder)
     return _current

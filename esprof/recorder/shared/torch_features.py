@@ -61,6 +61,16 @@ def switch_on_flight_recorders() -> None:
         os.environ[newer if of_all else older] = _STORED_CALLS
 
 
+def is_profiled_here() -> bool:
+    """Whether a profiler records the operations of this thread."""
+    return bool(torch._C._autograd._profiler_enabled())
+
+
+def annotation(name: str) -> Any:
+    """A context that the profiler records under this name; the fast kind where torch has it, a fifth of the cost."""
+    return getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)(name)
+
+
 def hide_from_dynamo(function: Any) -> None:
     """Make a compiled training step call `function` without tracing into it, like the function that it replaces."""
     frames: Any = torch._C._dynamo.eval_frame

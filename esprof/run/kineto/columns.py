@@ -11,6 +11,7 @@ from esprof.run.groups import Group
 from esprof.run.kineto.categories import kind_of
 from esprof.run.kineto.collectives import Launches, moved_by
 from esprof.run.kineto.launches import lanes, links, with_unrecorded_calls
+from esprof.run.kineto.messages import with_peers
 from esprof.run.kineto.rows import Texts, TraceRows
 from esprof.run.kineto.scan import MISSING
 from esprof.run.kineto.steps.blocks import WorkInOrder, find_blocks
@@ -23,6 +24,7 @@ from esprof.run.kineto.steps.trace_steps import (
     by_optimizers,
     marked,
 )
+from esprof.run.raw import message
 from esprof.run.run import RunWarning, WarningCode
 from esprof.run.schema import EST_STEP_PREFIX, EVENTS, KINDS, STEPS, Table, table
 
@@ -100,6 +102,8 @@ def _kind_of_host_name(name: str) -> int:
         return _CODE["step"]
     if name.startswith("enumerate(DataLoader)#"):
         return _CODE["loader"]
+    if name.startswith(message.PREFIX):
+        return _CODE["annotation"]
     return _CODE["collective"] if name.startswith("gloo:") else _NONE
 
 
@@ -289,6 +293,8 @@ def _moved(
     calls = names.map(lambda name: name == "record_param_comms", bool) & ~_are(kinds, "runtime")
     calls |= names.map(names_a_collective, bool) & _are(kinds, "annotation")
     moved = moved_by(rows, at, np.flatnonzero(calls), launches, groups)
+    messages = np.flatnonzero(_are(kinds, "annotation") & names.map(lambda name: name.startswith(message.PREFIX), bool))
+    moved = with_peers(moved, at, messages, names, launches, groups)
 
     def spread(values: np.ndarray, elsewhere: np.ndarray | int = MISSING) -> np.ndarray:
         column = np.full(len(kinds), elsewhere)
@@ -306,6 +312,7 @@ def _moved(
         "collective": spread_texts(moved.collective),
         "is_p2p": pa.array(spread(moved.is_p2p, False), mask=~_are(kinds, "collective")),
         "peer": _int_column(spread(moved.peer), np.int32),
+        "tag": _int_column(spread(moved.tag)),
         "in_bytes": _int_column(spread(moved.in_bytes, rows.numbers("bytes"))),
         "out_bytes": _int_column(spread(moved.out_bytes)),
         "dtype": spread_texts(moved.dtype),

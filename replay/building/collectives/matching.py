@@ -79,7 +79,7 @@ def _identified(
         np.where(has_peer, -1 - pairs(sender, receiver), group),
         np.select([has_peer, by_number], [group, 0], 1 + word),
         word,
-        np.where(by_number, rows.sequence, events.launched_in(rows.row)),
+        np.where(by_number, rows.sequence, pairs(1 + rows.tag, events.launched_in(rows.row))),
         np.select([has_peer, is_p2p], [2, 0], members),
         np.select([has_peer, is_p2p], [1 + np.isin(rows.peer, run.ranks), 0], present),
         is_p2p,
