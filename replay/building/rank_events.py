@@ -301,7 +301,9 @@ def _off_gloo_threads(table: Table, rows: np.ndarray, collectives: np.ndarray) -
     tid = table.ints("tid")
     roles, names = table.codes("thread_role")
     is_other = np.array([name not in ("main", "autograd") for name in names] + [True])[roles]
-    gloo_rows = collectives[is_other[collectives] & (table.ints("stream")[collectives] < 0)]
+    # A message is on the thread that asked for it.
+    on_its_thread = (table.ints("stream")[collectives] < 0) & (table.ints("is_p2p")[collectives] != 1)
+    gloo_rows = collectives[is_other[collectives] & on_its_thread]
     return rows[~np.isin(tid[rows], tid[gloo_rows])]
 
 

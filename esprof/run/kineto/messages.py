@@ -21,15 +21,11 @@ def with_peers(
     """
     if not len(annotations):
         return moved
-    enclosing = _enclosing(at, annotations, launches)
-    found = dict[int, NamedMessage]()
-    for i in np.flatnonzero(enclosing >= 0).tolist():
+    enclosing, found = _enclosing(at, annotations, launches), dict[int, NamedMessage]()
+    is_gloo = names.map(lambda name: name.startswith("gloo:"), bool)[at]
+    for i in np.flatnonzero((enclosing >= 0) & is_gloo).tolist():
         message = message_of(names.values[names.codes[enclosing[i]]])
-        if (
-            message is not None
-            and moved.collective[i] == message.word
-            and names.values[names.codes[at[i]]].startswith("gloo:")
-        ):
+        if message is not None and moved.collective[i] == message.word:
             found[i] = message
     rows, words = list(found), [message.word for message in found.values()]
     peer, tag, sent, received = (column.copy() for column in (moved.peer, moved.tag, moved.in_bytes, moved.out_bytes))

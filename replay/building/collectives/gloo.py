@@ -5,19 +5,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.core.types import Rank
 from esprof.replay import rules
 from esprof.replay.building.collectives.nodes import WorkNodes, work_nodes
 from esprof.replay.building.collectives.rendezvous import RankRendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import numbered
-from esprof.replay.building.node_records import NextIds, edges_of
+from esprof.replay.building.node_records import NextIds, edges_of, joined
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.threads.cpu_threads import Chains
 from esprof.replay.building.threads.layout import Works
 from esprof.replay.dfg import Edge, Lane, LaneKind
 from esprof.replay.launched import carried_out_as, launched_by
 from esprof.run.collective_names import collective_word
+
+_LINKS = ("link", "sends", "receives", "unmatched")
+"""Roles of the lanes after those of threads: of collectives, of messages by direction, and of messages without a match."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class GlooWork:
     """
 
     lanes: tuple[Lane, ...]
-    """A lane for each of gloo's threads, and the rank's link."""
+    """A lane for each thread with a collective or message, and those of the rank's links (`_LINKS`)."""
     nodes: np.ndarray
     """Nodes of all CPU collectives, also of those whose call was not found (`node_records.NODE`)."""
     call: np.ndarray
@@ -43,6 +45,8 @@ class GlooWork:
     """When gloo's thread noted the end of each collective."""
     first: np.ndarray
     """Node of the arrival at each collective."""
+    first_start: np.ndarray
+    """Recorded start of that node, ns."""
     last: np.ndarray
     """Communication node of each collective."""
     noted: np.ndarray
@@ -51,6 +55,8 @@ class GlooWork:
     """Edges from each collective to the next one on the same gloo thread (`EDGE`)."""
     blocks: np.ndarray
     """bool: the call returns when its collective ends: it waited for it, or their threads share a core."""
+    is_message: np.ndarray
+    """bool: a message, on the thread that called it."""
 
 
 def gloo_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds) -> GlooWork:
@@ -64,18 +70,26 @@ def gloo_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds)
     rows = rows[calls]
     lane, threads = numbered(events.ints("tid", rows))
     by_lane = np.argsort(lane, kind="stable")
-    on_threads = work_nodes(events, rendezvous, rows[by_lane], lane[by_lane], next_ids)
-    link = next_ids.lane + len(threads)
-    work = _on_one_link(on_threads, rendezvous.end_order[calls[by_lane]], next_ids, link)
+    rows, lane, calls = rows[by_lane], lane[by_lane], calls[by_lane]
+    is_message = rendezvous.silent_ns[calls] >= 0
+    work = work_nodes(events, rendezvous, rows, lane, next_ids)
+    link = _link_of(rendezvous, calls)
+    work = _on_links(
+        work, np.where(is_message, events.end[rows], rendezvous.end_order[calls]), link, next_ids, len(threads)
+    )
     done = work.nodes["start_ns"] + work.nodes["dur_ns"]
-    noted = events.end[rows[by_lane]] - done[work.last - next_ids.node]
-    follows = np.flatnonzero(lane[by_lane][1:] == lane[by_lane][:-1])
-    call, communication = _launching_calls(events, rows[by_lane])
-    row = rows[by_lane][communication]
+    noted = events.end[rows] - done[work.last - next_ids.node]
+    noted[rendezvous.is_awaited_late[calls]] = 0
+    follows = np.flatnonzero((lane[1:] == lane[:-1]) & ~is_message[1:] & ~is_message[:-1])
+    call, communication = _launching_calls(events, rows)
+    row = rows[communication]
     returned = np.minimum(events.end[call], events.finish)
     is_long, after = returned - events.start[call] > rules.MIN_WAITING_CALL, returned - events.end[row]
     return GlooWork(
-        lanes=(*(Lane(events.rank, LaneKind.COMM, "comm") for _ in threads), *_link(events.rank, len(rows))),
+        lanes=(
+            *(Lane(events.rank, LaneKind.COMM, "comm") for _ in threads),
+            *(Lane(events.rank, LaneKind.COMM, role) for role in _LINKS if len(rows)),
+        ),
         nodes=work.nodes,
         call=call,
         thread=events.thread[call],
@@ -83,42 +97,53 @@ def gloo_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds)
         start=events.start[row],
         end=events.end[row],
         first=work.first[communication],
+        first_start=work.nodes["start_ns"][work.first[communication] - next_ids.node],
         last=work.last[communication],
         noted=noted[communication],
         queue=edges_of(work.last[follows], work.first[follows + 1], Edge.LANE, noted[follows]),
-        blocks=is_long & (after >= 0) & (after <= rules.MAX_SYNC_LATE),
+        blocks=is_long & (after >= 0) & (after <= rules.MAX_SYNC_LATE) & ~is_message[communication],
+        is_message=is_message[communication],
     )
 
 
-def _link(rank: Rank, collectives: int) -> tuple[Lane, ...]:
-    return (Lane(rank, LaneKind.COMM, "link"),) if collectives else ()
+def _link_of(rendezvous: RankRendezvous, calls: np.ndarray) -> np.ndarray:
+    """Index in `_LINKS` of each call; -1 for a collective without a match, which stays on its thread."""
+    matched, is_message = rendezvous.number[calls] >= 0, rendezvous.silent_ns[calls] >= 0
+    return np.select(
+        [matched & ~is_message, matched & rendezvous.receives[calls], matched, is_message],
+        [_LINKS.index("link"), _LINKS.index("receives"), _LINKS.index("sends"), _LINKS.index("unmatched")],
+        -1,
+    )
 
 
-def _on_one_link(work: WorkNodes, end_order: np.ndarray, next_ids: NextIds, link: int) -> WorkNodes:
-    """Put all communication on the lane `link`, one collective after the other, by `end_order`.
+def _on_links(work: WorkNodes, order: np.ndarray, link: np.ndarray, next_ids: NextIds, threads: int) -> WorkNodes:
+    """Put all communication on the lanes of the rank's links, one collective or message after the other, by `order`.
 
-    Two collectives that share a link take as long together as one after the other. So each lasts from the end of the one
-    before it, and their sum does not depend on how threads share them. `end_order`, the order in which collectives ended, is
-    the same on all ranks: ranks with different orders would deadlock. A collective that was recorded to end after a later
-    one had ended before: other processes preempted its thread before it recorded the end.
+    `link` is the index in `_LINKS` of each. Two collectives that share a link take as long together as one after the other.
+    So each lasts from the end of the one before it, and their sum does not depend on how threads share them. `order`, the
+    order in which collectives ended, is the same on all ranks: ranks with different orders would deadlock. A collective that
+    was recorded to end after a later one had ended before: other processes preempted its thread before it recorded the end.
     """
-    nodes, matched = work.nodes.copy(), work.first != work.last
-    communications = work.last[matched] - next_ids.node
-    communications = communications[np.argsort(end_order[matched], kind="stable")]
-    start = nodes["start_ns"][communications]
-    end = start + nodes["dur_ns"][communications]
-    # Backwards, a running minimum cuts each end to the ends of the later ones; forwards, the running maximum of earlier
-    # ends is the earliest possible start.
-    end = np.maximum(np.minimum.accumulate(end[::-1])[::-1], start)
-    reached = np.maximum.accumulate(np.append(start.min(initial=0), end))[:-1]
-    start = np.clip(reached, start, end)
-    nodes["start_ns"][communications], nodes["dur_ns"][communications] = start, end - start
-    nodes["lane"][communications] = link
+    nodes, moved = work.nodes.copy(), [np.zeros(0, np.int64)]
+    for one in np.unique(link[link >= 0]).tolist():
+        at = work.last[link == one] - next_ids.node
+        at = at[np.argsort(order[link == one], kind="stable")]
+        start = nodes["start_ns"][at]
+        end = start + nodes["dur_ns"][at]
+        # Backwards, a running minimum cuts each end to the ends of the later ones; forwards, the running maximum of earlier
+        # ends is the earliest possible start.
+        end = np.maximum(np.minimum.accumulate(end[::-1])[::-1], start)
+        reached = np.maximum.accumulate(np.append(start.min(initial=0), end))[:-1]
+        start = np.clip(reached, start, end)
+        nodes["start_ns"][at], nodes["dur_ns"][at] = start, end - start
+        nodes["lane"][at] = next_ids.lane + threads + one
+        moved.append(at)
     # Nodes are sorted by lane: communication moves to the end. `number` is the new number of each node.
-    order = np.append(np.setdiff1d(np.arange(len(nodes)), communications), communications)
+    last = np.concatenate(moved)
+    new_order = np.append(np.setdiff1d(np.arange(len(nodes)), last), last)
     number = np.empty(len(nodes), np.int64)
-    number[order] = next_ids.node + np.arange(len(nodes))
-    return WorkNodes(nodes[order], number[work.first - next_ids.node], number[work.last - next_ids.node])
+    number[new_order] = next_ids.node + np.arange(len(nodes))
+    return WorkNodes(nodes[new_order], number[work.first - next_ids.node], number[work.last - next_ids.node])
 
 
 def _launching_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -166,13 +191,28 @@ def launches(gloo: GlooWork, chains: Chains) -> np.ndarray:
 
     The latency is the median time from launch to start of collectives that found a gloo thread idle; others queued.
     """
-    delay = np.maximum(gloo.start - gloo.launched, 0)
-    # Before the n-th was launched, n others were; those that had not ended kept a thread busy. The last lane is the link.
-    order = np.argsort(gloo.launched, kind="stable")
-    ended = np.searchsorted(np.sort(gloo.end), gloo.launched[order], side="right")
-    idle_delays = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - 1]
+    own = np.flatnonzero(~gloo.is_message)
+    start, launched, thread = gloo.start[own], gloo.launched[own], gloo.thread[own]
+    delay = np.maximum(start - launched, 0)
+    # Before the n-th was launched, n others were; those that had not ended kept a thread busy.
+    order = np.argsort(launched, kind="stable")
+    ended = np.searchsorted(np.sort(gloo.end[own]), launched[order], side="right")
+    idle_delays = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - len(_LINKS)]
     latency = int(np.median(idle_delays)) if len(idle_delays) else 0
-    return edges_of(chains.ending_by(gloo.thread, gloo.launched), gloo.first, Edge.LAUNCH, np.minimum(delay, latency))
+    return joined(
+        [
+            edges_of(chains.ending_by(thread, launched), gloo.first[own], Edge.LAUNCH, np.minimum(delay, latency)),
+            _asked(gloo, chains),
+        ]
+    )
+
+
+def _asked(gloo: GlooWork, chains: Chains) -> np.ndarray:
+    """Edges from each call to its end of the message, which is there before the call returns."""
+    at = np.flatnonzero(gloo.is_message)
+    node = chains.node_of[gloo.call[at]]
+    begin = gloo.first_start[at]
+    return edges_of(node, gloo.first[at], Edge.LAUNCH, begin - chains.end_of(node))
 
 
 def awaited(gloo: GlooWork, works: Sequence[Works], chains: Chains) -> np.ndarray:

@@ -41,6 +41,8 @@ class CollectiveCalls:
     """Key of group, kind and size: calls with the same key take about the same time; -1 where the size is unknown."""
     start_ns: np.ndarray
     end_ns: np.ndarray
+    silent_ns: np.ndarray
+    """For a message on a CPU thread, the silence of its thread before its end, ns; -1 for other calls."""
 
 
 def calls_of(run: Run, events: Sequence[RankEvents], lost: Mapping[Rank, Collection[int]]) -> CollectiveCalls:
@@ -53,12 +55,16 @@ def calls_of(run: Run, events: Sequence[RankEvents], lost: Mapping[Rank, Collect
     known: dict[str, int] = {}
     by_rank = [_identified(run, rank, mine, known, lost) for rank, mine in enumerate(events)]
     columns = (np.concatenate(column) for column in zip(*by_rank, strict=True))
-    rank_at, between, kind, word, position, members, present, is_p2p, sends, receives, size, start, end = columns
+    rank_at, between, kind, word, position, members, present, is_p2p, sends, receives, size, start, end, silent = (
+        columns
+    )
     between, _ = numbered(between)
     what, _ = numbered(pairs(between, kind))
     identity, _ = numbered(pairs(what, numbered(position)[0]))
     alike = np.where(size >= 0, pairs(numbered(pairs(between, word))[0], numbered(size)[0]), -1)
-    return CollectiveCalls(rank_at, identity, members, present, is_p2p, sends, receives, size, alike, start, end)
+    return CollectiveCalls(
+        rank_at, identity, members, present, is_p2p, sends, receives, size, alike, start, end, silent
+    )
 
 
 def _identified(
@@ -87,7 +93,25 @@ def _identified(
         np.where(_is_word(rows, "all_to_all"), -1, rows.bytes),
         events.start[rows.row],
         events.end[rows.row],
+        _silences(events, np.flatnonzero(is_p2p & (events.ints("stream", rows.row) < 0))),
     )
+
+
+def _silences(events: RankEvents, messages: np.ndarray) -> np.ndarray:
+    """`CollectiveCalls.silent_ns` of each call of a rank; `messages` are those on CPU threads.
+
+    The profiler ends the event of a message when the job has waited for it, and does not record the wait itself.
+    """
+    rows, found = events.collectives.row, np.full(len(events.collectives.row), -1)
+    row, tid = rows[messages], events.ints("tid", rows[messages])
+    beside, beside_tid = events.threads.row, events.ints("tid", events.threads.row)
+    for one in np.unique(tid).tolist():
+        mine = tid == one
+        own = np.append(beside[beside_tid == one], row[mine])
+        moments = np.sort(np.append(events.start[own], events.end[own]))
+        ends = events.end[row[mine]]
+        found[messages[mine]] = ends - moments[np.searchsorted(moments, ends) - 1]
+    return found
 
 
 def _groups(

@@ -45,7 +45,10 @@ def work_nodes(
     of = np.repeat(np.arange(len(rows)), 1 + matched)  # position in `rows` of each node
     is_arrival = np.zeros(len(of), bool)
     is_arrival[last[matched] - 1] = True
-    start, end, name = events.start[rows], events.end[rows], events.name[rows]
+    start, name = events.start[rows], events.name[rows]
+    end, silent = events.end[rows] - entries(rendezvous.late_ns, call, 0), entries(rendezvous.silent_ns, call, -1)
+    # Of a message without a match only the wait is known.
+    start = np.where(~matched & (silent >= 0), end - silent, start)
     begin = np.where(matched, end - entries(rendezvous.communication_ns, call, 0), start)
     copies = events.by_name(rows, copies_across_bus)
     cls = np.select([unexplained, call >= 0, copies], [Cls.RESIDUAL, Cls.COMMUNICATION, Cls.COPY], Cls.COMPUTE)

@@ -6,6 +6,7 @@ import numpy as np
 
 from esprof.replay import rules
 from esprof.replay.building.collectives.matching import CollectiveCalls, is_partial
+from esprof.replay.building.collectives.transfers import transfers
 from esprof.run.clocks.by_collectives import Clocks, CommunicationFit, MatchedCalls, align_hosts, fit_communication
 from esprof.run.run import Run
 
@@ -26,6 +27,14 @@ class RankRendezvous:
     """bool: other ranks wait for the call."""
     shared: np.ndarray
     """bool: the collective has other members, so an unmatched call may include waiting."""
+    late_ns: np.ndarray
+    """For a message over gloo, the time from its transfer to the end of its event, ns; 0 for other calls."""
+    is_awaited_late: np.ndarray
+    """bool: the message had arrived before its rank waited for it."""
+    receives: np.ndarray
+    """bool: the call's rank needs data of other ranks."""
+    silent_ns: np.ndarray
+    """As `CollectiveCalls.silent_ns`."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +65,16 @@ def find_rendezvous(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Ren
         {rank: meta.clock_residual_ns for rank, meta in ranks.items()},
     )
     aligned = shown.on(clocks)
+    is_message = calls.silent_ns[at] >= 0
     waits, awaited = _roles(calls.sends[at], calls.receives[at], aligned)
+    waits, awaited = waits | is_message, awaited | is_message
     arrival_ns = _latest(rendezvous[awaited], aligned.start_ns[awaited])
     begin = np.where(waits, np.maximum(arrival_ns[rendezvous], aligned.start_ns), aligned.start_ns)
     communication_ns, found = np.maximum(aligned.end_ns - begin, 0), fit_communication(_where(both_ways, aligned))
     if len(clocks.hosts) > 1:  # ranks of one host share a clock, so recorded times need no correction
         communication_ns[both_ways] = found.ns
+    passed = transfers(aligned, calls.silent_ns[at], calls.receives[at], calls.bytes[at])
+    communication_ns[is_message] = passed.took_ns[is_message]
     lacking = is_partial(calls, number)[at] & both_ways
     late_ns = _late_ns(rendezvous, communication_ns, np.where(lacking, calls.alike[at], -1))
     arrival_ns += late_ns
@@ -69,9 +82,11 @@ def find_rendezvous(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Ren
     # Once one rank has ended a collective, all have its data, but others may be preempted before they record the end. The
     # maximum of the negated ends is the earliest end; argsort of argsort is the rank of each among all.
     end_order = np.argsort(np.argsort(-_latest(rendezvous, -aligned.end_ns), kind="stable"))[rendezvous]
-    columns = [_spread(at, number, column) for column in (communication_ns, end_order, waits, awaited)]
+    matched = (communication_ns, end_order, waits, awaited)
+    columns = [_spread(at, number, column) for column in (*matched, passed.late_ns, passed.is_awaited_late)]
+    columns = [number, *columns[:4], calls.members != 1, *columns[4:], calls.receives, calls.silent_ns]
     splits = np.searchsorted(calls.rank, np.arange(1, len(run.ranks)))
-    of_ranks = zip(*(np.split(column, splits) for column in (number, *columns, calls.members != 1)), strict=True)
+    of_ranks = zip(*(np.split(column, splits) for column in columns), strict=True)
     early = int((aligned.end_ns < begin).sum())
     return Rendezvous(clocks, found, [RankRendezvous(*mine) for mine in of_ranks], arrival_ns, early)
 

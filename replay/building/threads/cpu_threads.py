@@ -65,6 +65,11 @@ class Chains:
         starts: np.ndarray = self.nodes["start_ns"][np.maximum(nodes - self.base, 0)]
         return starts
 
+    def end_of(self, nodes: np.ndarray) -> np.ndarray:
+        """Recorded end of each node, ns; arbitrary for -1."""
+        ends: np.ndarray = self.start_of(nodes) + self.nodes["dur_ns"][np.maximum(nodes - self.base, 0)]
+        return ends
+
     def is_named(self, nodes: np.ndarray, text: Text) -> np.ndarray:
         """Mask of the nodes whose name is exactly `text`; False for -1."""
         mask: np.ndarray = (nodes >= 0) & (self.nodes["name"][np.maximum(nodes - self.base, 0)] == plain(text))
