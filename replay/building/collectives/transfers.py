@@ -1,7 +1,7 @@
 """Messages over gloo: when the data passed, which the events of sender and receiver only bound.
 
-gloo sends once both ends have asked for the message. Each end's event lasts until its rank has waited for it: the data passed
-at that moment only if the rank stood still until then.
+gloo sends once both ends have asked for the message. Each end's event lasts until its rank has waited for it: the data
+passed at that moment only if the rank stood still until then.
 """
 
 from dataclasses import dataclass
