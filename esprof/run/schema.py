@@ -49,7 +49,7 @@ EVENTS = pa.schema(
         ("collective", _TEXT),
         ("is_p2p", pa.bool_()),
         ("peer", pa.int32()),
-        ("tag", pa.int64()),
+        ("channel", _TEXT),
         ("in_bytes", pa.int64()),
         ("out_bytes", pa.int64()),
         ("dtype", _TEXT),
@@ -80,7 +80,7 @@ EVENTS = pa.schema(
 - `collective`: kind of the collective, such as `all_reduce`;
 - `is_p2p`: whether it is a send or a receive;
 - `peer`: rank at the other end of a send or receive;
-- `tag`: number that the two ends of a message over gloo share, null for other messages;
+- `channel`: process group, by torch's own name, and tag of a message over gloo, such as `0/7`: its two ends share it;
 - `in_bytes`: bytes of a collective's input, or of a copy;
 - `out_bytes`: bytes of a collective's output;
 - `dtype`: element type of a collective;
@@ -122,7 +122,7 @@ STEPS = pa.schema(
   step with a value."""
 
 ADDED = {
-    "events": ("tag",),
+    "events": ("channel",),
     "steps": ("padding", "cpu_ns", "ready_ns", "throttled_ns"),
     "stages": ("in_order", "batches", "cpu_ns", "took_ns", "ready_ns", "read_bytes", "read_chars"),
 }

@@ -56,8 +56,10 @@ class Collectives:
     """Sequence number of each call in its group; -1 if not recorded."""
     peer: np.ndarray
     """Other rank of a send or receive, or root of a collective; -1 if unknown or without a root."""
-    tag: np.ndarray
-    """Number that both ends of a message share; -1 where the trace has none."""
+    channel: np.ndarray
+    """Channel of each message over gloo, int32, index into `channels`; -1, the index of the last, for other calls."""
+    channels: tuple[str | None, ...]
+    """Process groups and tags, which both ends of a message share; the last is None."""
     bytes: np.ndarray
     """Larger of the bytes sent and received by each call; -1 if unknown."""
 
@@ -335,6 +337,7 @@ def _threads(table: Table, rows: np.ndarray, working: np.ndarray) -> tuple[np.nd
 def _collectives(table: Table, rows: np.ndarray, gpu: np.ndarray, launch: np.ndarray) -> Collectives:
     group, groups = table.codes("group")
     word, words = table.codes("collective")
+    channel, channels = table.codes("channel")
     return Collectives(
         row=rows,
         group=group[rows],
@@ -344,6 +347,7 @@ def _collectives(table: Table, rows: np.ndarray, gpu: np.ndarray, launch: np.nda
         launch=entries(launch, position(gpu, rows), -1),
         sequence=table.ints("coll_seq")[rows],
         peer=table.ints("peer")[rows],
-        tag=table.ints("tag")[rows],
+        channel=channel[rows],
+        channels=(*channels, None),
         bytes=np.maximum(table.ints("in_bytes")[rows], table.ints("out_bytes")[rows]),
     )

@@ -143,11 +143,17 @@ def _events(rows: Table) -> Table:
     new = [pairs.get(pair) for pair in zip(kind.tolist(), name.tolist(), strict=True)]
     texts: dict[str, Callable[[str], str | None]] = {
         "group": hashed_group,
+        "channel": _channel,
         "collective": collective_word,
         "dtype": lambda dtype: dtype if dtype.lower() in ITEM_BYTES else None,
         "shapes": lambda shapes: shapes if _SHAPES.fullmatch(shapes) else None,
     }
     return _with_column(_changed(rows, texts), "name", new)
+
+
+def _channel(name: str) -> str:
+    group, _, tag = name.rpartition("/")
+    return f"{hashed_group(group)}/{tag}"
 
 
 def _stages(rows: Table) -> Table:

@@ -45,7 +45,7 @@ class Moved:
     out_bytes: np.ndarray
     is_p2p: np.ndarray
     peer: np.ndarray
-    tag: np.ndarray
+    channel: list[str | None]
 
 
 def moved_by(rows: TraceRows, at: np.ndarray, calls: np.ndarray, launches: Launches, groups: dict[str, Group]) -> Moved:
@@ -69,7 +69,7 @@ def moved_by(rows: TraceRows, at: np.ndarray, calls: np.ndarray, launches: Launc
         out_bytes=_bytes(described.numbers("Out msg nelems"), dtypes),
         is_p2p=is_send | is_receive,
         peer=np.select([is_send, is_receive], [described.numbers("Dst Rank"), described.numbers("Src Rank")], MISSING),
-        tag=np.full(len(at), MISSING),
+        channel=[None] * len(at),
     )
 
 

@@ -312,7 +312,7 @@ def _moved(
         "collective": spread_texts(moved.collective),
         "is_p2p": pa.array(spread(moved.is_p2p, False), mask=~_are(kinds, "collective")),
         "peer": _int_column(spread(moved.peer), np.int32),
-        "tag": _int_column(spread(moved.tag)),
+        "channel": spread_texts(moved.channel),
         "in_bytes": _int_column(spread(moved.in_bytes, rows.numbers("bytes"))),
         "out_bytes": _int_column(spread(moved.out_bytes)),
         "dtype": spread_texts(moved.dtype),

@@ -1,4 +1,4 @@
-"""Peer, tag, group and size of messages over gloo, from the annotations of the recorder (`esprof.run.raw.message`)."""
+"""Peer, channel, group and size of messages over gloo, from the annotations of the recorder (`esprof.run.raw.message`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,17 +28,16 @@ def with_peers(
         if message is not None and moved.collective[i] == message.word:
             found[i] = message
     rows, words = list(found), [message.word for message in found.values()]
-    peer, tag, sent, received = (column.copy() for column in (moved.peer, moved.tag, moved.in_bytes, moved.out_bytes))
+    peer, sent, received = (column.copy() for column in (moved.peer, moved.in_bytes, moved.out_bytes))
     peer[rows] = [message.peer for message in found.values()]
-    tag[rows] = [message.tag for message in found.values()]
     for word, column in (("send", sent), ("recv", received)):
         mine = [one == word for one in words]
         column[list(compress(rows, mine))] = [message.bytes for message in compress(found.values(), mine)]
-    group, dtype = list(moved.group), list(moved.dtype)
+    group, dtype, channel = list(moved.group), list(moved.dtype), list(moved.channel)
     for i, message in found.items():
-        dtype[i] = message.dtype
+        dtype[i], channel[i] = message.dtype, message.channel
         group[i] = groups[message.group].name if message.group in groups else group[i]
-    return replace(moved, peer=peer, tag=tag, in_bytes=sent, out_bytes=received, group=group, dtype=dtype)
+    return replace(moved, peer=peer, channel=channel, in_bytes=sent, out_bytes=received, group=group, dtype=dtype)
 
 
 def _enclosing(at: np.ndarray, annotations: np.ndarray, launches: Launches) -> np.ndarray:

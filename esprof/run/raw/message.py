@@ -21,13 +21,18 @@ class NamedMessage(NamedTuple):
     bytes: int
     dtype: str
     group: str
-    """Name of the process group on this rank."""
+    """torch's name of the process group, the same on all of its ranks: they find each other by it."""
 
     @property
     def name(self) -> str:
         """The name of its annotation."""
         word, peer, tag, size, dtype, group = self
         return f"{PREFIX}{word} {peer} tag {tag}: {size} bytes of {dtype} in group {group}"
+
+    @property
+    def channel(self) -> str:
+        """What both ends share: group and tag."""
+        return f"{self.group}/{self.tag}"
 
 
 def message_of(name: str) -> NamedMessage | None:

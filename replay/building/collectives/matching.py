@@ -79,13 +79,14 @@ def _identified(
     has_peer, is_p2p = (is_send | is_receive) & (rows.peer >= 0), is_send | is_receive | events.is_batched_p2p
     sender, receiver = np.where(is_send, events.rank, rows.peer), np.where(is_send, rows.peer, events.rank)
     by_number, word = (rows.sequence >= 0) & ~is_p2p, _kinds(events, known)
+    channel = np.array([known.setdefault(name or "", len(known)) for name in rows.channels])[rows.channel]
     return (
         np.full(len(rows.row), at),
         # Negative, so that pairs of ranks are distinct from groups.
         np.where(has_peer, -1 - pairs(sender, receiver), group),
         np.select([has_peer, by_number], [group, 0], 1 + word),
         word,
-        np.where(by_number, rows.sequence, pairs(1 + rows.tag, events.launched_in(rows.row))),
+        np.where(by_number, rows.sequence, pairs(channel, events.launched_in(rows.row))),
         np.select([has_peer, is_p2p], [2, 0], members),
         np.select([has_peer, is_p2p], [1 + np.isin(rows.peer, run.ranks), 0], present),
         is_p2p,

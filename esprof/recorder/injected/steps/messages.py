@@ -59,13 +59,19 @@ def _received(
 
 
 def _name(word: str, tensor: Any, peer: int | None, group: Any, tag: int, group_peer: int | None) -> str | None:
-    """The name of the annotation; None for a receive from any rank, and for a group that this rank is not in."""
-    group = group or dist.group.WORLD
-    if not isinstance(group, dist.ProcessGroup):
+    """The name of the annotation; None for a receive from any rank, and for a group that this rank is not in. NCCL and
+    other libraries of devices name the peers themselves."""
+    group = dist.group.WORLD if group is None else group
+    if not tensor.is_cpu or not isinstance(group, dist.ProcessGroup):
         return None
-    if peer is None and group_peer is not None:
-        peer = dist.get_global_rank(group, group_peer)
     if peer is None:
-        return None
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return NamedMessage(word, peer, tag, tensor.nbytes, dtype, group.group_name).name
+        if group_peer is None:
+            return None
+        peer = dist.get_global_rank(group, group_peer)
+    return _spelt(word, peer, tag, tensor.nbytes, tensor.dtype, group.group_name)
+
+
+@functools.lru_cache(maxsize=1024)
+def _spelt(word: str, peer: int, tag: int, size: int, dtype: Any, group: str) -> str:
+    """The name of the annotation. A job repeats few messages many times, and spelling takes longer than the look-up."""
+    return NamedMessage(word, peer, tag, size, str(dtype).removeprefix("torch."), group).name
