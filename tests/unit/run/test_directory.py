@@ -179,11 +179,13 @@ def test_tables_in_another_order_or_with_more_columns_read(run):
 
 
 def test_a_run_of_an_earlier_version_lacks_what_was_added_since(run):
-    path = table_path(run, "steps", 0)
-    pq.write_table(pq.read_table(path).drop_columns(["cpu_ns", "ready_ns", "throttled_ns"]), path)
+    for name, added in (("steps", ["cpu_ns", "ready_ns", "throttled_ns"]), ("events", ["channel"])):
+        path = table_path(run, name, 0)
+        pq.write_table(pq.read_table(path).drop_columns(added), path)
     opened = load(run)
     assert opened.warnings == META.warnings
     assert opened.steps(0).arrow.equals(steps(0).arrow)
+    assert set(opened.events(0).texts("channel")) == {None}
 
 
 def test_a_small_file_that_unpacks_to_a_large_table_is_left_out(run, monkeypatch):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from ....run.raw.message import NamedMessage
 from ...shared.torch_features import annotation, hide_from_dynamo, is_profiled_here
@@ -62,7 +63,7 @@ def _name(word: str, tensor: Any, peer: int | None, group: Any, tag: int, group_
     """The name of the annotation; None for a receive from any rank, and for a group that this rank is not in. NCCL and
     other libraries of devices name the peers themselves."""
     group = dist.group.WORLD if group is None else group
-    if not tensor.is_cpu or not isinstance(group, dist.ProcessGroup):
+    if not isinstance(tensor, Tensor) or not tensor.is_cpu or not isinstance(group, dist.ProcessGroup):
         return None
     if peer is None:
         if group_peer is None:

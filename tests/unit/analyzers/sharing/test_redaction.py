@@ -195,6 +195,7 @@ def test_no_text_of_a_run_is_forgotten():
         "name": ["secret"],
         "kind": ["op"],
         "group": ["secret"],
+        "channel": ["secret/7"],
         "collective": ["secret"],
         "dtype": ["secret"],
         "shapes": ["secret"],
