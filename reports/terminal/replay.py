@@ -116,9 +116,12 @@ def _quality(answer: ReplayAnswer) -> Iterable[tuple[str, str]]:
 
 
 def _matched(coverage: Coverage) -> str:
-    if not coverage.collectives:
-        return "no collectives"
-    return f"{units.count(coverage.collectives_matched)} of {units.count(coverage.collectives)} collectives"
+    counted = (
+        (coverage.collectives_matched, coverage.collectives, "collectives"),
+        (coverage.p2p_matched, coverage.p2p, "sends and receives"),
+    )
+    found = [f"{units.count(matched)} of {units.count(seen)} {what}" for matched, seen, what in counted if seen]
+    return ", ".join(found) or "no collectives"
 
 
 def _waits(coverage: Coverage) -> str:

@@ -11,7 +11,7 @@ from esprof.run.groups import Group
 from esprof.run.kineto.categories import kind_of
 from esprof.run.kineto.collectives import Launches, moved_by
 from esprof.run.kineto.launches import lanes, links, with_unrecorded_calls
-from esprof.run.kineto.messages import with_peers
+from esprof.run.kineto.messages import with_peers, without_annotations
 from esprof.run.kineto.rows import Texts, TraceRows
 from esprof.run.kineto.scan import MISSING
 from esprof.run.kineto.steps.blocks import WorkInOrder, find_blocks
@@ -167,7 +167,7 @@ def _sorted_table(
     }
     events = table(columns | _moved(rows, names, kinds, launches, groups), EVENTS)
     has_step_events = _are(kinds, "step").any()
-    events = with_unrecorded_calls(events, linked)
+    events = without_annotations(with_unrecorded_calls(events, linked))
     return events, None if steps is None or has_step_events else _step_table(steps), warnings
 
 

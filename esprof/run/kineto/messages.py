@@ -9,7 +9,8 @@ import numpy as np
 from esprof.run.groups import Group
 from esprof.run.kineto.collectives import Launches, Moved
 from esprof.run.kineto.rows import Texts
-from esprof.run.raw.message import NamedMessage, message_of
+from esprof.run.raw.message import PREFIX, NamedMessage, message_of
+from esprof.run.schema import Table
 
 
 def with_peers(
@@ -50,3 +51,10 @@ def _enclosing(at: np.ndarray, annotations: np.ndarray, launches: Launches) -> n
         inside = (last >= 0) & (launches.end_ns[mine[last]] >= moments)
         found[here] = np.where(inside, mine[last], -1)
     return found
+
+
+def without_annotations(events: Table) -> Table:
+    """`events` without these annotations: they are not the job's, and its messages have what they say."""
+    codes, names = events.codes("name")
+    is_ours = np.array([*(name.startswith(PREFIX) for name in names), False])[codes]
+    return events.where(~is_ours) if is_ours.any() else events

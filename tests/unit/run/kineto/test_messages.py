@@ -4,7 +4,7 @@ import pytest
 
 from esprof.run.groups import Group
 from esprof.run.raw.message import NamedMessage, message_of
-from tests.cases.graph import BACKWARD, EPOCH_NS, MAIN, Row, events_of, op
+from tests.cases.graph import BACKWARD, EPOCH_NS, Row, events_of, op
 from tests.cases.messages import marked, message
 
 FIELDS = ("peer", "channel", "group", "in_bytes", "out_bytes", "dtype", "is_p2p")
@@ -53,10 +53,13 @@ def test_a_collective_in_the_call_is_none_of_its_messages():
     assert (reduced["peer"], sent["peer"]) == (None, 1)
 
 
-def test_the_annotation_itself_is_one_even_as_the_operation_that_torch_records():
+def test_the_annotations_themselves_are_no_events_of_the_job():
+    """torch records them as operations."""
     name = NamedMessage("send", 1, 0, 4, "float32", "0").name
-    (row,) = events_of([op(name, 0, 10, MAIN)], {}).arrow.to_pylist()
-    assert row["kind"] == "annotation"
+    rows = [op(name, 0, 40), *message("send", None, 0, 100), marked("mine", 0, 10)]
+    events = events_of(rows, {}).arrow.to_pylist()
+    assert {row["name"] for row in events} == {"c10d::send", "gloo:send", "mine"}
+    assert [row["peer"] for row in events if row["kind"] == "collective"] == [1]
 
 
 @pytest.mark.parametrize("group", ["0", "a b", "x in group y", ""])
