@@ -31,6 +31,8 @@ class GlooWork:
 
     lanes: tuple[Lane, ...]
     """A lane for each thread with a collective or message, and those of the rank's links (`_LINKS`)."""
+    workers: int
+    """Number of gloo's threads; messages are on those of the job."""
     nodes: np.ndarray
     """Nodes of all CPU collectives, also of those whose call was not found (`node_records.NODE`)."""
     call: np.ndarray
@@ -90,6 +92,7 @@ def gloo_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds)
             *(Lane(events.rank, LaneKind.COMM, "comm") for _ in threads),
             *(Lane(events.rank, LaneKind.COMM, role) for role in _LINKS if len(rows)),
         ),
+        workers=len(np.unique(lane[~is_message])),
         nodes=work.nodes,
         call=call,
         thread=events.thread[call],
@@ -197,7 +200,7 @@ def launches(gloo: GlooWork, chains: Chains) -> np.ndarray:
     # Before the n-th was launched, n others were; those that had not ended kept a thread busy.
     order = np.argsort(launched, kind="stable")
     ended = np.searchsorted(np.sort(gloo.end[own]), launched[order], side="right")
-    idle_delays = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - len(_LINKS)]
+    idle_delays = delay[order][np.arange(len(order)) - ended < gloo.workers]
     latency = int(np.median(idle_delays)) if len(idle_delays) else 0
     return joined(
         [
