@@ -1,6 +1,6 @@
 """What explains the parts: ranks, operations, collectives, code, waits, saves and findings that differ."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from esprof.analyzers.comparison.answer import (
     Wait,
     WaitChange,
 )
-from esprof.analyzers.comparison.intervals import mean, resampled
+from esprof.analyzers.comparison.intervals import Figures, mean, resampled
 from esprof.analyzers.comparison.pair import RunPair
 from esprof.analyzers.comparison.side import ComparedSide
 from esprof.analyzers.finding import Diagnosis, Finding
@@ -23,7 +23,7 @@ from esprof.core.types import us
 from esprof.run.collective_names import collective_word
 
 MIN_SHARE_ALONE = 0.5
-"""A rank changed alone if the others changed by less than this share of its change."""
+"""A rank changed alone if the others certainly changed by less than this share of its change."""
 
 _WAITS: tuple[Wait, ...] = ("loader_wait", "cpu_wait")
 
@@ -32,17 +32,18 @@ def ranks_that_differ(pair: RunPair) -> tuple[RankChange, ...]:
     """The own time of each rank of both runs."""
     ranks = sorted(set(pair.before.own_ns) & set(pair.after.own_ns))
     found = pair.changes(lambda side: [side.own_ns[rank] for rank in ranks], len(ranks))
-    change = np.array([one["change_us"] for one in found])
     return tuple(
-        RankChange(
-            rank=rank,
-            alone=not one["noise"]
-            and len(ranks) > 1
-            and float(abs(np.delete(change, at)).max()) < MIN_SHARE_ALONE * abs(one["change_us"]),
-            **one,
-        )
+        RankChange(rank=rank, alone=_is_alone(one, [*found[:at], *found[at + 1 :]]), **one)
         for at, (rank, one) in enumerate(zip(ranks, found, strict=True))
     )
+
+
+def _is_alone(one: Figures, others: Sequence[Figures]) -> bool:
+    """Whether a rank changed and the others, by their intervals, changed by much less."""
+    if one["noise"] or not others:
+        return False
+    bounds = [bound for other in others for bound in (other["low_us"], other["high_us"])]
+    return all(bound is not None and abs(bound) < MIN_SHARE_ALONE * abs(one["change_us"]) for bound in bounds)
 
 
 def collectives_that_differ(pair: RunPair) -> tuple[CollectiveChange, ...]:

@@ -74,6 +74,14 @@ def test_a_rank_that_became_slow_alone_is_named(before):
     assert "Rank 1 alone has more work of its own" in found.verdict
 
 
+def test_no_rank_is_named_where_others_may_have_changed_about_as_much(before):
+    found = compare(before, made(SAME.but(forward=24, slow=9, noise=0.1)))
+    of_rank = {one.rank: one for one in found.ranks}
+    assert not of_rank[1].noise
+    assert of_rank[0].change_us < of_rank[1].change_us / 2 < of_rank[0].high_us
+    assert not any(one.alone for one in found.ranks)
+
+
 def test_longer_waits_for_input_are_found_in_all_steps(before):
     found = compare(before, made(SAME.but(wait=8)))
     (wait,) = [one for one in found.waits if one.name == "loader_wait"]
