@@ -78,6 +78,7 @@ def rows_axis(labels: list[str]) -> dict[str, Any]:
         "tickcolor": "rgba(0,0,0,0)",
         "fixedrange": True,
         "automargin": True,
+        "ticklabeloverflow": "allow",
         "showgrid": False,
         "zeroline": False,
     }

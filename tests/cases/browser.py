@@ -48,6 +48,19 @@ def requests(driver) -> list[str]:
     return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
 
 
+def undrawn(driver) -> list[str]:
+    """The ids of the charts of a report that are not drawn yet."""
+    return driver.execute_script(
+        "return [...document.querySelectorAll('.chart:not(.js-plotly-plot)')].map(({id}) => id)"
+    )
+
+
+def wait_for_charts(driver) -> None:
+    """Return once all charts of a report are drawn."""
+    ui = pytest.importorskip("selenium.webdriver.support.ui")
+    ui.WebDriverWait(driver, 60).until(lambda _: not undrawn(driver))
+
+
 def serious(driver) -> dict[str, list]:
     """What axe-core finds serious on the page, with the elements concerned; the test is skipped without axe-core."""
     axe = os.environ.get("ESPROF_AXE")

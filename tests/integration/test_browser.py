@@ -7,7 +7,7 @@ import pytest
 
 from esprof.reports.html.page import write_report
 from tests.cases import report as reportcase
-from tests.cases.browser import chromium, requests, scheme, serious, width
+from tests.cases.browser import chromium, requests, scheme, serious, undrawn, wait_for_charts, width
 from tests.cases.marks import soak
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -57,7 +57,9 @@ def _drain(browser):
 
 
 def open_page(browser, report, tmp_path):
-    return Opened(browser, report, tmp_path / "report.html")
+    page = Opened(browser, report, tmp_path / "report.html")
+    wait_for_charts(browser)
+    return page
 
 
 def assert_sound(page):
@@ -82,6 +84,24 @@ def test_every_chart_draws(browser, tmp_path):
     # The thread, and eight functions of all ranks; the trees of single ranks are not seen.
     assert page.drawn("flame-chart", ".bars .point path") == 9
     assert_sound(page)
+
+
+def test_a_chart_is_drawn_once_it_comes_near_the_screen_or_is_printed(browser, tmp_path):
+    never_idle = browser.execute_cdp_cmd(
+        "Page.addScriptToEvaluateOnNewDocument", {"source": "window.requestIdleCallback = () => {};"}
+    )
+    try:
+        page = Opened(browser, reportcase.report(), tmp_path / "report.html")
+        assert {"timeline-chart", "flame-chart", "storage-chart"} <= set(undrawn(browser))
+        page("document.querySelector('nav a[href=\"#python\"]').click()")
+        WebDriverWait(browser, 10).until(lambda _: "flame-chart" not in undrawn(browser))
+        assert "storage-chart" in undrawn(browser)
+        browser.execute_cdp_cmd("Page.printToPDF", {})
+        assert undrawn(browser) == []
+        assert page.drawn("timeline-chart", ".bars .point path") > 0
+        assert_sound(page)
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", never_idle)
 
 
 def test_selecting_a_rank_shows_its_stacks(browser, tmp_path):

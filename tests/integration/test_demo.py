@@ -13,7 +13,7 @@ from esprof import load
 from esprof.analyzers import diagnose
 from esprof.analyzers.finding import CPU_CONTENTION
 from esprof.reports.commands.demo import FAMILY_OF_FAULT, MAX_QUIET_COST_PCT
-from tests.cases.browser import chromium
+from tests.cases.browser import chromium, wait_for_charts
 from tests.cases.command_line import esprof
 from tests.cases.marks import soak
 from tests.cases.record import ESPROF, Ended, run
@@ -99,6 +99,7 @@ def test_the_report_draws_the_finding_in_a_browser(demo, tmp_path):
     found = demo("slow-loader", 1)
     with chromium(tmp_path / "profile") as browser:
         browser.get((found.ended.out / "report.html").as_uri())
+        wait_for_charts(browser)
         text = browser.execute_script("return document.body.innerText")
         bars = browser.execute_script("return document.querySelectorAll('#breakdown-chart .bars .point path').length")
         assert browser.get_log("browser") == []

@@ -1,7 +1,10 @@
 "use strict";
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const charts = read("charts");
-for (const { id, data, layout } of charts) {
+const undrawn = new Map(charts.map((chart) => [chart.id, chart]));
+const draw = (id) => {
+  const { data, layout } = undrawn.get(id) ?? {};
+  if (!undrawn.delete(id)) return;
   const narrow = document.getElementById(id).clientWidth < 480;
   const zoomable = layout.dragmode === "zoom" && !narrow;
   // On a phone the labels of many ticks would overlap.
@@ -18,10 +21,26 @@ for (const { id, data, layout } of charts) {
     document.getElementById(id).on("plotly_click", ({ points: [{ data, pointNumber }] }) =>
       zoom(data.base[pointNumber], data.base[pointNumber] + data.x[pointNumber]));
   }
-}
+};
+
+// Drawing takes longer than all else: charts near the screen come first, the others once the page is open and idle.
+const near = new IntersectionObserver((seen) => {
+  for (const { isIntersecting, target } of seen) if (isIntersecting) draw(target.id);
+}, { rootMargin: "50%" });
+for (const { id } of charts) near.observe(document.getElementById(id));
+const idle = window.requestIdleCallback ?? setTimeout; // Safari has none.
+const drawNext = () => {
+  const [id] = undrawn.keys();
+  if (!id) return near.disconnect();
+  draw(id);
+  idle(drawNext);
+};
+addEventListener("load", () => idle(drawNext));
+
 for (const choice of document.querySelectorAll("select[data-chart]")) {
   const { id, data } = charts.find(({ id }) => id === choice.dataset.chart);
   choice.addEventListener("change", () => {
+    draw(id);
     const shown = choice.selectedIndex;
     Plotly.update(id, { visible: data.map((_, i) => i === shown) }, { "xaxis.range": [0, data[shown].x[0]] });
   });
@@ -29,6 +48,7 @@ for (const choice of document.querySelectorAll("select[data-chart]")) {
 for (const choice of document.querySelectorAll("select[data-zoom]")) {
   const { id, zooms } = charts.find(({ id }) => id === choice.dataset.zoom);
   choice.addEventListener("change", () => {
+    draw(id);
     const { first, last, height } = zooms[choice.selectedIndex];
     document.getElementById(id).style.height = `${height}px`;
     Plotly.relayout(id, { "yaxis.range": [last + 0.5, first - 0.5], height });
@@ -94,5 +114,5 @@ for (const table of document.querySelectorAll("table[data-short]")) {
 addEventListener("beforeprint", () => {
   for (const fold of document.querySelectorAll("details")) fold.open = true;
   for (const table of document.querySelectorAll("table[data-short]")) show(table, true);
-  for (const { id } of charts) Plotly.Plots.resize(id);
+  for (const { id } of charts) draw(id), Plotly.Plots.resize(id);
 });
