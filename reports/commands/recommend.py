@@ -173,7 +173,8 @@ def command(
     --only parallel splits a model over the devices of --inventory: pipeline stages, and replicas of each.
 
     Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that
-    no other share is better. --objective sizes or reclaim answers in whole devices or servers instead.
+    no other share is better. --objective sizes, reclaim or slices answers in whole
+    devices, servers or slices of GPUs instead.
 
     \b
     esprof recommend RUN -o plan.json

@@ -97,7 +97,7 @@ def test_sizes_of_jobs_are_written_and_verified(tmp_path):
     (tmp_path / "jobs.yaml").write_text(SIZES_FILE)
     asked = ["recommend", "--jobs", "jobs.yaml", "--objective", "sizes"]
     done = esprof(*asked, "-o", "sizes.json", cwd=tmp_path)
-    assert "105.0 s of remaining time in total" in done.stdout  # `b` starts first, and gets the third device.
+    assert "105 s of remaining time in total" in done.stdout  # `b` starts first, and gets the third device.
     assert "verified by an integer program" in esprof("recommend", "--check", "sizes.json", cwd=tmp_path).stdout
     stored = json.loads((tmp_path / "sizes.json").read_text())
     assert next(iter(stored)) == "schema"

@@ -4,12 +4,18 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 
 from esprof.core.errors import EsprofError
 
 TOLERANCE = 1e-9
 """Largest violation of a row, relative to its largest term."""
+
+_MAX_PARTS = 200
+"""Parts of a split search for a bound; each is a linear program."""
+
+_MAX_OFF_INTEGER = 1e-6
+"""Distance from an integer up to which a number is rounded to it."""
 
 _SEARCH_S = 10.0
 """Time limit of an integer search; the best solution so far is returned with its bound."""
@@ -93,6 +99,46 @@ def solve_integers(program: Program, is_integer: np.ndarray) -> Optimum:
         raise Infeasible("no decision in integers meets all constraints")
     x = np.where(is_integer, np.rint(found.x), np.maximum(found.x, 0))
     return Optimum(x, None, float(program.gain @ x), max(float(program.gain @ x), -float(found.mip_dual_bound)))
+
+
+def bound_in_integers(program: Program, reached: float) -> float:
+    """An upper bound of the gain of all x in integers, if every such gain is an integer and `reached` is one of them.
+
+    The search is split at fractional variables until no part can gain more than `reached`. What a part can gain is bounded
+    by the dual values of its linear program. A search that needs too many parts ends with the bound of those left.
+    """
+    parts, tried = [program], 0
+    while parts and tried < _MAX_PARTS:
+        part = parts.pop()
+        tried += 1
+        if (found := _relaxed(part)) is None or _whole(found.bound) <= reached:
+            continue
+        off = np.abs(found.x - np.rint(found.x))
+        at = int(np.argmax(off))
+        if off[at] < _MAX_OFF_INTEGER:
+            return _whole(found.bound)  # A better decision than the one reached.
+        row = np.zeros((1, len(found.x)))
+        row[0, at] = 1
+        below = float(np.floor(found.x[at]))
+        parts += [_with_row(part, -row, -below - 1), _with_row(part, row, below)]
+    return max([reached, *(_whole(found.bound) for part in parts if (found := _relaxed(part)) is not None)])
+
+
+def _relaxed(program: Program) -> Optimum | None:
+    """The optimum without regard to integers; None if there is none."""
+    try:
+        return solve(program)
+    except Infeasible:
+        return None
+
+
+def _whole(gain: float) -> float:
+    """The largest integer up to `gain`, which may be rounded."""
+    return float(np.floor(gain + _MAX_OFF_INTEGER))
+
+
+def _with_row(program: Program, row: np.ndarray, bound: float) -> Program:
+    return Program(program.gain, vstack([program.rows, csr_array(row)], format="csr"), np.append(program.bounds, bound))
 
 
 def prove(program: Program, x: np.ndarray, duals: np.ndarray) -> OptimalityProof:

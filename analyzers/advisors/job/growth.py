@@ -24,6 +24,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     memory_gb: float | None = None
     """Memory of each device, 10^9 bytes; None if it is no limit."""
+    mig: bool = False
+    """Whether its GPUs may be cut into slices (NVIDIA's Multi-Instance GPU)."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Answers on several jobs in whole devices and servers, for a terminal."""
+"""Answers on several jobs in whole devices, servers and slices, for a terminal."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,7 @@ from rich.text import Text
 from esprof.analyzers.advisors.cluster.questions.answer import ClusterAnswer
 from esprof.analyzers.advisors.cluster.questions.giving_back import ReclaimAnswer
 from esprof.analyzers.advisors.cluster.questions.sizes import SizesAnswer
+from esprof.analyzers.advisors.cluster.questions.slices import SlicesAnswer
 from esprof.core.readable import decimal
 from esprof.core.text import printable
 from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, headline
@@ -18,17 +19,21 @@ _MAX_ROWS = 40
 
 def draw_cluster(answer: ClusterAnswer, screen: Screen = PLAIN) -> str:
     """The value, the decision, then what it is compared with."""
-    title = f"{decimal(answer.value)} {answer.unit}"
+    title = f"{_number(answer.value)} {answer.unit}"
     return drawn(screen, headline(title, screen), Text(), *_decision(answer), Text(), *_facts(answer, screen))
 
 
 def _facts(answer: ClusterAnswer, screen: Screen) -> Iterator[Text]:
     for name, value in answer.baselines.items():
-        yield fact("Other", f"{decimal(value)} {answer.unit}: {printable(name)}", screen)
-    yield fact("Bound", f"no decision has a better value than {decimal(answer.bound)}", screen)
+        yield fact("Other", f"{_number(value)} {answer.unit}: {printable(name)}", screen)
+    yield fact("Bound", f"no decision has a better value than {_number(answer.bound)}", screen)
     for warning in answer.warnings:
         yield fact("Note", printable(warning), screen)
     yield fact("Omits", "; ".join(answer.not_modelled), screen)
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value.is_integer() else decimal(value)
 
 
 def _decision(answer: ClusterAnswer) -> Iterator[RenderableType]:
@@ -36,6 +41,8 @@ def _decision(answer: ClusterAnswer) -> Iterator[RenderableType]:
         yield from _sizes(answer)
     elif isinstance(answer, ReclaimAnswer):
         yield from _reclaim(answer)
+    elif isinstance(answer, SlicesAnswer):
+        yield from _slices(answer)
 
 
 def _sizes(answer: SizesAnswer) -> Iterator[RenderableType]:
@@ -60,6 +67,26 @@ def _reclaim(answer: ReclaimAnswer) -> Iterator[RenderableType]:
         )
     yield rows
     yield from _more(len(answer.decision.servers), "servers")
+
+
+def _slices(answer: SlicesAnswer) -> Iterator[RenderableType]:
+    cut = grid(">devices", "type", "each cut into", padding=2)
+    for device in answer.decision.devices[:_MAX_ROWS]:
+        cut.add_row(str(device.count), printable(device.device, 24), _counted(device.slices))
+    yield cut
+    yield from _more(len(answer.decision.devices), "kinds of cuts")
+    yield Text()
+    rows = grid("job", "gets", ">serves /s", ">of", padding=2)
+    demands = {job.name: job.demand_per_s for job in answer.problem.jobs}
+    for one in answer.decision.jobs[:_MAX_ROWS]:
+        serves = decimal(one.throughput_per_s), decimal(demands[one.job])
+        rows.add_row(printable(one.job, 24), _counted(one.slices), *serves)
+    yield rows
+    yield from _more(len(answer.decision.jobs), "jobs")
+
+
+def _counted(names: dict[str, int]) -> str:
+    return ", ".join(f"{count} {printable(name, 32)}" for name, count in names.items())
 
 
 def _more(count: int, what: str) -> Iterator[Text]:

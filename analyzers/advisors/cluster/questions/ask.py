@@ -22,6 +22,12 @@ from esprof.analyzers.advisors.cluster.questions.giving_back import (
     give_back,
 )
 from esprof.analyzers.advisors.cluster.questions.sizes import SizesAnswer, SizesProblem, check_sizes, sizes
+from esprof.analyzers.advisors.cluster.questions.slices import (
+    SlicesAnswer,
+    SlicesProblem,
+    check_slices,
+    cut_devices,
+)
 from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.core.errors import InputError, MismatchError, UsageError
 
@@ -39,6 +45,7 @@ class _Way:
 _WAYS: dict[Question, _Way] = {
     "sizes": _Way(SizesProblem, SizesAnswer, sizes, check_sizes),
     "reclaim": _Way(ReclaimProblem, ReclaimAnswer, give_back, check_reclaim),
+    "slices": _Way(SlicesProblem, SlicesAnswer, cut_devices, check_slices),
 }
 
 QUESTIONS = tuple(_WAYS)
