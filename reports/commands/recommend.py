@@ -174,7 +174,7 @@ def command(
 
     Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that
     no other share is better. --objective sizes, reclaim or slices answers in whole
-    devices, servers or slices of GPUs instead.
+    devices, servers or slices of GPUs instead, and spot in hours on offers of a cloud.
 
     \b
     esprof recommend RUN -o plan.json

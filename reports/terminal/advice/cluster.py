@@ -1,4 +1,4 @@
-"""Answers on several jobs in whole devices, servers and slices, for a terminal."""
+"""Answers on several jobs in whole devices, servers, slices and hours, for a terminal."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,7 @@ from esprof.analyzers.advisors.cluster.questions.answer import ClusterAnswer
 from esprof.analyzers.advisors.cluster.questions.giving_back import ReclaimAnswer
 from esprof.analyzers.advisors.cluster.questions.sizes import SizesAnswer
 from esprof.analyzers.advisors.cluster.questions.slices import SlicesAnswer
+from esprof.analyzers.advisors.cluster.questions.spot import SpotAnswer
 from esprof.core.readable import decimal
 from esprof.core.text import printable
 from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, headline
@@ -43,6 +44,8 @@ def _decision(answer: ClusterAnswer) -> Iterator[RenderableType]:
         yield from _reclaim(answer)
     elif isinstance(answer, SlicesAnswer):
         yield from _slices(answer)
+    elif isinstance(answer, SpotAnswer):
+        yield from _offers(answer)
 
 
 def _sizes(answer: SizesAnswer) -> Iterator[RenderableType]:
@@ -83,6 +86,16 @@ def _slices(answer: SlicesAnswer) -> Iterator[RenderableType]:
         rows.add_row(printable(one.job, 24), _counted(one.slices), *serves)
     yield rows
     yield from _more(len(answer.decision.jobs), "jobs")
+
+
+def _offers(answer: SpotAnswer) -> Iterator[RenderableType]:
+    rows = grid("hours", "offer, if none is interrupted", padding=2)
+    stretches = answer.decision.uninterrupted
+    for one in stretches[:_MAX_ROWS]:
+        offer = printable(one.offer, 32) if one.offer is not None else "wait"
+        rows.add_row(f"{decimal(one.from_h)}–{decimal(one.until_h)}", offer)
+    yield rows
+    yield from _more(len(stretches), "changes")
 
 
 def _counted(names: dict[str, int]) -> str:

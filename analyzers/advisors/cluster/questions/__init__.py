@@ -1,1 +1,1 @@
-"""Questions on several jobs whose answers are whole devices, servers or slices."""
+"""Questions on several jobs whose answers are whole devices, servers, slices or hours."""

@@ -9,8 +9,8 @@ from esprof.analyzers.advisors.cluster.mix import DeviceType
 from esprof.analyzers.advisors.job.growth import Inventory, Model
 from esprof.core.errors import MismatchError
 
-Question = Literal["sizes", "reclaim", "slices"]
-"""Values of `--objective` whose answers are whole devices, servers or slices."""
+Question = Literal["sizes", "reclaim", "slices", "spot"]
+"""Values of `--objective` whose answers are whole devices, servers, slices or hours."""
 
 _MAX_ROUNDING = 1e-6
 """Relative difference up to which two sums of the same terms are equal."""

@@ -21,6 +21,7 @@ from esprof.analyzers.advisors.cluster.questions.giving_back import (
     check_reclaim,
     give_back,
 )
+from esprof.analyzers.advisors.cluster.questions.prices import read_spot
 from esprof.analyzers.advisors.cluster.questions.sizes import SizesAnswer, SizesProblem, check_sizes, sizes
 from esprof.analyzers.advisors.cluster.questions.slices import (
     SlicesAnswer,
@@ -28,6 +29,7 @@ from esprof.analyzers.advisors.cluster.questions.slices import (
     check_slices,
     cut_devices,
 )
+from esprof.analyzers.advisors.cluster.questions.spot import SpotAnswer, check_spot, choose_offers
 from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.core.errors import InputError, MismatchError, UsageError
 
@@ -36,23 +38,24 @@ from esprof.core.errors import InputError, MismatchError, UsageError
 class _Way:
     """How a question is read, answered and verified."""
 
-    problem: type[ClusterProblem]
+    read: Callable[[Path], ClusterProblem]
     answer: type[ClusterAnswer]
     solve: Callable[[Any], ClusterAnswer]
     check: Callable[[Any], CheckedAnswer]
 
 
+_PAGE = "docs/how-to/clusters.md"
+
 _WAYS: dict[Question, _Way] = {
-    "sizes": _Way(SizesProblem, SizesAnswer, sizes, check_sizes),
-    "reclaim": _Way(ReclaimProblem, ReclaimAnswer, give_back, check_reclaim),
-    "slices": _Way(SlicesProblem, SlicesAnswer, cut_devices, check_slices),
+    "sizes": _Way(lambda path: read(path, SizesProblem, _PAGE), SizesAnswer, sizes, check_sizes),
+    "reclaim": _Way(lambda path: read(path, ReclaimProblem, _PAGE), ReclaimAnswer, give_back, check_reclaim),
+    "slices": _Way(lambda path: read(path, SlicesProblem, _PAGE), SlicesAnswer, cut_devices, check_slices),
+    "spot": _Way(lambda path: read_spot(path, _PAGE), SpotAnswer, choose_offers, check_spot),
 }
 
 QUESTIONS = tuple(_WAYS)
 
 ANSWERS = tuple(way.answer for way in _WAYS.values())
-
-_PAGE = "docs/how-to/clusters.md"
 
 
 def is_question(objective: str | None) -> TypeGuard[Question]:
@@ -66,7 +69,7 @@ def ask(question: Question, jobs: Path, inventory: Inventory | None) -> ClusterA
     Raises InputError if the file is invalid, and UsageError if the devices are missing or not asked for.
     """
     way = _WAYS[question]
-    problem = read(jobs, way.problem, _PAGE)
+    problem = way.read(jobs)
     if isinstance(problem, OnDevices):
         if inventory is not None:
             problem = msgspec.structs.replace(problem, cluster=inventory.devices)
