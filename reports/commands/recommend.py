@@ -173,7 +173,7 @@ def command(
     --only parallel splits a model over the devices of --inventory: pipeline stages, and replicas of each.
 
     Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that
-    no other share is better. --objective sizes, reclaim or slices answers in whole
+    no other share is better. --objective sizes, proposals, reclaim or slices answers in whole
     devices, servers or slices of GPUs instead, and spot in hours on offers of a cloud.
 
     \b

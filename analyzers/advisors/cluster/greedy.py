@@ -41,11 +41,16 @@ class DeviceProposal:
 Held = dict[DeviceType, int]
 
 
+def ests_per_s(job: ElasticJob, held: Held) -> float:
+    """Speed of a job on these devices."""
+    return job.n_est / fewest_seconds(_devices(job, held), job.n_est).step_s
+
+
 def proposals(job: ElasticJob, held: Held, free: Held) -> list[DeviceProposal]:
     """The best proposal for each type, best first; for a job without devices, the fewest on which it runs."""
     if not sum(held.values()):
         starts = ((kind, job.least) for kind in job.kinds if free.get(kind, 0) >= job.least)
-        return [DeviceProposal(job.name, kind, count, _speed(job, {kind: count})) for kind, count in starts]
+        return [DeviceProposal(job.name, kind, count, ests_per_s(job, {kind: count})) for kind, count in starts]
     found = (max(_of_kind(job, held, kind, free), key=_rank, default=None) for kind in job.kinds)
     return sorted((one for one in found if one is not None), key=_rank, reverse=True)
 
@@ -74,21 +79,16 @@ def _rank(one: DeviceProposal) -> tuple[float, int, str, str]:
 
 
 def _of_kind(job: ElasticJob, held: Held, kind: DeviceType, free: Held) -> Iterator[DeviceProposal]:
-    now, have = _speed(job, held), sum(held.values())
+    now, have = ests_per_s(job, held), sum(held.values())
     for more in range(1, min(free.get(kind, 0), job.n_est - have, (_MAX_TIMES_GROWN - 1) * have) + 1):
         grown = held | {kind: held.get(kind, 0) + more}
-        speed = _speed(job, grown)
+        speed = ests_per_s(job, grown)
         if speed > now and _waste(job, grown) <= _MAX_WASTE_SHARE:
             yield DeviceProposal(job.name, kind, more, (speed / now - 1) / more + 1)
 
 
 def _devices(job: ElasticJob, held: Held) -> list[Device]:
     return [job.kinds[kind] for kind, count in held.items() for _ in range(count)]
-
-
-def _speed(job: ElasticJob, held: Held) -> float:
-    """ESTs per second."""
-    return job.n_est / fewest_seconds(_devices(job, held), job.n_est).step_s
 
 
 def _waste(job: ElasticJob, held: Held) -> float:

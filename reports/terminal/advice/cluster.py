@@ -7,6 +7,7 @@ from rich.text import Text
 
 from esprof.analyzers.advisors.cluster.questions.answer import ClusterAnswer
 from esprof.analyzers.advisors.cluster.questions.giving_back import ReclaimAnswer
+from esprof.analyzers.advisors.cluster.questions.proposals import ProposalsAnswer
 from esprof.analyzers.advisors.cluster.questions.sizes import SizesAnswer
 from esprof.analyzers.advisors.cluster.questions.slices import SlicesAnswer
 from esprof.analyzers.advisors.cluster.questions.spot import SpotAnswer
@@ -46,6 +47,8 @@ def _decision(answer: ClusterAnswer) -> Iterator[RenderableType]:
         yield from _slices(answer)
     elif isinstance(answer, SpotAnswer):
         yield from _offers(answer)
+    elif isinstance(answer, ProposalsAnswer):
+        yield from _proposals(answer)
 
 
 def _sizes(answer: SizesAnswer) -> Iterator[RenderableType]:
@@ -96,6 +99,17 @@ def _offers(answer: SpotAnswer) -> Iterator[RenderableType]:
         rows.add_row(f"{decimal(one.from_h)}–{decimal(one.until_h)}", offer)
     yield rows
     yield from _more(len(stretches), "changes")
+
+
+def _proposals(answer: ProposalsAnswer) -> Iterator[RenderableType]:
+    rows = grid("job", "has", "gets", ">ESTs/s", ">times now", padding=2)
+    held = {job.name: job.held for job in answer.problem.jobs}
+    for one in answer.decision[:_MAX_ROWS]:
+        speedup = decimal(one.speedup) if one.speedup is not None else ""
+        devices = _counted(held[one.job]) or "nothing", _counted(one.devices) or "nothing"
+        rows.add_row(printable(one.job, 24), *devices, decimal(one.ests_per_s), speedup)
+    yield rows
+    yield from _more(len(answer.decision), "jobs")
 
 
 def _counted(names: dict[str, int]) -> str:

@@ -9,7 +9,7 @@ from esprof.analyzers.advisors.cluster.mix import DeviceType
 from esprof.analyzers.advisors.job.growth import Inventory, Model
 from esprof.core.errors import MismatchError
 
-Question = Literal["sizes", "reclaim", "slices", "spot"]
+Question = Literal["sizes", "reclaim", "slices", "spot", "proposals"]
 """Values of `--objective` whose answers are whole devices, servers, slices or hours."""
 
 _MAX_ROUNDING = 1e-6

@@ -22,6 +22,12 @@ from esprof.analyzers.advisors.cluster.questions.giving_back import (
     give_back,
 )
 from esprof.analyzers.advisors.cluster.questions.prices import read_spot
+from esprof.analyzers.advisors.cluster.questions.proposals import (
+    ProposalsAnswer,
+    ProposalsProblem,
+    check_proposals,
+    propose,
+)
 from esprof.analyzers.advisors.cluster.questions.sizes import SizesAnswer, SizesProblem, check_sizes, sizes
 from esprof.analyzers.advisors.cluster.questions.slices import (
     SlicesAnswer,
@@ -51,6 +57,7 @@ _WAYS: dict[Question, _Way] = {
     "reclaim": _Way(lambda path: read(path, ReclaimProblem, _PAGE), ReclaimAnswer, give_back, check_reclaim),
     "slices": _Way(lambda path: read(path, SlicesProblem, _PAGE), SlicesAnswer, cut_devices, check_slices),
     "spot": _Way(lambda path: read_spot(path, _PAGE), SpotAnswer, choose_offers, check_spot),
+    "proposals": _Way(lambda path: read(path, ProposalsProblem, _PAGE), ProposalsAnswer, propose, check_proposals),
 }
 
 QUESTIONS = tuple(_WAYS)
