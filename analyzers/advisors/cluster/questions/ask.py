@@ -78,6 +78,8 @@ def ask(question: Question, jobs: Path, inventory: Inventory | None) -> ClusterA
     way = _WAYS[question]
     problem = way.read(jobs)
     if isinstance(problem, OnDevices):
+        if inventory is not None and (inventory.max_devices is not None or inventory.single_type):
+            raise UsageError(f"--objective {question} does not know max_devices and single_type of --inventory")
         if inventory is not None:
             problem = msgspec.structs.replace(problem, cluster=inventory.devices)
         if not problem.cluster:

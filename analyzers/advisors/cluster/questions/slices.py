@@ -212,7 +212,7 @@ def cut_devices(problem: SlicesProblem) -> SlicesAnswer:
     bound = -bound_in_integers(posed.program(), found.value)
     return SlicesAnswer(
         value=-found.value,
-        unit="devices",
+        unit="device" if found.value == -1 else "devices",
         bound=bound,
         baselines=dict(_whole(problem)),
         warnings=() if bound == -found.value else ("the search was too long to prove that fewer devices are too few",),

@@ -1,6 +1,8 @@
 """Answers in whole devices and servers: small instances compared with all choices, and wrong answers refused."""
 
 import itertools
+import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.analyzers.advisors.cluster.questions.answer import verified
-from esprof.analyzers.advisors.cluster.questions.ask import ask, verify
+from esprof.analyzers.advisors.cluster.questions.ask import QUESTIONS, ask, verify
 from esprof.analyzers.advisors.cluster.questions.giving_back import (
     OccupiedServer,
     ReclaimProblem,
@@ -19,6 +21,7 @@ from esprof.analyzers.advisors.cluster.questions.giving_back import (
 from esprof.analyzers.advisors.cluster.questions.sizes import SizedJob, SizesProblem, admitted, check_sizes, sizes
 from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.core.errors import InputError, MismatchError, UsageError
+from esprof.reports.terminal.advice.cluster import draw_cluster
 from tests.cases.properties import thorough
 
 replace = msgspec.structs.replace
@@ -183,10 +186,27 @@ def test_invalid_problems_are_refused(tmp_path, question, text, says):
     assert refused.value.remedy
 
 
+def test_the_examples_of_the_page_are_answered_and_verified(tmp_path):
+    page = (Path(__file__).parents[5] / "docs/how-to/clusters.md").read_text()
+    examples = dict(re.findall(r"`--objective (\w+)` .*?```yaml\n(.*?)```", page, re.DOTALL))
+    assert set(examples) == set(QUESTIONS)
+    for name in ("monday", "tuesday"):
+        prices = "InstanceType,Price,SpotPrice,Region,AvailabilityZone\np3.2xlarge,3.06,0.95,us-east-1,use1-az4\n"
+        (tmp_path / f"{name}.csv").write_text(prices)
+    for question, text in examples.items():
+        path = tmp_path / "jobs.yaml"
+        path.write_text(text)
+        found = ask(question, path, None)
+        assert verify(msgspec.json.encode(found), question).bound == pytest.approx(found.bound)
+        assert draw_cluster(found)
+
+
 def test_devices_come_from_the_inventory(tmp_path):
     path = tmp_path / "jobs.yaml"
     path.write_text(SIZES)
     assert ask("sizes", path, Inventory(devices={"A": 2})).value == pytest.approx(10 / 1.5)
+    with pytest.raises(UsageError, match="does not know max_devices"):
+        ask("sizes", path, Inventory(devices={"A": 2}, max_devices=1))
     path.write_text(BACK + "give_back: 1")
     with pytest.raises(UsageError, match="takes no --inventory"):
         ask("reclaim", path, Inventory(devices={"A": 2}))

@@ -91,7 +91,7 @@ def test_slices_save_gpus():
     assert found.baselines == {"whole devices for each job": 2.0}
     assert found.decision.jobs[0].slices == {"a100/1g.10gb": 7}
     text = draw_cluster(found)
-    assert text.startswith("1 devices")
+    assert text.startswith("1 device\n")
     assert "7 a100/1g.10gb" in text
 
 

@@ -1,9 +1,11 @@
 """Offers over time: small instances compared with all choices in all cases, catalogs read, and wrong answers refused."""
 
 import math
+from collections import defaultdict
 from itertools import product
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +124,32 @@ def test_spot_first_and_the_safe_offer_before_it_is_too_late():
     text = draw_cluster(found)
     assert "expected cost" in text
     assert "spot" in text
+
+
+def test_the_choices_cost_what_they_promise():
+    found = choose_offers(day())
+    # In the order of the work left: the last that applies is the choice.
+    chosen = defaultdict(list)
+    for one in found.decision.choices:
+        chosen[one.tick, one.held].append(one)
+    random = np.random.default_rng(1)
+    costs = []
+    for _ in range(400):
+        left, held, cost = found.problem.units, None, 0.0
+        for tick in range(found.problem.ticks):
+            take = [one.take for one in chosen[tick, held] if one.units_from <= left][-1] if left else None
+            if take is None:
+                held = None
+                continue
+            offer = next(one for one in found.problem.offers if one.name == take)
+            after, paid, lost = tried(found.problem, offer, tick, left, held)
+            if random.random() < lost:
+                held, cost = None, cost + paid / 2
+            else:
+                left, held, cost = after, take, cost + paid
+        assert not left
+        costs.append(cost)
+    assert np.mean(costs) == pytest.approx(found.value, abs=4 * np.std(costs) / np.sqrt(len(costs)))
 
 
 def test_the_cheap_hours_are_waited_for():
