@@ -33,6 +33,10 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """`AvailabilityZone` or `Region`; None if the price is the same everywhere."""
     spot: bool = False
     interruptions_per_hour: float = 0.0
+    trace: str | None = None
+    """File from which to take the interruptions; relative to the file that names it."""
+    instances: int = 1
+    """Instances that the job needs at once; fewer in the trace are an interruption."""
     steps_per_s: float
 
 
@@ -54,6 +58,17 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     unit_steps: float | None = None
     offers: tuple[ListedOffer, ...]
     catalogs: tuple[Catalog, ...]
+
+
+class _TraceTicks(msgspec.Struct, frozen=True):
+    gap_seconds: float
+
+
+class _AvailabilityTrace(msgspec.Struct, frozen=True):
+    """A file of SkyPilot's spot-traces: instances that were available, at equal distances in time."""
+
+    metadata: _TraceTicks
+    data: tuple[int, ...]
 
 
 def read_spot(path: Path, page: str) -> SpotProblem:
@@ -82,6 +97,7 @@ def read_spot(path: Path, page: str) -> SpotProblem:
             f"the deadline must be from 1 to {_MAX_TICKS:,} times tick_h", path=path, remedy="Choose another tick_h."
         )
     tables = [_prices(path.parent / one.file, listed.offers) for one in listed.catalogs]
+    seen = [_seen(path, one, page) for one in listed.offers]
     when = [sum(start <= tick * listed.tick_h for start in starts) - 1 for tick in range(posed.ticks)]
     return msgspec.structs.replace(
         posed,
@@ -89,12 +105,34 @@ def read_spot(path: Path, page: str) -> SpotProblem:
             Offer(
                 name=one.name,
                 steps_per_s=one.steps_per_s,
-                interruptions_per_hour=one.interruptions_per_hour,
+                interruptions_per_hour=seen[at][0],
+                available_share=seen[at][1],
                 prices_per_h=tuple(tables[number][at] for number in when),
             )
             for at, one in enumerate(listed.offers)
         ),
     )
+
+
+def _seen(path: Path, offer: ListedOffer, page: str) -> tuple[float, float | None]:
+    """Interruptions of an offer per hour in which it is there, and the share of time in which it is, from its trace; without
+    a trace the stated interruptions."""
+    if offer.trace is None:
+        return offer.interruptions_per_hour, None
+    if offer.interruptions_per_hour:
+        raise InputError(
+            f"{offer.name} has both interruptions_per_hour and a trace", path=path, remedy="Leave out one of the two."
+        )
+    file = path.parent / offer.trace
+    trace = read(file, _AvailabilityTrace, page)
+    there = [count >= offer.instances for count in trace.data]
+    hours = sum(there[:-1]) * trace.metadata.gap_seconds / 3_600
+    if not 0 < hours < inf:
+        raise InputError(
+            f"never has {offer.instances} instances", path=file, remedy="Choose another zone, or fewer instances."
+        )
+    losses = sum(before and not after for before, after in pairwise(there))
+    return losses / hours, sum(there) / len(there)
 
 
 def _prices(path: Path, offers: tuple[ListedOffer, ...]) -> list[float | None]:

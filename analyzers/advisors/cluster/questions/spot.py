@@ -19,6 +19,9 @@ from esprof.core.errors import MismatchError
 
 _S_PER_HOUR = 3_600.0
 _MAX_STATES = 2_000_000
+_MIN_SHARE_AVAILABLE = 0.99
+"""Below this, an offer is not always there when it is chosen."""
+
 _ROUNDING_SHARE = 1e-9
 
 _NOT_MODELLED = (
@@ -38,6 +41,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     prices_per_h: tuple[float | None, ...]
     """In each tick; None if it is not offered."""
     interruptions_per_hour: float = 0.0
+    available_share: float | None = None
+    """Share of the time of its trace in which it was there; None without a trace."""
 
 
 class SpotProblem(ClusterProblem, frozen=True, kw_only=True):
@@ -283,5 +288,10 @@ def _baselines(problem: SpotProblem) -> Iterator[tuple[str, float]]:
 
 def _warnings(problem: SpotProblem) -> Iterator[str]:
     for one in problem.offers:
+        if one.available_share is not None and one.available_share < _MIN_SHARE_AVAILABLE:
+            yield (
+                f"{one.name} was there in {100 * one.available_share:.0f} % of its trace, but is taken to be there whenever "
+                "it is chosen: waiting for it would cost more, or time"
+            )
         if not problem.units_done(one, moves=True):
             yield f"{one.name} does less than a unit of work in its first tick: choose less unit_steps or a longer tick_h"

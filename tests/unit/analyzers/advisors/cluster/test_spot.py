@@ -1,5 +1,6 @@
 """Offers over time: small instances compared with all choices in all cases, catalogs read, and wrong answers refused."""
 
+import json
 import math
 from collections import defaultdict
 from itertools import product
@@ -221,6 +222,20 @@ def test_prices_come_from_catalogs(tmp_path):
     assert own.prices_per_h == (3.06,) * 24
     assert found.problem.unit_steps == 300
     assert verify(msgspec.json.encode(found), "spot").gap < 1e-9
+
+
+def test_interruptions_come_from_a_trace(tmp_path):
+    # Two instances are there in five of seven ticks that another follows, and are lost twice.
+    trace = {"metadata": {"gap_seconds": 1_800}, "data": [2, 4, 1, 0, 2, 2, 2, 1]}
+    (tmp_path / "trace.json").write_text(json.dumps(trace))
+    with_trace = JOB.replace("interruptions_per_hour: 0.1", "trace: trace.json, instances: 2")
+    found = asked(tmp_path, with_trace)
+    assert found.problem.offers[0].interruptions_per_hour == pytest.approx(2 / 2.5)
+    assert found.warnings[0].startswith("spot was there in 62 % of its trace")
+    with pytest.raises(InputError, match="never has 5 instances"):
+        asked(tmp_path, with_trace.replace("instances: 2", "instances: 5"))
+    with pytest.raises(InputError, match="has both"):
+        asked(tmp_path, with_trace.replace("instances: 2", "interruptions_per_hour: 1"))
 
 
 @pytest.mark.parametrize(
