@@ -32,7 +32,8 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     zone: str | None = None
     """`AvailabilityZone` or `Region`; None if the price is the same everywhere."""
     spot: bool = False
-    interruptions_per_hour: float = 0.0
+    interruptions_per_hour: float | None = None
+    """0 if not given, except for spot offers, which need it or a trace."""
     trace: str | None = None
     """File from which to take the interruptions; relative to the file that names it."""
     instances: int = 1
@@ -117,12 +118,14 @@ def read_spot(path: Path, page: str) -> SpotProblem:
 def _seen(path: Path, offer: ListedOffer, page: str) -> tuple[float, float | None]:
     """Interruptions of an offer per hour in which it is there, and the share of time in which it is, from its trace; without
     a trace the stated interruptions."""
-    if offer.trace is None:
-        return offer.interruptions_per_hour, None
-    if offer.interruptions_per_hour:
+    if (offer.trace is None) == (offer.interruptions_per_hour is None) and (offer.spot or offer.trace is not None):
         raise InputError(
-            f"{offer.name} has both interruptions_per_hour and a trace", path=path, remedy="Leave out one of the two."
+            f"{offer.name} needs either interruptions_per_hour or a trace",
+            path=path,
+            remedy=f"{page} shows the format.",
         )
+    if offer.trace is None:
+        return offer.interruptions_per_hour or 0.0, None
     file = path.parent / offer.trace
     trace = read(file, _AvailabilityTrace, page)
     there = [count >= offer.instances for count in trace.data]

@@ -234,7 +234,7 @@ def test_interruptions_come_from_a_trace(tmp_path):
     assert found.warnings[0].startswith("spot was there in 62 % of its trace")
     with pytest.raises(InputError, match="never has 5 instances"):
         asked(tmp_path, with_trace.replace("instances: 2", "instances: 5"))
-    with pytest.raises(InputError, match="has both"):
+    with pytest.raises(InputError, match="needs either"):
         asked(tmp_path, with_trace.replace("instances: 2", "interruptions_per_hour: 1"))
 
 
@@ -243,6 +243,7 @@ def test_interruptions_come_from_a_trace(tmp_path):
     [
         ("p3.2xlarge, zone: use1-az4", "p9, zone: use1-az4", "a.csv", "has no p9 in use1-az4"),
         ("zone: use1-az4, ", "", "a.csv", "has 2 prices of p3.2xlarge"),
+        ("interruptions_per_hour: 0.1, ", "", "job.yaml", "spot needs either interruptions_per_hour or a trace"),
         ("SpotPrice", "Spot", "a.csv", "has no column SpotPrice"),
         (",0.95,", ",cheap,", "a.csv", "has the price cheap"),
         ("{file: a.csv}", "{file: c.csv}", "c.csv", "cannot be read"),
