@@ -10,7 +10,7 @@ from esprof.analyzers.finding import CPU_CONTENTION, GPU_BOUND, Diagnosis, Findi
 from esprof.analyzers.findings import RULES
 from esprof.analyzers.ignore import NOTHING, Ignores, ignored_note
 from esprof.analyzers.largest_share import computing, largest_share
-from esprof.analyzers.losses import by_loss, is_urgent, joint_us
+from esprof.analyzers.losses import MIN_PCT_BEFORE_BOUNDS, by_loss, is_urgent, joint_us
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpriced
 from esprof.analyzers.steps.job_steps import JobSteps
@@ -215,6 +215,8 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], uncertain: Sequenc
         )
     if not findings or findings[0].saving_us <= 0:
         return f"{_unpriced_verdict(findings, uncertain, case)}{caveat}"
+    if findings[0].is_bound:
+        return f"{_bound_verdict(findings, uncertain, step_ns)}{caveat}"
     return f"{_priced_verdict(findings[0], step_ns)}{caveat}"
 
 
@@ -245,14 +247,24 @@ def _priced_verdict(first: Finding, step_ns: float) -> str:
     step = readable.duration(step_ns)
     if without <= 0:
         return f"{first.title}. That is the whole step of {step}."
-    if first.is_bound:
-        return f"{first.title}. No fix saves more than {readable.duration(ns(first.saving_us))} of a step of {step}."
     if first.is_vague:
         return f"{first.title}. Fixing it would save {_range(first)} of a step of {step}."
     return (
         f"{first.title}. Fixing it would shorten a step from {step} to {readable.duration(without)} "
         f"({step_ns / without:.2f}×)."
     )
+
+
+def _bound_verdict(findings: Sequence[Finding], uncertain: Sequence[Finding], step_ns: float) -> str:
+    """The first finding, which is a bound. If no finding is a cause, the largest possible one is named before it."""
+    bound = findings[0]
+    most, step = readable.duration(ns(bound.saving_us)), readable.duration(step_ns)
+    said = f"{bound.title}. No fix saves more than {most} of a step of {step}."
+    possible = [one for one in uncertain if not one.is_bound and one.saving_pct >= MIN_PCT_BEFORE_BOUNDS]
+    if not possible or any(one.is_saving and not one.is_bound for one in findings):
+        return said
+    largest = max(possible, key=lambda one: one.saving_us)
+    return f"No cause is certain; the largest may save {_range(largest)}: {largest.title}. What is certain: {said}"
 
 
 def _throughput(replayed: Replayed, job: JobSteps) -> Throughput:

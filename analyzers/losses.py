@@ -111,9 +111,12 @@ def _from_upstream(finding: Finding) -> tuple[int, float]:
 
 
 def _importance(finding: Finding) -> tuple[bool, bool, float]:
-    """Sort key: savings known within their own size first, causes before bounds, large savings first."""
+    """Sort key: causes before bounds, savings known within their own size first, large savings first.
+
+    A bound tells no one what to do, however narrow its interval is.
+    """
     is_late = finding.is_bound or finding.saving_pct < MIN_PCT_BEFORE_BOUNDS
-    return finding.is_vague, is_late, -finding.saving_us
+    return is_late, finding.is_vague, -finding.saving_us
 
 
 @dataclass

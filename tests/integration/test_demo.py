@@ -62,7 +62,7 @@ def test_the_planted_fault_is_the_first_finding_or_the_demo_reports_why_not(demo
     if not (first["id"].startswith(FAMILY_OF_FAULT[fault]) and first["ranks"] == [rank]):
         assert BUSY in found.ended.stderr, found.findings
     priced = [finding for finding in found.findings if finding["saving_us"]]
-    order = [(is_vague(one), one["is_bound"] or one["saving_pct"] < 3, -one["saving_us"]) for one in priced]
+    order = [(one["is_bound"] or one["saving_pct"] < 3, is_vague(one), -one["saving_us"]) for one in priced]
     assert order == sorted(order)
 
 

@@ -117,6 +117,16 @@ def test_a_bound_follows_causes_of_some_size(pct, first):
     assert found[0][0] == first
 
 
+def test_a_vague_cause_precedes_a_narrow_bound():
+    vague, bound = measured("ESP101", 30_000, 9_000, 51_000), measured("ESP401", 20_000, is_bound=True)
+    assert [id for id, *_ in listed(vague, bound)] == ["ESP101", "ESP401"]
+
+
+def test_a_vague_cause_of_little_precedes_no_bound():
+    vague, bound = measured("ESP101", 2_000, 100, 3_900), measured("ESP401", 20_000, is_bound=True)
+    assert [id for id, *_ in listed(vague, bound)] == ["ESP401", "ESP101"]
+
+
 def test_a_finding_without_a_saving_stays_last():
     assert [id for id, *_ in listed(measured("ESP903", 0), measured("ESP601", 5_000))] == ["ESP601", "ESP903"]
 

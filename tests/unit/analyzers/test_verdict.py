@@ -65,3 +65,20 @@ def test_a_lack_of_cpus_lowers_the_confidence_of_other_findings(ready_ms, confid
     found = {finding.id: finding.confidence for finding in diagnose(run).findings}
     assert found["ESP402"] == confidence
     assert found.get("ESP404", "high") == "high"
+
+
+def test_an_uncertain_cause_is_named_before_a_bound():
+    run = job(30, cpu_ns=[40 * NS] * 6, ready_ns=[ready * NS for ready in (0, 0, 0, 0, 0, 50)])
+    diagnosis = diagnose(run)
+    (bound,), (cause,) = diagnosis.findings, diagnosis.uncertain
+    assert (bound.is_bound, cause.is_bound) == (True, False)
+    assert diagnosis.verdict == (
+        f"No cause is certain; the largest may save 0 to 45.5 ms: {cause.title}. What is certain: {bound.title}. "
+        "No fix saves more than 30.0 ms of a step of 100.0 ms."
+    )
+
+
+def test_a_bound_alone_is_named_without_a_cause():
+    diagnosis = diagnose(job(30))
+    (bound,) = diagnosis.findings
+    assert diagnosis.verdict == f"{bound.title}. No fix saves more than 30.0 ms of a step of 100.0 ms."
