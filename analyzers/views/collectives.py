@@ -56,12 +56,16 @@ class SteadyStateCollectives:
         return small
 
     @cached_property
-    def _gradients(self) -> dict[Rank, np.ndarray]:
-        """Rank -> (step, begin, end) of its autograd functions, by begin; times in ns since `t0_ns`, shape (n, 3)."""
+    def _evaluated(self) -> np.ndarray:
+        """Nodes of autograd functions that accumulate gradients, ascending."""
         dfg = self.dfg
         number = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
-        nodes = np.flatnonzero((dfg.name == number) & (dfg.event >= 0))
-        found = {}
+        return np.flatnonzero((dfg.name == number) & (dfg.event >= 0))
+
+    @cached_property
+    def _gradients(self) -> dict[Rank, np.ndarray]:
+        """Rank -> (step, begin, end) of its autograd functions, by begin; times in ns since `t0_ns`, shape (n, 3)."""
+        dfg, nodes, found = self.dfg, self._evaluated, {}
         for rank in dfg.marks.ranks:
             mine = nodes[dfg.rank[nodes] == rank]
             # An operation that launches work continues after the launch, as another node of the same event.
@@ -119,6 +123,23 @@ class SteadyStateCollectives:
             computing = layers(timeline, rank)[0]
             parts = partition([computing, spans_ns[mine & ~chosen], spans_ns[mine & chosen]], steps)
             found[rank] = float(parts[:, 2].mean())
+        return found
+
+    def idle_ns(self) -> dict[Rank, float]:
+        """Rank -> time of its mean step from the start of its first gradient to the end of its last one in which none of its
+        collectives runs, ns."""
+        timeline, dfg, steady = self.replayed.timeline, self.dfg, np.array(self.replayed.steps.steady)
+        found = {}
+        for rank in dfg.marks.ranks:
+            nodes = self._evaluated[(dfg.rank[self._evaluated] == rank) & np.isin(dfg.step[self._evaluated], steady)]
+            at = np.searchsorted(steady, dfg.step[nodes])
+            begin, end = np.full(len(steady), _NEVER), np.full(len(steady), -1)
+            np.minimum.at(begin, at, timeline.start_ns[nodes])
+            np.maximum.at(end, at, timeline.end_ns[nodes])
+            backward = np.stack([begin, end], axis=1)[end >= 0]
+            sent = self.node[dfg.rank[self.node] == rank]
+            busy = np.stack([timeline.start_ns[sent], timeline.end_ns[sent]], axis=1)
+            found[rank] = float(partition([busy], backward)[:, 1].sum()) / len(steady)
         return found
 
     def a_step(self, values: np.ndarray) -> float:

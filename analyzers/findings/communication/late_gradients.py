@@ -1,5 +1,6 @@
 """ESP303: gradients that are sent after the backward pass, so that no compute overlaps them."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,6 +18,10 @@ MIN_SHARE_AFTER_BACKWARD = 0.5
 MIN_SHARE_OF_STEP = 0.05
 """Least share of a step in which only these collectives run. A smaller saving is uncertain: more collectives have more fixed
 cost, which no what-if includes on CPUs."""
+
+MIN_SHARE_HIDDEN = 0.8
+"""Least share of the saving that fits into the time in which the link idles during the backward pass. Otherwise the link is
+too slow for these gradients, whenever they are sent (ESP301)."""
 
 _BUCKET_COUNTS = (2, 4, 8)
 """Numbers of equal buckets that are tried."""
@@ -42,14 +47,18 @@ def late_gradients(case: Case) -> Iterator[Cause]:
     if np.mean([*exposed.values()]) < MIN_SHARE_OF_STEP * case.pricer.step_ns:
         return
     scenario = _scenario(case, total, sent.rate(late))
-    if scenario is None or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
+    if scenario is None:
         return
     share, is_bound = sent.a_step(sent.bytes[late]) / total, scenario == _PERFECT_OVERLAP
+    saving, most_ns = case.pricer.saving_ns(scenario) or 0.0, _most_ns(sent) if is_bound else math.inf
+    if most_ns < MIN_SHARE_HIDDEN * saving or not case.is_worth_reporting(saving):
+        return
     yield Cause(
         id="ESP303",
         title=f"{100 * share:.0f} % of gradient bytes are sent after the backward pass and overlap no compute",
         ranks=case.replayed.built.dfg.marks.ranks,
         scenario=scenario,
+        most_ns=most_ns,
         is_bound=is_bound,
         confidence="medium",
         evidence=_evidence(case, sent, gradients, late, exposed),
@@ -71,6 +80,14 @@ def _scenario(case: Case, total: float, rate: float) -> str | None:
     if known:
         return max(known, key=lambda scenario: known[scenario])
     return _PERFECT_OVERLAP if sizes else None
+
+
+def _most_ns(sent: SteadyStateCollectives) -> float:
+    """Most that earlier sending can save of a step: the time of the backward pass in which the link idles, ns.
+
+    Unknown between GPUs, whose backward pass runs later than its launches.
+    """
+    return math.inf if sent.dfg.has_gpu() else min(sent.idle_ns().values())
 
 
 def _evidence(
@@ -121,7 +138,9 @@ _PAGES = (
         "collective. `exposed` is the time per step in which only these collectives run; `overlapped communication` "
         "is the share of all communication time in which the device computes.",
         "`bucket_mb=`: replay puts the gradients into 2, 4 or 8 equal buckets and takes the best. If DDP's buckets are "
-        "unknown, `overlap=perfect`: an upper bound, with all communication overlapped.",
+        "unknown, `overlap=perfect`: an upper bound, with all communication overlapped. Between CPUs it is at most the time "
+        "from the first to the last gradient in which no collective runs. If four fifths of the communication do not fit "
+        "there, the link is too slow for these gradients whenever they are sent: that is ESP301.",
         "Use smaller buckets (bucket_cap_mb); send gradients with DDP or from hooks, not after the backward pass; "
         "or send fewer bytes.",
     ),

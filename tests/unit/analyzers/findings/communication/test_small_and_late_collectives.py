@@ -12,15 +12,16 @@ from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, gloo_coll
 from tests.cases.graph import op, run_of, step
 
 FIXED_MS = 0.5
+BACKWARD_MS = 25.0
 
 
 def job(sizes, *, backward=True, apart_ms=0.0, ms_per_mib=1.0):
-    """10 ms of forward and backward pass, then a blocking all-reduce of each of `sizes`, MiB.
+    """5 ms of forward and `BACKWARD_MS` of backward pass, then a blocking all-reduce of each of `sizes`, MiB.
 
     Each takes half a millisecond plus the time for its bytes, and is followed by an operation of `apart_ms`.
     """
     gradient = EVALUATE + GRADIENT if backward else "aten::linear"
-    rows, now = [op("aten::linear", 0, 5 * MS), op(gradient, 5 * MS, 5 * MS)], 10 * MS
+    rows, now = [op("aten::linear", 0, 5 * MS), op(gradient, 5 * MS, BACKWARD_MS * MS)], (5 + BACKWARD_MS) * MS
     for size in sizes:
         took = (FIXED_MS + size * ms_per_mib) * MS
         rows += gloo_collective(now, now + 45, took, int(size * ELEMENTS))
@@ -128,6 +129,17 @@ def test_a_specific_cause_that_explains_most_of_it_replaces_the_general_one():
     assert "ESP301" not in {one.id for one in diagnose(job([8])).findings}
     both = of_communication(job([8, 8.5], backward=False))
     assert set(both) == {"ESP301"}
+
+
+def test_gradients_that_do_not_fit_into_the_backward_pass_are_the_links_loss():
+    """A backward pass of 25 ms hides at most that of 40.5 ms, whenever they are sent."""
+    assert [one.id for one in diagnose(job([40])).findings] == ["ESP301"]
+
+
+@pytest.mark.parametrize(("sizes", "buckets", "is_late"), [((0.4, 0.4, 0.4, 0.4), (4,), True), ((1, 7), (1, 1), False)])
+def test_gradients_are_late_only_if_the_link_idled_while_they_could_have_been_sent(sizes, buckets, is_late):
+    """In the second job, the first bucket is on the link until the last gradient is ready."""
+    assert ("ESP303" in of_communication(gloo_buckets.run_with(sizes, buckets, shapes=False))) == is_late
 
 
 def test_a_linear_fit_has_no_negative_slope_or_intercept():
