@@ -198,7 +198,7 @@ def as_measured(cause: Cause, run: Run) -> Finding:
     return _finding(
         cause,
         saving_us=us(saving),
-        saving_low_us=us(max(0.0, saving - margin)),
+        saving_low_us=us(cause.measured.low_ns),
         saving_high_us=us(saving + margin),
         saving_pct=round(pct, 3),
         saving_device_hours_per_day=_device_hours(pct, run),

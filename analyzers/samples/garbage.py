@@ -5,15 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.price import MeasuredPrice
+from esprof.analyzers.price import MeasuredPrice, least_of_events
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.step_groups import MIN_STEPS
 from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
 
 COLLECT_LESS = (
-    "Call gc.freeze() after start-up, so that long-lived objects are not examined again, and raise "
-    "gc.set_threshold. Or turn automatic collection off and collect every few steps, on all ranks in the same step."
+    "If the line calls gc.collect(), call it less often or not at all. Otherwise call gc.freeze() after start-up, so that "
+    "long-lived objects are not examined again, and raise gc.set_threshold. Or turn automatic collection off and collect "
+    "every few steps, on all ranks in the same step."
 )
 
 TIMES_A_CLOSE_LINE_COUNTS = 100
@@ -62,7 +63,12 @@ def collections(samples: JobSamples) -> Collections | None:
         return None
     step_ns = float(job.durations_ns(steps).mean())
     return Collections(
-        MeasuredPrice(saving_ns=float(longest.mean()), margin_ns=mean_margin(longest), step_ns=step_ns),
+        MeasuredPrice(
+            saving_ns=float(longest.mean()),
+            margin_ns=mean_margin(longest),
+            step_ns=step_ns,
+            least_ns=least_of_events(longest),
+        ),
         count,
         {rank: float(took.mean()) for rank, took in by_rank.items() if took.any()},
         max(behind, key=lambda frame: behind[frame]),

@@ -1,11 +1,11 @@
 """Slow steps of a run, grouped by when they occur: at the start of an epoch, periodically, in a row, or at random."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from esprof.analyzers.price import MeasuredPrice
+from esprof.analyzers.price import MeasuredPrice, least_of_events
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.statistics import mean_margin
 
@@ -81,6 +81,14 @@ class SlowGroup:
             margin_ns=float(np.hypot(of_slow, share * of_usual)),
             step_ns=float(self.took_ns.mean()),
         )
+
+    @property
+    def measured_events(self) -> MeasuredPrice:
+        """`measured`, if each slow step has a known cause, so that only the number of those at random times is random."""
+        if self.when != AT_RANDOM:
+            return self.measured
+        excess_ns = np.where(self.is_slow, self.took_ns - self.took_ns[self.is_usual].mean(), 0.0)
+        return replace(self.measured, least_ns=least_of_events(excess_ns))
 
     @property
     def is_regular(self) -> bool:

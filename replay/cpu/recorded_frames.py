@@ -11,6 +11,7 @@ import numpy as np
 from esprof.core.compiled import compiled_in_place
 from esprof.core.types import Ns
 from esprof.replay.cpu.frames import frame
+from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.schema import Table
 from esprof.run.stacks import SourceLocation
 
@@ -30,6 +31,8 @@ _INLINE = re.compile(r": <(list|set|dict)comp>$|: <genexpr>$")
 
 _NEVER_NS = np.iinfo(np.int64).max
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_COLLECT = "<built-in function collect>"
+"""`gc.collect`, called by hand."""
 
 
 class _Traits(NamedTuple):
@@ -170,8 +173,11 @@ def _read(events: Table) -> RecordedFrames:
 
 
 def _location(texts: list[str], own: int, callee: int) -> SourceLocation:
+    if callee == len(texts):
+        return SourceLocation(texts[own], None)
     # A built-in method is named with the address of its object.
-    return SourceLocation(texts[own], _ADDRESS.sub("", texts[callee]) if callee < len(texts) else None)
+    call = _ADDRESS.sub("", texts[callee])
+    return SourceLocation(texts[own], GARBAGE_COLLECTION if call == _COLLECT else call)
 
 
 def _traits(texts: list[str], used: np.ndarray) -> _Traits:

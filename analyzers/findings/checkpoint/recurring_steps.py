@@ -13,7 +13,6 @@ from esprof.analyzers.steps.step_groups import AT_EPOCHS, AT_RANDOM, MIN_EPOCHS,
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.run.raw.stages import GARBAGE_COLLECTION
-from esprof.run.run import Run
 
 MIN_ROW_SHARE_OF_STEPS = 0.25
 """Least share of all steps for which a series of consecutive slow steps is reported without a known cause."""
@@ -29,7 +28,7 @@ def recurring_steps(job: RecordedJob) -> Iterator[Cause]:
             continue  # A single slow start of an epoch may have any cause.
         if stage or line or _has_pattern(group):
             computing = None if stage or line else computing_of(job.steps, group)
-            yield _cause(job.run, group, stage or computing, line, job.saves)
+            yield _cause(job, group, stage or computing, line)
 
 
 def _has_pattern(group: SlowGroup) -> bool:
@@ -37,8 +36,11 @@ def _has_pattern(group: SlowGroup) -> bool:
     return group.when != AT_RANDOM and (group.row is None or bool(group.is_slow.mean() >= MIN_ROW_SHARE_OF_STEPS))
 
 
-def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None, saves: Saves | None) -> Cause:
-    known = stage or line
+def _cause(job: RecordedJob, group: SlowGroup, stage: Excess | None, line: Excess | None) -> Cause:
+    known, run, where = stage or line, job.run, line.what if line else ""
+    is_collection = known is not None and known.what == GARBAGE_COLLECTION
+    if is_collection and line is None and job.collections is not None:
+        where = job.collections.location
     is_save = any(one.is_save for one in (stage, line) if one)
     ranks = tuple(known.lost_ns) if known else tuple(run.ranks)
     usual, slow = (float(group.took_ns[mask].mean()) for mask in (group.is_usual, group.is_slow))
@@ -48,9 +50,9 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
         title += (
             f": {readable.ranks(ranks)} {readable.verb('spend', ranks)} the extra time {doing}"
             f"{printable(known.what, LONGEST_NAME)}"
-        )
+        ) + (f", at {printable(where, LONGEST_NAME)}" if is_collection and where else "")
     return Cause(
-        id=_id(group, known, is_save=is_save),
+        id=_id(group, is_save=is_save, is_collection=is_collection),
         title=title,
         ranks=ranks,
         confidence=_confidence(group, known),
@@ -62,11 +64,11 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
             "other_step": Evidence(round(usual), "ns"),
         }
         | ({"extra_time_in": Evidence(printable(stage.what, LONGEST_NAME))} if stage else {})
-        | ({"source_line": Evidence(printable(line.what, LONGEST_NAME))} if line else {})
+        | ({"source_line": Evidence(printable(where, LONGEST_NAME))} if where else {})
         | ({"innermost": Evidence(printable(line.innermost, LONGEST_NAME))} if line and line.innermost else {})
         | ({"lost_there": by_rank({rank: round(ns) for rank, ns in known.lost_ns.items()}, "ns")} if known else {}),
-        advice=_SAVE_ADVICE + _enough(saves) if is_save else _ADVICE_FOR.get(known.what if known else "", _ADVICE),
-        measured=group.measured,
+        advice=_SAVE_ADVICE + _enough(job.saves) if is_save else _ADVICE_FOR.get(known.what if known else "", _ADVICE),
+        measured=group.measured_events if is_collection else group.measured,
     )
 
 
@@ -85,10 +87,10 @@ def _confidence(group: SlowGroup, known: Excess | None) -> Confidence:
     return "high" if is_own_cause and group.is_slow.sum() >= MIN_EPOCHS else "medium"
 
 
-def _id(group: SlowGroup, known: Excess | None, *, is_save: bool) -> str:
+def _id(group: SlowGroup, *, is_save: bool, is_collection: bool) -> str:
     if is_save:
         return "ESP601"
-    if known is not None and known.what == GARBAGE_COLLECTION:
+    if is_collection:
         return "ESP403"
     return "ESP806" if group.every else "ESP807"
 

@@ -31,7 +31,7 @@ _KNOWN_FUNCTION = re.compile(
 
 _ANONYMOUS = re.compile(r"(?:\.<locals>\.<\w+>)+$")
 _SAVES = re.compile(r"(?:^|[._])(save|snapshot|checkpoint|ckpt|dump)(?:_\w*)?$", re.IGNORECASE)
-_BUILT_IN = re.compile(r"<built-in function sleep>|run_backward of |_distributed_c10d")
+_BUILT_IN = re.compile(r"<built-in function (?:sleep|collect)>|run_backward of |_distributed_c10d")
 
 
 @cache

@@ -324,6 +324,20 @@ def test_steps_that_garbage_collection_makes_slow_are_reported_as_such():
     assert "gc.freeze()" in cause.advice
 
 
+@pytest.mark.parametrize(("what", "is_certain"), [("garbage collection", True), ("validate", False)])
+def test_three_collections_that_the_job_calls_are_certain_and_have_their_line(what, is_certain):
+    """Each was timed; of other work only the steps in which it happened were."""
+    slow = (11, 22, 35)
+    step_ms = np.where(np.isin(np.arange(1, 45), slow), 220.0, 100.0)
+    run = job(step_ms, stages=[(0, what, step, 115) for step in slow])
+    diagnosis = diagnose(sampled(run, lambda step, dur: [(SAVE, dur)]))
+    (finding,) = diagnosis.findings or diagnosis.uncertain
+    assert (finding.id, finding.is_saving) == ("ESP403" if is_certain else "ESP807", is_certain)
+    assert finding.title.endswith(f"in garbage collection, at {SAVE}") == is_certain
+    assert ("source_line" in finding.evidence) == is_certain
+    assert ("gc.collect()" in finding.advice) == is_certain
+
+
 def epochs(run: Run, *first_steps: int) -> Run:
     """`run` with a new pass over a DataLoader that starts in each of these steps."""
     steps = run.steps(0)

@@ -37,7 +37,7 @@ def gpu_rank(waits_ms: float, *inside, steps: int = 6, late_ms: float | None = N
 def found(*ranks):
     diagnosis = diagnose(run_of(dict(enumerate(ranks))))
     msgspec.json.encode(diagnosis)
-    return [one for one in diagnosis.findings if one.id in ("ESP201", "ESP402", "ESP406")]
+    return [one for one in diagnosis.findings if one.id in ("ESP201", "ESP402", "ESP403", "ESP406")]
 
 
 def test_preprocessing_on_all_ranks_is_reported_with_its_function_and_what_it_calls():
@@ -55,6 +55,16 @@ def test_a_sleep_is_known_to_wait():
     (finding,) = found(gpu_rank(30, LOAD, "<built-in function sleep>"))
     assert finding.evidence["cpu_share"].value == 0
     assert "slept, or waited" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("call", "id"),
+    [("<built-in function collect>", "ESP403"), ("<built-in method collect of Frame object at 0x7f00>", "ESP402")],
+)
+def test_collections_that_the_job_calls_are_garbage_collection(call, id):
+    (finding,) = found(*[gpu_rank(30, LOAD, call)] * 2)
+    assert (finding.id, finding.evidence["source_line"].value) == (id, LOAD)
+    assert finding.saving_us == pytest.approx(30 * MS, rel=0.01)
 
 
 def test_a_function_on_one_rank_is_named_as_the_reason_of_its_lateness():
