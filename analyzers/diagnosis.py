@@ -256,7 +256,7 @@ def _priced_verdict(first: Finding, step_ns: float) -> str:
 
 
 def _bound_verdict(findings: Sequence[Finding], uncertain: Sequence[Finding], step_ns: float) -> str:
-    """The first finding, which is a bound. If no finding is a cause, the largest possible one is named before it."""
+    """The first finding, which is a bound. If no finding is a cause, the largest possible one is named, too."""
     bound = findings[0]
     most, step = readable.duration(ns(bound.saving_us)), readable.duration(step_ns)
     said = f"{bound.title}. No fix saves more than {most} of a step of {step}."
@@ -264,7 +264,8 @@ def _bound_verdict(findings: Sequence[Finding], uncertain: Sequence[Finding], st
     if not possible or any(one.is_saving and not one.is_bound for one in findings):
         return said
     largest = max(possible, key=lambda one: one.saving_us)
-    return f"No cause is certain; the largest may save {_range(largest)}: {largest.title}. What is certain: {said}"
+    likely = f"No cause is certain; the largest may save {_range(largest)}: {largest.title}."
+    return f"{said} {likely}" if largest.saving_us < bound.saving_us else f"{likely} What is certain: {said}"
 
 
 def _throughput(replayed: Replayed, job: JobSteps) -> Throughput:
