@@ -11,7 +11,7 @@ from esprof.core.errors import EsprofError
 TOLERANCE = 1e-9
 """Largest violation of a row, relative to its largest term."""
 
-_MAX_PARTS = 200
+_MAX_PARTS = 500
 """Parts of a split search for a bound; each is a linear program."""
 
 _MAX_OFF_INTEGER = 1e-6
@@ -104,8 +104,8 @@ def solve_integers(program: Program, is_integer: np.ndarray) -> Optimum:
 def bound_in_integers(program: Program, reached: float) -> float:
     """An upper bound of the gain of all x in integers, if every such gain is an integer and `reached` is one of them.
 
-    The search is split at fractional variables until no part can gain more than `reached`. What a part can gain is bounded
-    by the dual values of its linear program. A search that needs too many parts ends with the bound of those left.
+    The search is split at the last fractional variable until no part can gain more than `reached`. The dual values of its
+    linear program bound what a part can gain. A search that needs too many parts ends with the bound of those left.
     """
     parts, tried = [program], 0
     while parts and tried < _MAX_PARTS:
@@ -113,10 +113,11 @@ def bound_in_integers(program: Program, reached: float) -> float:
         tried += 1
         if (found := _relaxed(part)) is None or _whole(found.bound) <= reached:
             continue
-        off = np.abs(found.x - np.rint(found.x))
-        at = int(np.argmax(off))
-        if off[at] < _MAX_OFF_INTEGER:
-            return _whole(found.bound)  # A better decision than the one reached.
+        fractional = np.flatnonzero(np.abs(found.x - np.rint(found.x)) > _MAX_OFF_INTEGER)
+        if not len(fractional):
+            reached = _whole(found.bound)
+            continue
+        at = int(fractional[-1])
         row = np.zeros((1, len(found.x)))
         row[0, at] = 1
         below = float(np.floor(found.x[at]))

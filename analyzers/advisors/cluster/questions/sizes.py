@@ -4,12 +4,13 @@ Jobs get their smallest size in the order of their remaining time at that size, 
 devices that remain go to the sizes which save the most time in total: a multiple-choice knapsack.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Literal
 
 import msgspec
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 
 from esprof.analyzers.advisors.cluster.mix import JobId, PerSecond
 from esprof.analyzers.advisors.cluster.program import Program, solve_integers
@@ -153,18 +154,26 @@ def _total(run: Sequence[SizedJob], chosen: dict[JobId, int]) -> float:
 def _greedy(run: Sequence[SizedJob], devices: int) -> dict[JobId, int]:
     """Repeatedly the larger size that saves the most time per device."""
     chosen = {job.name: job.least for job in run}
-    while True:
-        left = devices - sum(chosen.values())
-        offers = [
-            (job.weight * (job.seconds(now) - job.seconds(n)) / (n - now), job.name, n)
-            for job in run
-            for now in [chosen[job.name]]
-            for n in job.sizes
-            if now < n <= now + left
-        ]
-        if not offers or max(offers)[0] <= 0:
-            return chosen
-        _, name, chosen[name] = max(offers)
+    left = devices - sum(chosen.values())
+    offers = [offer for at, job in enumerate(run) for offer in _larger(at, job, job.least)]
+    heapify(offers)
+    while offers:
+        _, at, now, size = heappop(offers)
+        job = run[at]
+        # An offer that does not fit will not fit later either.
+        if now == chosen[job.name] and size - now <= left:
+            left -= size - now
+            chosen[job.name] = size
+            for offer in _larger(at, job, size):
+                heappush(offers, offer)
+    return chosen
+
+
+def _larger(at: int, job: SizedJob, now: int) -> Iterator[tuple[float, int, int, int]]:
+    """Larger sizes of job number `at` that save time: minus the time saved per device, the job, its present and new size."""
+    for size in job.sizes:
+        if size > now and (saved := job.weight * (job.seconds(now) - job.seconds(size)) / (size - now)) > 0:
+            yield -saved, at, now, size
 
 
 def _bound(run: Sequence[SizedJob], devices: int) -> float:
@@ -172,8 +181,11 @@ def _bound(run: Sequence[SizedJob], devices: int) -> float:
     items = [(at, job, n) for at, job in enumerate(run) for n in job.sizes]
     if not items:
         return 0.0
-    of_job = np.array([[float(at == mine) for mine, _, _ in items] for at in range(len(run))])
-    rows = np.vstack([of_job, -of_job, [float(n) for _, _, n in items]])
+    ones, columns = np.ones(len(items)), np.arange(len(items))
+    of_job = csr_array((ones, ([at for at, _, _ in items], columns)), shape=(len(run), len(items)))
+    used = csr_array(np.array([[float(n) for _, _, n in items]]))
     bounds = np.concatenate([np.ones(len(run)), -np.ones(len(run)), [float(devices)]])
     costs = np.array([job.weight * job.seconds(n) for _, job, n in items])
-    return -solve_integers(Program(-costs, csr_array(rows), bounds), np.ones(len(items), bool)).bound
+    return -solve_integers(
+        Program(-costs, vstack([of_job, -of_job, used], format="csr"), bounds), np.ones(len(items), bool)
+    ).bound

@@ -160,7 +160,7 @@ class _SlicesProgram:
         return [(job, name) for job in self.problem.jobs for name in job.throughput_per_s if name in self.names]
 
     def program(self) -> Program:
-        """Maximise the negative number of devices."""
+        """Maximise the negative number of devices. The slices of jobs come last: a search split there ends sooner."""
         kinds = list(self.problem.cluster)
         many, width = len(self.cuts), len(self.cuts) + len(self.given)
         slices, demand = np.zeros((len(self.names), width)), np.zeros((len(self.problem.jobs), width))
