@@ -7,10 +7,9 @@ import numpy as np
 
 from esprof.analyzers.ops.answer import OpKind
 from esprof.analyzers.ops.nesting import nearest, nested, with_inner
-from esprof.analyzers.views.enclosing import MODULE
 from esprof.core.types import Ns
 from esprof.replay.building.lookup import numbered, pairs, position
-from esprof.run.schema import Table
+from esprof.run.schema import MODULE_PREFIX, Table
 
 _KINDS: dict[str, OpKind] = {
     "op": "op",
@@ -120,7 +119,7 @@ def _rows(events: Table, steady: SteadyTime) -> np.ndarray:
     is_call = np.array([kind in _KINDS for kind in kinds] + [False])[codes]
     if "python" in kinds:
         name, names = events.codes("name")
-        is_module = np.array([text.startswith(MODULE) for text in names] + [False])[name]
+        is_module = np.array([text.startswith(MODULE_PREFIX) for text in names] + [False])[name]
         is_call &= is_module | (codes != kinds.index("python"))
     on_thread = (events.ints("tid") >= 0) & (events.ints("stream") < 0)
     row = np.flatnonzero(is_call & on_thread)
@@ -144,7 +143,7 @@ def _keys(events: Table, row: np.ndarray, by_shape: bool) -> tuple[np.ndarray, t
     found = []
     for number in distinct.tolist():
         text, (which, shaped) = texts[number >> 32], divmod(number & 0xFFFFFFFF, len(shapes) + 1)
-        found.append(Key(_KINDS[of_kind[which]], text.removeprefix(MODULE), of_shape[shaped]))
+        found.append(Key(_KINDS[of_kind[which]], text.removeprefix(MODULE_PREFIX), of_shape[shaped]))
     return key, tuple(found)
 
 

@@ -8,13 +8,11 @@ from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.core.types import Rank
 from esprof.replay.cpu.frames import frame
 from esprof.replay.cpu.recorded_frames import recorded_frames
+from esprof.run.schema import MODULE_PREFIX
 
 _SCALAR = "aten::_local_scalar_dense"
 ITEM = "aten::item"
 """`.item()`, which calls `_SCALAR` and appears in people's code."""
-
-MODULE = "nn.Module: "
-"""Prefix of module frames in traces of torch.profiler with stacks."""
 
 _MAX_OPERATIONS_BEFORE = 1_000
 """Most operations before a call that are searched for an enclosing one."""
@@ -30,7 +28,7 @@ class EnclosingCalls:
         self._end = self._start + events.ints("dur_ns")
         self._codes, self._texts = events.codes("name")
         self._operations = self._by_start(events.is_kind("op"))
-        is_module = np.array([text.startswith(MODULE) for text in self._texts] + [False])[self._codes]
+        is_module = np.array([text.startswith(MODULE_PREFIX) for text in self._texts] + [False])[self._codes]
         self._modules = self._by_start(events.is_kind("python") & is_module)
 
     def _by_start(self, mask: np.ndarray) -> np.ndarray:
@@ -56,7 +54,7 @@ class EnclosingCalls:
     def modules(self, row: int) -> str | None:
         """The modules whose forward encloses the call, outermost first, as `GPT_0 › Block_3 › MLP_3` (torch numbers the
         modules of a class by their first call). None if there are none, or the trace has no modules."""
-        names = [name.removeprefix(MODULE) for name in self._enclosing(row, self._modules)]
+        names = [name.removeprefix(MODULE_PREFIX) for name in self._enclosing(row, self._modules)]
         return " › ".join(reversed(names)) or None
 
     def _enclosing(self, row: int, ordered: np.ndarray) -> Iterator[str]:

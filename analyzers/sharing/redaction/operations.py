@@ -9,7 +9,7 @@ from esprof.analyzers.sharing.redaction.hashed import hashed
 from esprof.analyzers.sharing.redaction.kernels import redacted_kernel
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
 from esprof.run.collective_names import collective_word
-from esprof.run.schema import EST_STEP_PREFIX
+from esprof.run.schema import EST_STEP_PREFIX, MODULE_PREFIX
 
 _MEMORY = "Pageable|Pinned|Device|Array|Managed|Unified|Unknown"
 
@@ -40,7 +40,7 @@ _PUBLIC = re.compile(
 """Names that rules or the replay know, and that every job shares."""
 
 _PREFIX = re.compile(
-    rf"{AUTOGRAD_NODE}|Optimizer\.(?:step|zero_grad)#|FSDP::\w+|## Call CompiledFxGraph |nn\.Module: |"
+    rf"{AUTOGRAD_NODE}|Optimizer\.(?:step|zero_grad)#|FSDP::\w+|## Call CompiledFxGraph |{MODULE_PREFIX}|"
     r"(?:nccl|rccl)(?:Dev)?Kernel_\w+"
 )
 """Beginnings that stay in front of the hash of the rest."""
@@ -84,7 +84,7 @@ def _collective(word: str, name: str) -> str:
 
 
 def _python(word: str, name: str) -> str:
-    return _other("module", name) if name.startswith("nn.Module: ") else redacted_frame(name)
+    return _other("module", name) if name.startswith(MODULE_PREFIX) else redacted_frame(name)
 
 
 _RULES: dict[str, Callable[[str, str], str]] = {

@@ -30,6 +30,13 @@ def profiler_config(**options: bool) -> Any:
     return config(**{name: value for name, value in options.items() if _takes(config, name)})
 
 
+def fast_range() -> Callable[[str], Any] | None:
+    """A context manager in C that records its block as an operation of this name, for a tenth of the cost of
+    `record_function`. None if this torch has none."""
+    found: Callable[[str], Any] | None = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+    return found
+
+
 def flight_dumps() -> list[Dump]:
     """Functions that dump PyTorch's Flight Recorders, the one for all backends first; empty if torch has none."""
     if not dist.is_available():

@@ -26,7 +26,7 @@ from esprof.run.kineto.steps.trace_steps import (
 )
 from esprof.run.raw import message
 from esprof.run.run import RunWarning, WarningCode
-from esprof.run.schema import EST_STEP_PREFIX, EVENTS, KINDS, STEPS, Table, table
+from esprof.run.schema import EST_STEP_PREFIX, EVENTS, KINDS, MODULE_PREFIX, STEPS, Table, table
 
 _EST = re.compile(rf"{EST_STEP_PREFIX}(\d{{1,9}})$")
 _BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")
@@ -104,6 +104,8 @@ def _kind_of_host_name(name: str) -> int:
         return _CODE["loader"]
     if name.startswith(message.PREFIX):
         return _CODE["annotation"]
+    if name.startswith(MODULE_PREFIX):
+        return _CODE["python"]
     return _CODE["collective"] if name.startswith("gloo:") else _NONE
 
 

@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from ...shared.environment import changed
 from ...shared.torch_features import profiler_config
+from .module_events import ModuleEvents
 
 _QUIET = {"KINETO_LOG_LEVEL": "6"}
 """Above all log levels that Kineto prints to stderr. Kineto reads the variable once, when it is first prepared."""
@@ -34,8 +35,9 @@ class ProfilerWindow:
     at_work = False
     """Whether a window, not the job, is currently using a profiler."""
 
-    def __init__(self, path: str, *, shapes: bool) -> None:
+    def __init__(self, path: str, *, shapes: bool, modules: ModuleEvents | None = None) -> None:
         self._path = path
+        self._modules = modules
         self._step: record_function | None = None
         self._started = False
         self.is_closed = False
@@ -59,6 +61,8 @@ class ProfilerWindow:
         with _at_work():
             self._profile.start_trace()
         self._started = True
+        if self._modules is not None:
+            self._modules.start()
 
     def begin_step(self, step: int) -> None:
         """End the running step's annotation and begin that of `step`."""
@@ -69,6 +73,7 @@ class ProfilerWindow:
     def close(self, *, keep: bool) -> None:
         """Stop, and write the trace if `keep`: completely under its name, or not at all."""
         self.is_closed = True
+        self._stop_modules()
         self.end_step()
         with _at_work():
             if not self._started:
@@ -83,8 +88,13 @@ class ProfilerWindow:
         A loader worker would otherwise store kilobytes per operation until its end. Stopping the profiler instead would use
         the GPU, which a forked child must not do.
         """
+        self._stop_modules()
         if self._started:
             torch._C._autograd._clear_callbacks()  # type: ignore[attr-defined]
+
+    def _stop_modules(self) -> None:
+        if self._modules is not None:
+            self._modules.stop()
 
     def _export(self) -> None:
         temporary = f"{self._path}.part"

@@ -17,6 +17,7 @@ from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 from ..state import StepState
 from . import jobs_profiler
+from .module_events import ModuleEvents
 from .schedule import WindowSchedule
 from .window import ProfilerWindow, ThreadsEnd, leave_without_kineto
 
@@ -49,6 +50,7 @@ class Windows:
         self._schedule = schedule
         self._state = state
         self._log = log
+        self._modules = ModuleEvents(log)
         self._open: _Open | None = None
         self._closing: _Open | None = None
         """The window whose trace is being written."""
@@ -170,7 +172,12 @@ class Windows:
         if self._job_profiles or self._abandoned:
             self._note_lost(first, phase, LossReason.OTHER_THREAD if self._abandoned else LossReason.JOBS_PROFILER)
             return False
-        window = ProfilerWindow(self._path(phase, first), shapes=self._settings.shapes and phase == "timed")
+        is_timed = phase == "timed"
+        window = ProfilerWindow(
+            self._path(phase, first),
+            shapes=self._settings.shapes and is_timed,
+            modules=self._modules if is_timed else None,
+        )
         self._open = _Open(window, phase, first, threading.get_native_id(), _resident())
         self._has_profiled = True
         window.prepare()

@@ -1,0 +1,103 @@
+"""The calls of modules, as events of the profiler's trace."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+
+from ...shared.torch_features import fast_range
+from ..log.circuit_breaker import CircuitBreaker
+from ..log.notes import Log
+
+_MODULE = "nn.Module: "
+"""Prefix of a module's event, as torch.profiler writes it with stacks."""
+
+_WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""Attribute in which a wrapper holds its module: of data parallelism and engines, compilation, sharding, checkpointing."""
+
+_MAX_ROOTS = 100
+"""Most modules of a window that are called from outside of all others. Those beyond have the names of their classes."""
+
+
+class ModuleEvents:
+    """Between `start` and `stop`, each call of a module is an event `nn.Module: NAME` of the running profiler.
+
+    `nn.Module.__call__` is replaced for that. A hook for all modules would do as well, but each compiled module would be
+    compiled again when the hook comes and when it goes, and torch warns of it. Dynamo neither guards `__call__` nor sees
+    anything here but the original. It takes what it finds as `nn.Module.__call__` when it is loaded for the original: if it
+    is loaded meanwhile, the replacement stays, and does nothing more.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._breaker = CircuitBreaker("recording of modules", log, self.stop)
+        self._on = False
+        self._names: dict[int, str] = {}
+        self._roots: list[nn.Module] = []
+        """The roots of the window, which are kept alive so that no other module gets the identifier of one."""
+        self._of_class: Counter[str] = Counter()
+        self._original: Callable[..., Any] | None = None
+        self._replacement: Callable[..., Any] | None = None
+        self._before_dynamo = False
+
+    def start(self) -> None:
+        self._breaker.run(self._install)
+
+    def stop(self) -> None:
+        """Stop, even after a fault."""
+        self._on = False
+        self._names, self._roots = {}, []
+        self._of_class.clear()
+        if self._before_dynamo and "torch._dynamo" in sys.modules:
+            return
+        # Whoever has replaced it after us has ours, which does nothing more.
+        if self._original is not None and nn.Module.__call__ is self._replacement:
+            nn.Module.__call__ = self._original  # type: ignore[method-assign]
+        self._original = self._replacement = None
+
+    def _install(self) -> None:
+        event = fast_range()
+        if event is None:
+            return
+        if self._replacement is None:
+            self._before_dynamo = "torch._dynamo" not in sys.modules
+            self._original = nn.Module.__call__
+            self._replacement = self._replaced(self._original, event)
+            nn.Module.__call__ = self._replacement  # type: ignore[method-assign]
+        self._on = True
+
+    def _replaced(self, original: Callable[..., Any], event: Callable[[str], Any]) -> Callable[..., Any]:
+        def __call__(module: nn.Module, *arguments: Any, **options: Any) -> Any:
+            # Dynamo, which traces this, knows the first answer, and goes on to the original.
+            if is_dynamo_compiling() or not self._on:
+                return original(module, *arguments, **options)
+            name = self._names.get(id(module)) or self._new(module)
+            with event(name):
+                return original(module, *arguments, **options)
+
+        return __call__
+
+    def _new(self, module: nn.Module) -> str:
+        return self._breaker.run(self._named, module) or _MODULE + type(module).__name__
+
+    def _named(self, root: nn.Module) -> str | None:
+        """Name `root`, which is called from outside of all modules with names, and the modules in it. Returns its name."""
+        if len(self._roots) >= _MAX_ROOTS:
+            return None
+        self._roots.append(root)
+        kind = type(root).__name__
+        self._of_class[kind] += 1
+        label = kind if self._of_class[kind] == 1 else f"{kind}_{self._of_class[kind]}"
+        for path, module in root.named_modules():
+            parts = [label, *(part for part in path.split(".") if part and part not in _WRAPPED[1:])]
+            self._names.setdefault(id(module), _MODULE + ".".join(parts))
+            if module is root and _is_wrapper(root):
+                break  # The module in it becomes a root when it is called.
+        return self._names[id(root)]
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    children = list(module._modules)
+    return len(children) == 1 and children[0] in _WRAPPED
