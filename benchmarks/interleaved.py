@@ -24,14 +24,16 @@ from torch.optim import Optimizer, optimizer
 from torch.profiler import ProfilerActivity, profile
 
 from esprof.recorder.injected import session
+from esprof.recorder.injected.log.notes import Log
+from esprof.recorder.injected.windows.module_events import ModuleEvents
 from esprof.recorder.injected.windows.window import ProfilerWindow
 from esprof.recorder.launcher.launch import HOOK
 from esprof.run.raw.settings import Settings
 
 NONE = "none"
-KINDS = ("profiler", "window", "recorder", "correlated")
-"""torch.profiler alone, with the options of esprof; a window of esprof, with the rest of the recorder; the recorder without
-a window; and torch.profiler alone with external correlation, its default."""
+KINDS = ("profiler", "window", "without_modules", "recorder", "correlated")
+"""torch.profiler alone, with the options of esprof; a window of esprof, with the rest of the recorder; the same without the
+calls of modules; the recorder without a window; and torch.profiler alone with external correlation, its default."""
 
 
 @dataclass
@@ -56,6 +58,7 @@ class Interleaving:
         recorder = session.begin(str(raw), str(HOOK), lambda: None).recorder
         assert recorder is not None
         self._state = recorder.state
+        self._modules = ModuleEvents(Log())
         (number, self._hook), *_ = optimizer._global_optimizer_post_hooks.items()
         optimizer._global_optimizer_post_hooks[number] = self._after_step
         self._kind, self._window = NONE, None
@@ -68,7 +71,7 @@ class Interleaving:
         self.steps.step_ns.append(now_ns - self._began_ns)
         self.steps.cpu_ns.append(now_cpu_ns - self._began_cpu_ns)
         self._began_ns, self._began_cpu_ns = now_ns, now_cpu_ns
-        if self._kind in ("window", "recorder") or not self._state.step:
+        if self._kind in ("window", "without_modules", "recorder") or not self._state.step:
             self._hook(stepped, args, kwargs)
         else:
             self._state.start_ns = time.time_ns()  # Otherwise hang detection would see the block as one slow step.
@@ -86,8 +89,9 @@ class Interleaving:
     def _recording(self, steps: int) -> Iterator[None]:
         if self._kind in (NONE, "recorder"):
             yield
-        elif self._kind == "window":
-            self._window = ProfilerWindow(str(self._raw / f"{steps}.json"), shapes=False)
+        elif self._kind in ("window", "without_modules"):
+            modules = self._modules if self._kind == "window" else None
+            self._window = ProfilerWindow(str(self._raw / f"{steps}.json"), shapes=False, modules=modules)
             self._window.prepare()
             self._window.start()
             yield

@@ -121,7 +121,8 @@ def flight(bench: Bench, job: Job, folder: Path) -> None:
 
 
 def by_kind(bench: Bench, job: Job, folder: Path) -> None:
-    """`part_KIND_pct`: CPU time of a block with one kind of recording, relative to its neighbours without any."""
+    """`part_KIND_pct`: CPU time of a block with one kind of recording, relative to its neighbours without any; and
+    `part_modules_pct`: that of a window, less that of the next one without the calls of modules."""
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for _ in range(bench.repeats):
         steps = _interleave(job, folder)
@@ -130,6 +131,7 @@ def by_kind(bench: Bench, job: Job, folder: Path) -> None:
         kind = steps.kind[: blocks * BLOCK : BLOCK]
         for at in (at for at in range(SETTLED + 1, blocks - 1) if kind[at] != NONE):
             found[kind[at]].append(100 * (2 * step_ns[at] / (step_ns[at - 1] + step_ns[at + 1]) - 1))
+    found["modules"] = [a - b for a, b in zip(found["window"], found["without_modules"], strict=False)]
     for name, pairs in found.items():
         context = {"job": job.name, "step_ms": round(float(np.median(step_ns)) / NS_PER_MS, 3), "pairs": len(pairs)}
         report(bench, f"part_{name}_pct", np.array(pairs), "%", context)

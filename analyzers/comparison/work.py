@@ -38,6 +38,8 @@ def operators_that_differ(pair: RunPair) -> tuple[OperatorChange, ...]:
     on_gpu = any(_works_on_gpu(side) for side in pair.sides)
     of = {id(side): _operations(side, on_gpu) for side in pair.sides}
     keys = sorted({key for some in of.values() for key in some}, key=lambda key: (key.kind, key.name))
+    if not all(any(key.kind == "module" for key in some) for some in of.values()):  # Recorded in one run only.
+        keys = [key for key in keys if key.kind != "module"]
 
     def operations(side: ComparedSide) -> list[_Operation]:
         return [of[id(side)].get(key, _Operation(np.zeros(len(side.recorded_ns)), 0.0)) for key in keys]

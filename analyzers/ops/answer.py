@@ -11,6 +11,9 @@ from esprof.core.step_words import Unit
 from esprof.core.types import Bytes, Rank
 from esprof.run.run import RunWarning
 
+By = Literal["operation", "module"]
+"""Which rows: all kinds, or modules only."""
+
 OpKind = Literal["op", "module", "annotation", "runtime", "collective", "loader", "checkpoint", "kernel"]
 """`op` is an operation of PyTorch, `module` the forward of an `nn.Module`, `annotation` a range that the job marked
 (`record_function`), `runtime` a call of the driver (CUDA, ROCm), `collective` a gloo collective on a CPU thread, `loader` a
@@ -69,6 +72,9 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
     total_cpu_us: float
     own_gpu_us: float
     total_gpu_us: float
+    backward_cpu_us: float
+    """Total time of the autograd nodes that the calls made: their backward pass, without the accumulation of gradients."""
+    backward_gpu_us: float
     share_pct: float
     """Its share of the own time of all operations, on the device by which rows are sorted, in per cent."""
     differs: Rank | None
@@ -164,6 +170,7 @@ class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     has_gpu: bool
     """Whether any of the ranks launched work on a GPU."""
     sort: Sort
+    by: By
     by_shape: bool
     pattern: str | None
     """The pattern that names had to contain."""
@@ -183,7 +190,7 @@ class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the time of all collectives whose kind, group or size is unknown, from 0 to 1."""
     shapes_recorded: bool
     modules_recorded: bool
-    """Whether the profiler recorded calls of modules, as with `with_stack=True`; `esprof record` does not."""
+    """Whether calls of modules were recorded: by `esprof record`, or by the profiler with `with_stack=True`."""
     found: int
     """Number of rows; `ops` holds the first of them."""
     ops: tuple[Op, ...]

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.ops.answer import CallSite, Kernel, Op, OpsAnswer, RankOp, Shapes
+from esprof.analyzers.ops.answer import By, CallSite, Kernel, Op, OpsAnswer, RankOp, Shapes
 from esprof.analyzers.ops.attention import attention
+from esprof.analyzers.ops.backward import backward_ns
 from esprof.analyzers.ops.call_sites import call_sites_of
 from esprof.analyzers.ops.calls import (
     Key,
@@ -44,18 +45,29 @@ MIN_DIFFERENCE_FROM_MEDIAN = 0.25
 MIN_DIFFERENCE_OF_TOTAL = 0.005
 """… and this share of the own time of all operations."""
 
-_SUMS = ("calls", "own_cpu", "total_cpu", "own_gpu", "total_gpu")
+_SUMS = ("calls", "own_cpu", "total_cpu", "own_gpu", "total_gpu", "backward_cpu", "backward_gpu")
+
+
+_DEFAULT_SORT: dict[tuple[By, bool], Sort] = {
+    ("operation", True): "own-gpu",
+    ("operation", False): "own-cpu",
+    ("module", True): "total-gpu",
+    ("module", False): "total-cpu",
+}
+"""By the kind of rows, and whether a GPU is used. Nearly all time of a module is that of the operations in it."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Options of the table. If `sort` is None, rows are sorted by own GPU time, or own CPU time if no GPU is used."""
+    """Options of the table. If `sort` is None, rows are sorted by their time on the GPU, or on the CPU if no GPU is used:
+    operations by own time, modules by total time."""
 
     sort: Sort | None = None
     top: int = 20
     rank: Rank | None = None
     by_shape: bool = False
     pattern: re.Pattern[str] | None = None
+    by: By = "operation"
 
 
 @dataclass(frozen=True)
@@ -100,8 +112,8 @@ def ops(steps: RecordedSteps, samples: JobSamples, asked: Asked = Asked()) -> Op
     has_gpu = any(one.gpu_ns for one in found)
     if not has_gpu and asked.sort in ("own-gpu", "total-gpu"):
         raise UsageError("these steps launched no work on a GPU", remedy="Sort by own-cpu or total-cpu.")
-    table = _Table(ranks, found, len(steps.steady), asked.sort or ("own-gpu" if has_gpu else "own-cpu"))
-    chosen, rates = table.chosen(asked.pattern), collective_rates(steps, ranks)
+    table = _Table(ranks, found, len(steps.steady), asked.sort or _DEFAULT_SORT[asked.by, has_gpu])
+    chosen, rates = table.chosen(asked), collective_rates(steps, ranks)
     return OpsAnswer(
         world_size=run.world_size,
         ranks=tuple(ranks),
@@ -111,6 +123,7 @@ def ops(steps: RecordedSteps, samples: JobSamples, asked: Asked = Asked()) -> Op
         step_us=us(float(np.mean([one.step_ns for one in found]))),
         has_gpu=has_gpu,
         sort=table.sort,
+        by=asked.by,
         by_shape=asked.by_shape,
         pattern=asked.pattern.pattern if asked.pattern else None,
         cpu_us=table.mean_us(sum(int(one.sums[1].sum()) for one in found)),
@@ -146,7 +159,9 @@ def _of_rank(samples: JobSamples, rank: Rank, steps: RecordedSteps, by_shape: bo
         # Sums of ns stay exact: a double holds integers up to 2^53, which are 104 days.
         return np.bincount(calls.key, weights=values, minlength=len(calls.keys)).astype(np.int64)
 
-    of_calls = [calls.counts, calls.own_ns, calls.adds_ns, own_gpu, total_gpu * calls.outermost]
+    backward = backward_ns(events, calls, (calls.total_ns, total_gpu))
+    of_calls = [calls.counts, calls.own_ns, calls.adds_ns, own_gpu]
+    of_calls += [total * calls.outermost for total in (total_gpu, *backward)]
     kernels, of_kernels = _without_launch(events, launched)
     return _RankOps(
         keys=(*calls.keys, *kernels),
@@ -189,6 +204,11 @@ def _shapes(events: Table, calls: RankCalls) -> dict[tuple[int, str], int]:
     return {(key, text): n for (key, text), n in found.items() if n and known(text) is not None}
 
 
+def _is_wanted(key: Key, asked: Asked) -> bool:
+    is_kind = asked.by == "operation" or key.kind == "module"
+    return is_kind and (asked.pattern is None or asked.pattern.search(key.name) is not None)
+
+
 class _Table:
     """The rows of all ranks, joined by key."""
 
@@ -225,10 +245,10 @@ class _Table:
         column: np.ndarray = self._sums[_SUMS.index(self.sort.replace("own-", "own_").replace("total-", "total_"))]
         return column
 
-    def chosen(self, pattern: re.Pattern[str] | None) -> list[int]:
-        """The keys with a name that matches `pattern`, sorted."""
+    def chosen(self, asked: Asked) -> list[int]:
+        """The keys of the wanted kind and with a matching name, sorted."""
         by, total = self._sorted_by().sum(axis=0), self._sums[4 if self._on_gpu else 2].sum(axis=0)
-        wanted = [key for key in range(len(self.keys)) if pattern is None or pattern.search(self.keys[key].name)]
+        wanted = [number for number, key in enumerate(self.keys) if _is_wanted(key, asked)]
         return sorted(wanted, key=lambda key: (-by[key], -total[key], self.keys[key].name))
 
     def op(self, key: int) -> Op:
@@ -236,7 +256,7 @@ class _Table:
         kernels, launches = self._kernels.get(key, Counter()), self._launches.get(key, Counter())
         inputs, call_sites = self._shapes.get(key, Counter()), self._call_sites.get(key, Counter())
         calls, *times = (float(column.sum()) for column in self._sums[:, :, key])
-        own_cpu, total_cpu, own_gpu, total_gpu = map(self.mean_us, times)
+        own_cpu, total_cpu, own_gpu, total_gpu, backward_cpu, backward_gpu = map(self.mean_us, times)
         return Op(
             name=of.name,
             kind=of.kind,
@@ -246,6 +266,8 @@ class _Table:
             total_cpu_us=total_cpu,
             own_gpu_us=own_gpu,
             total_gpu_us=total_gpu,
+            backward_cpu_us=backward_cpu,
+            backward_gpu_us=backward_gpu,
             share_pct=round(100 * times[2 * self._on_gpu] / (self._own_of_all() or 1), 3),
             differs=self._differs(key),
             by_rank=tuple(self._rank_op(column, key) for column in range(len(self._ranks))),
@@ -282,7 +304,7 @@ class _Table:
         return self._ranks[furthest] if away[furthest] > max(MIN_DIFFERENCE_FROM_MEDIAN * middle, least) else None
 
     def _rank_op(self, column: int, key: int) -> RankOp:
-        calls, own_cpu, total_cpu, own_gpu, total_gpu = (self._sums[:, column, key] / self._steps).tolist()
+        calls, own_cpu, total_cpu, own_gpu, total_gpu = (self._sums[:5, column, key] / self._steps).tolist()
         return RankOp(
             rank=self._ranks[column],
             calls=round(calls, 3),

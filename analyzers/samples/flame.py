@@ -34,8 +34,13 @@ MAX_RANKS_APART = 5
 MAX_LINES_NAMED = 3
 """Most lines listed for one function."""
 
-_PLUMBING = ("Module._wrapped_call_impl", "Module._call_impl")
-"""Functions of `torch/nn/modules/module.py` through which each module's `forward` is called."""
+_PLUMBING = {
+    "Module._wrapped_call_impl": "torch/nn/modules/module.py",
+    "Module._call_impl": "torch/nn/modules/module.py",
+    "ModuleEvents._replaced.<locals>.__call__": "esprof/recorder/injected/windows/module_events.py",
+}
+"""Functions through which each module's `forward` is called, and the ends of their files: those of PyTorch, and one of the
+recorder."""
 
 
 class LineShare(msgspec.Struct, frozen=True):
@@ -219,12 +224,16 @@ def _path(root: _Node, stack: str) -> Iterator[tuple[_Node, int]]:
         is_last = depth == len(frames) - 1
         key = one.file, one.function
         repeats = not is_last and (frames[depth + 1].file, frames[depth + 1].function) == key
-        if repeats or (not is_last and one.function in _PLUMBING and one.file.endswith("torch/nn/modules/module.py")):
+        if repeats or (not is_last and _is_plumbing(one)):
             continue
         if key != before:
             node = node.callees.setdefault(key, _Node(one))
             yield node, one.line
         before = key
+
+
+def _is_plumbing(one: Frame) -> bool:
+    return one.function in _PLUMBING and one.file.endswith(_PLUMBING[one.function])
 
 
 def _bounded(root: _Node, most: int, has_cpu_ns: bool) -> Iterator[FlameNode]:

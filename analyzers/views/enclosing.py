@@ -1,6 +1,7 @@
 """Calls that enclose a call: operations, modules, and lines of the job's own code."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -52,10 +53,11 @@ class EnclosingCalls:
         return next((text for text in frames if frame(text).origin == "job"), self._frames.line(row))
 
     def modules(self, row: int) -> str | None:
-        """The modules whose forward encloses the call, outermost first, as `GPT_0 › Block_3 › MLP_3` (torch numbers the
-        modules of a class by their first call). None if there are none, or the trace has no modules."""
-        names = [name.removeprefix(MODULE_PREFIX) for name in self._enclosing(row, self._modules)]
-        return " › ".join(reversed(names)) or None
+        """The modules whose forward encloses the call, outermost first: `GPT.blocks.3.mlp` by their place in the model, or
+        `GPT_0 › Block_3 › MLP_3` in traces of torch, which numbers the modules of a class by their first call. None if
+        there are none, or the trace has no modules."""
+        names = [name.removeprefix(MODULE_PREFIX) for name in self._enclosing(row, self._modules)][::-1]
+        return " › ".join(name for name, inner in pairwise([*names, ""]) if not inner.startswith(f"{name}.")) or None
 
     def _enclosing(self, row: int, ordered: np.ndarray) -> Iterator[str]:
         """Names of the calls among the rows `ordered` (by start) that enclose the call in `row`, innermost first."""

@@ -87,7 +87,8 @@ def operations(answer: OpsAnswer, by_rank: bool) -> pd.DataFrame:
         for about, op in zip(described, answer.ops, strict=True)
         for one in op.by_rank
     ]
-    columns = ["rank", *(name for name in found.columns if name not in ("share_pct", "differs"))]
+    of_all = ("share_pct", "differs", "backward_cpu_us", "backward_gpu_us")
+    columns = ["rank", *(name for name in found.columns if name not in of_all)]
     return pd.DataFrame(rows, columns=columns)
 
 

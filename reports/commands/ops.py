@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from esprof.analyzers.ops.answer import By
 from esprof.analyzers.ops.sort import Sort
 from esprof.core.errors import InputError, UsageError
 from esprof.core.types import Rank
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
 @click.option(
     "--sort",
     type=click.Choice(get_args(Sort)),
-    help="Sort by this column, largest first. Default: own-gpu, or own-cpu without a GPU.",
+    help="Sort by this column, largest first. Default: own-gpu, or own-cpu without a GPU; for modules the total.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(get_args(By)),
+    default="operation",
+    show_default=True,
+    help="Rows: operations and all else that ran, or modules only, with their backward pass.",
 )
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Number of rows.")
 @click.option("--rank", type=click.IntRange(min=0), help="Show this rank only. Default: the mean of all ranks.")
@@ -48,6 +56,7 @@ if TYPE_CHECKING:
 def command(
     sources: tuple[str, ...],
     sort: Sort | None,
+    by: By,
     top: int,
     rank: int | None,
     by_shape: bool,
@@ -70,11 +79,12 @@ def command(
 
     \b
     esprof ops RUN --sort total-cpu --top 50
+    esprof ops RUN --by module
     esprof ops RUN --flame -o stacks.txt
     """
     matching = _pattern(pattern)
-    if flame and (as_json or sort or by_shape or pattern is not None):
-        raise UsageError("--flame cannot be combined with --json, --sort, --by-shape or --filter")
+    if flame and (as_json or sort or by != "operation" or by_shape or pattern is not None):
+        raise UsageError("--flame cannot be combined with --json, --sort, --by, --by-shape or --filter")
 
     def compute() -> str:
         from esprof.analyzers.ops.over_ranks import Asked, ops_run
@@ -84,7 +94,7 @@ def command(
         if flame:
             return stacks_of(run, rank)
         with status("Adding up operations"):
-            found = ops_run(run, Asked(sort, top, rank, by_shape, matching))
+            found = ops_run(run, Asked(sort, top, rank, by_shape, matching, by))
         return text_of(found, render_text, as_json=as_json, output=output)
 
     answer_remembered(compute, sources, as_json=as_json, output=output, force=force)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from esprof.analyzers.ops.answer import Attention, CollectiveRate, OpsAnswer, Utilisation
+from esprof.analyzers.ops.answer import Attention, By, CollectiveRate, OpsAnswer, Utilisation
 from esprof.core.readable import decimal
 from esprof.core.step_words import in_words_of
 from esprof.core.text import printable
@@ -15,6 +15,8 @@ from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, hea
 
 _MIN_NAME_COLUMNS = 24
 """Minimum width of names."""
+
+_ROWS: dict[By, str] = {"operation": "Operations", "module": "Modules"}
 
 MAX_COLLECTIVES = 8
 """Most rows of collectives."""
@@ -33,7 +35,7 @@ def render_text(answer: OpsAnswer, screen: Screen = PLAIN) -> str:
     lines = [
         headline(takes, screen),
         Text(),
-        heading(f"Operations by {SORTED_BY[answer.sort]}, in ms per {answer.unit}"),
+        heading(f"{_ROWS[answer.by]} by {SORTED_BY[answer.sort]}, in ms per {answer.unit}"),
     ]
     rest = (*_collectives(answer), *_footing(answer, screen))
     return drawn(screen, *lines, _table(answer, screen), *_cut(answer), Text(), *rest)
@@ -46,17 +48,19 @@ def _is_one(answer: OpsAnswer) -> bool:
 def _table(answer: OpsAnswer, screen: Screen) -> Table:
     gpu = (">own\nGPU", ">total\nGPU") if answer.has_gpu else ()
     ranks = () if _is_one(answer) else (">ranks",)
-    rows = grid("operation", ">calls", *gpu, ">own\nCPU", ">total\nCPU", ">share", *ranks, padding=2)
+    backward = ((">backward\nGPU" if answer.has_gpu else ">backward\nCPU"),) if answer.by == "module" else ()
+    rows = grid(answer.by, ">calls", *gpu, ">own\nCPU", ">total\nCPU", *backward, ">share", *ranks, padding=2)
     # Names get the width that the other columns leave.
-    name = max(_MIN_NAME_COLUMNS, screen.width - 26 - 18 * answer.has_gpu - 24 * bool(ranks))
+    name = max(_MIN_NAME_COLUMNS, screen.width - 26 - 18 * answer.has_gpu - 10 * bool(backward) - 24 * bool(ranks))
     for op in answer.ops:
         lines = [(printable(label(op), name), "bold"), *((f"\n  {line}", "dim") for line in detail(op, name - 2))]
         times = (op.own_gpu_us, op.total_gpu_us) if answer.has_gpu else ()
+        of_backward = (op.backward_gpu_us if answer.has_gpu else op.backward_cpu_us,) if backward else ()
         differs = Text(spread(answer, op), style="yellow" if op.differs is not None else "")
         rows.add_row(
             Text.assemble(*lines),
             decimal(op.calls),
-            *(decimal(us / 1_000) for us in (*times, op.own_cpu_us, op.total_cpu_us)),
+            *(decimal(us / 1_000) for us in (*times, op.own_cpu_us, op.total_cpu_us, *of_backward)),
             units.pct(op.share_pct),
             *([differs] if ranks else ()),
         )
@@ -65,7 +69,7 @@ def _table(answer: OpsAnswer, screen: Screen) -> Table:
 
 def _cut(answer: OpsAnswer) -> Iterable[str]:
     if not answer.ops:
-        yield "no operation has a matching name" if answer.pattern is not None else "no operation was recorded"
+        yield f"no {answer.by} has a matching name" if answer.pattern is not None else f"no {answer.by} was recorded"
     elif answer.found > len(answer.ops):
         yield f"{len(answer.ops)} of {units.count(answer.found)} shown; --top {answer.found} shows all"
 
@@ -132,7 +136,7 @@ def _footing(answer: OpsAnswer, screen: Screen) -> Iterable[Text]:
     if answer.by_shape and not answer.shapes_recorded:
         yield fact("Shapes", "none recorded; use `esprof record --shapes`", screen)
     if not answer.modules_recorded:
-        modules = "none recorded; traces of torch.profiler with with_stack=True have them. --flame shows sampled stacks"
+        modules = "none recorded; `esprof record` and torch.profiler with with_stack=True record them"
         yield fact("Modules", modules, screen)
     yield from warned(answer.warnings)
 

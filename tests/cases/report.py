@@ -515,6 +515,7 @@ def operations(ranks=4, has_gpu=True):
         step_us=STEP_US,
         has_gpu=has_gpu,
         sort="own-gpu" if has_gpu else "own-cpu",
+        by="operation",
         by_shape=False,
         pattern=None,
         cpu_us=48_000.0,
@@ -568,6 +569,8 @@ def _operation(ranks, has_gpu, kind, name, calls, own_cpu, total_cpu, own_gpu, t
         shapes=None,
         calls=calls,
         **times,
+        backward_cpu_us=2 * total_cpu if kind == "module" else 0.0,
+        backward_gpu_us=2 * total_gpu * has_gpu if kind == "module" else 0.0,
         share_pct=100 * own_gpu / 61_750 if has_gpu else own_cpu / 480,
         differs=1 if late else None,
         by_rank=tuple(

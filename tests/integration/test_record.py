@@ -117,6 +117,11 @@ def test_operations_are_counted_and_timed_on_every_rank(recorded):
     step = by_name["Optimizer.step#AdamW.step"]
     assert 0 < step.own_cpu_us < step.total_cpu_us < found.step_us
     assert by_name["gloo:all_reduce"].kind == "collective"
+    modules = {one.name: one for one in found.ops if one.kind == "module"}
+    assert set(modules) == {"DistributedDataParallel", "Sequential", "Sequential.0", "Sequential.1", "Sequential.2"}
+    assert {one.calls for one in modules.values()} == {1}
+    assert 0 < modules["Sequential.2"].total_cpu_us < modules["Sequential"].total_cpu_us < found.step_us
+    assert 0 < modules["Sequential.2"].backward_cpu_us < modules["Sequential"].backward_cpu_us < found.step_us
     assert found.cpu_us == pytest.approx(sum(one.own_cpu_us for one in found.ops), rel=1e-6)
 
 
@@ -251,7 +256,7 @@ def test_the_first_of_two_optimizers_defines_the_steps(tmp_path):
     assert ended.run.steps(0).ints("step").tolist() == list(range(1, 20))
 
 
-def test_a_compiled_optimizer_step_still_compiles_and_is_recorded(tmp_path):
+def test_a_compiled_step_still_compiles_as_often_and_is_recorded(tmp_path):
     command = job("odd_steps.py", "compiled")
     ended = record(tmp_path / "run", command)
     assert ended.stdout == run(command).stdout

@@ -201,6 +201,14 @@ def test_modules_enclosing_the_slow_operation_are_named_if_recorded():
     assert straggler.evidence["module"].of(1) == "GPT_0 › Block_3"
 
 
+def test_modules_that_the_recorder_names_by_their_place_are_named_once():
+    slow = [row for row in ddp_rank(slow=10) if row.name != "aten::linear"] + [op("aten::linear", 0, 20_000)]
+    places = ["DistributedDataParallel", "GPT", "GPT.blocks.3", "GPT.blocks.3.mlp"]
+    slow += [op(f"nn.Module: {place}", 0, 20_500 - at) for at, place in enumerate(places)]
+    straggler = found(run_of({0: ddp_rank(), 1: slow}), "ESP202")
+    assert straggler.evidence["module"].of(1) == "DistributedDataParallel › GPT.blocks.3.mlp"
+
+
 @pytest.mark.parametrize(("hook_ms", "linear_ms", "id"), [(9, 10, "ESP201"), (1, 19, "ESP202"), (9, 18, "ESP202")])
 def test_time_inside_one_operation_is_distinguished_from_a_slower_cpu(hook_ms, linear_ms, id):
     """On rank 1 a hook, the computation, or both take longer than the 1 and 10 ms on rank 0."""

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
-from ...shared.torch_features import fast_range
+from ...shared.torch_features import fast_range, hide_from_dynamo
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 
@@ -26,9 +26,9 @@ class ModuleEvents:
     """Between `start` and `stop`, each call of a module is an event `nn.Module: NAME` of the running profiler.
 
     `nn.Module.__call__` is replaced for that. A hook for all modules would do as well, but each compiled module would be
-    compiled again when the hook comes and when it goes, and torch warns of it. Dynamo neither guards `__call__` nor sees
-    anything here but the original. It takes what it finds as `nn.Module.__call__` when it is loaded for the original: if it
-    is loaded meanwhile, the replacement stays, and does nothing more.
+    compiled again when the hook comes and when it goes, and torch warns of it. Dynamo does not guard `__call__`. It takes
+    what it finds there when it is loaded for the original: if it is loaded meanwhile, the replacement stays, and does
+    nothing more.
     """
 
     def __init__(self, log: Log) -> None:
@@ -70,13 +70,14 @@ class ModuleEvents:
 
     def _replaced(self, original: Callable[..., Any], event: Callable[[str], Any]) -> Callable[..., Any]:
         def __call__(module: nn.Module, *arguments: Any, **options: Any) -> Any:
-            # Dynamo, which traces this, knows the first answer, and goes on to the original.
+            # Where dynamo traces this, it knows the first answer, and goes on to the original.
             if is_dynamo_compiling() or not self._on:
                 return original(module, *arguments, **options)
             name = self._names.get(id(module)) or self._new(module)
             with event(name):
                 return original(module, *arguments, **options)
 
+        hide_from_dynamo(__call__)  # Else a compiled step that calls this behind a graph break would compile it, too.
         return __call__
 
     def _new(self, module: nn.Module) -> str:

@@ -18,6 +18,13 @@ def test_a_run_without_modules_says_where_they_are_from():
     assert "with_stack=True" not in render_text(case.operations())
 
 
+def test_modules_have_a_column_for_their_backward_pass():
+    modules = msgspec.structs.replace(case.operations(), by="module", sort="total-gpu")
+    assert "Modules by total time on the GPU" in render_text(modules)
+    assert "backward" in render_text(modules)
+    assert "backward" not in render_text(case.operations())
+
+
 def test_layout():
     assert_gold("ops.txt", render_text(case.operations()))
 
