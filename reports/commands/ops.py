@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 @click.option(
     "--sort",
     type=click.Choice(get_args(Sort)),
-    help="Sort by this column, largest first. Default: own-gpu, or own-cpu without a GPU; for modules the total.",
+    help="Sort by this column, largest first. Default: own-gpu, or own-cpu without a GPU.",
 )
 @click.option(
     "--by",
     type=click.Choice(get_args(By)),
     default="operation",
-    show_default=True,
-    help="Rows: operations and all else that ran, or modules only, with their backward pass.",
+    help="With module: list modules only, by total time.",
 )
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Number of rows.")
 @click.option("--rank", type=click.IntRange(min=0), help="Show this rank only. Default: the mean of all ranks.")
@@ -71,15 +70,13 @@ def command(
 
     RUN… is one run: a Run directory, or all traces of one job (files, folders or glob patterns).
 
-    Like key_averages() of torch.profiler, over all ranks: times are per steady-state step, averaged over steps
-    and ranks. Own CPU time (self time of torch.profiler) excludes the operators called inside. Own GPU time is the
-    time of the kernels and copies that the operator launched itself. Total GPU time includes those of the operators
-    that it calls. Below stand the bandwidth of collectives by size, the model FLOP utilisation, and the
-    implementation of attention.
+    Like key_averages() of torch.profiler: times are per steady-state step, averaged over steps and ranks. Own CPU
+    time (self time of torch.profiler) excludes the operators called inside. Own GPU time is that of the kernels and
+    copies that an operator launched itself; total GPU time includes those of the operators in it. Bandwidths
+    of collectives, MFU and kinds of attention follow.
 
     \b
-    esprof ops RUN --sort total-cpu --top 50
-    esprof ops RUN --by module
+    esprof ops RUN --by module --top 50     # with their backward pass
     esprof ops RUN --flame -o stacks.txt
     """
     matching = _pattern(pattern)
