@@ -29,19 +29,32 @@ class Broken(nn.Module):
         return out
 
 
+class Counted(Broken):
+    """Counts how often dynamo compiles in each call of a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.compiled: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = torch._dynamo.utils.counters["frames"]["total"]
+        out: torch.Tensor = self.model(x)
+        self.compiled.append(torch._dynamo.utils.counters["frames"]["total"] - before)
+        return out
+
+
 def compiled(count: int) -> None:
-    """Print the losses, and how often dynamo was asked to compile."""
     model, optimizer = model_and_optimizer()
-    whole = torch.compile(nn.Sequential(Broken(model)), backend="eager")
+    counted = Counted(torch.compile(nn.Sequential(Broken(model)), backend="eager"))
 
     @torch.compile(backend="eager")
     def step() -> None:
         optimizer.step()
 
-    for loss in losses(whole, count):
+    for loss in losses(counted, count):
         step()
         print(loss.item().hex())
-    print(torch._dynamo.utils.counters["frames"]["total"])
+    print(counted.compiled)
 
 
 if __name__ == "__main__":
