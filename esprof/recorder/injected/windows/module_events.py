@@ -48,8 +48,8 @@ class ModuleEvents:
     def stop(self) -> None:
         """Stop, even after a fault."""
         self._on = False
-        self._names, self._roots = {}, []
-        self._of_class.clear()
+        for found in (self._names, self._roots, self._of_class):
+            found.clear()
         if self._before_dynamo and "torch._dynamo" in sys.modules:
             return
         # Whoever has replaced it after us has ours, which does nothing more.
@@ -69,18 +69,25 @@ class ModuleEvents:
         self._on = True
 
     def _replaced(self, original: Callable[..., Any], event: Callable[[str], Any]) -> Callable[..., Any]:
+        known = self._names.get
+
         def __call__(module: nn.Module, *arguments: Any, **options: Any) -> Any:
             # Where dynamo traces this, it knows the first answer, and goes on to the original.
-            if is_dynamo_compiling() or not self._on:
+            if is_dynamo_compiling():
                 return original(module, *arguments, **options)
-            name = self._names.get(id(module)) or self._new(module)
+            name = known(id(module)) or self._new(module)
+            if name is None:
+                return original(module, *arguments, **options)
             with event(name):
                 return original(module, *arguments, **options)
 
         hide_from_dynamo(__call__)  # Else a compiled step that calls this behind a graph break would compile it, too.
         return __call__
 
-    def _new(self, module: nn.Module) -> str:
+    def _new(self, module: nn.Module) -> str | None:
+        """The name of a module that is called for the first time; None once stopped."""
+        if not self._on:
+            return None
         return self._breaker.run(self._named, module) or _MODULE + type(module).__name__
 
     def _named(self, root: nn.Module) -> str | None:
