@@ -23,18 +23,14 @@ _BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _STORED_CALLS = "2000"
 """Default of newer versions. In 2.8 and 2.9 the default is 0."""
 
+annotation: Callable[[str], Any] = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
+"""A context that the profiler records under the name given; the fast kind where torch has it, a fifth of the cost."""
+
 
 def profiler_config(**options: bool) -> Any:
     """The profiler's experimental configuration with those `options` that this torch supports."""
     config: Any = torch._C._profiler._ExperimentalConfig
     return config(**{name: value for name, value in options.items() if _takes(config, name)})
-
-
-def fast_range() -> Callable[[str], Any] | None:
-    """A context manager in C that records its block as an operation of this name, for a tenth of the cost of
-    `record_function`. None if this torch has none."""
-    found: Callable[[str], Any] | None = getattr(torch._C._profiler, "_RecordFunctionFast", None)
-    return found
 
 
 def flight_dumps() -> list[Dump]:
@@ -71,11 +67,6 @@ def switch_on_flight_recorders() -> None:
 def is_profiled_here() -> bool:
     """Whether a profiler records the operations of this thread."""
     return bool(torch._C._autograd._profiler_enabled())
-
-
-def annotation(name: str) -> Any:
-    """A context that the profiler records under this name; the fast kind where torch has it, a fifth of the cost."""
-    return getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)(name)
 
 
 def hide_from_dynamo(function: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
-from ...shared.torch_features import fast_range, hide_from_dynamo
+from ...shared.torch_features import annotation, hide_from_dynamo
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 
@@ -58,17 +58,14 @@ class ModuleEvents:
         self._original = self._replacement = None
 
     def _install(self) -> None:
-        event = fast_range()
-        if event is None:
-            return
         if self._replacement is None:
             self._before_dynamo = "torch._dynamo" not in sys.modules
             self._original = nn.Module.__call__
-            self._replacement = self._replaced(self._original, event)
+            self._replacement = self._replaced(self._original)
             nn.Module.__call__ = self._replacement  # type: ignore[method-assign]
         self._on = True
 
-    def _replaced(self, original: Callable[..., Any], event: Callable[[str], Any]) -> Callable[..., Any]:
+    def _replaced(self, original: Callable[..., Any]) -> Callable[..., Any]:
         known = self._names.get
 
         def __call__(module: nn.Module, *arguments: Any, **options: Any) -> Any:
@@ -78,7 +75,7 @@ class ModuleEvents:
             name = known(id(module)) or self._new(module)
             if name is None:
                 return original(module, *arguments, **options)
-            with event(name):
+            with annotation(name):
                 return original(module, *arguments, **options)
 
         hide_from_dynamo(__call__)  # Else a compiled step that calls this behind a graph break would compile it, too.

@@ -27,7 +27,7 @@ def watched(monkeypatch):
         finally:
             happened.append("-" + name.removeprefix("nn.Module: "))
 
-    monkeypatch.setattr(module, "fast_range", lambda: event)
+    monkeypatch.setattr(module, "annotation", event)
     monkeypatch.setattr(module, "sys", SimpleNamespace(modules={"torch._dynamo": None}))
     events = ModuleEvents(Log())
     events.start()
