@@ -20,53 +20,59 @@ def _is_linked(path: Path) -> bool:
     return any((ROOT / "esprof" / name) in path.parents for name in FOLDERS)
 
 
-MODULES = {
-    path.relative_to(ROOT): ast.parse(path.read_text())
+PATHS = [
+    path.relative_to(ROOT)
     for folder in FOLDERS
     for path in sorted((ROOT / folder).rglob("*.py"))
     if not _is_linked(path)
-}
+]
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[Path, ast.Module]:
+    """Each module as parsed. All workers collect this file, and one of them needs this."""
+    return {path: ast.parse((ROOT / path).read_text()) for path in PATHS}
+
+
+@pytest.fixture(scope="module")
+def definitions(modules) -> list[tuple[Path, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Each class and function, with the module that it is in."""
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [(path, node) for path, tree in modules.items() for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def _lines(node: ast.stmt) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def _too_long(kinds: type | tuple[type, ...], most: int) -> list[str]:
-    return [
-        f"{path}:{node.lineno} {node.name} has {_lines(node)} lines"
-        for path, tree in MODULES.items()
-        for node in ast.walk(tree)
-        if isinstance(node, kinds) and _lines(node) > most
-    ]
-
-
 def test_the_modules_were_found():
-    assert len(MODULES) > 300
+    assert len(PATHS) > 300
 
 
 def test_modules_fit_a_few_screens():
-    long = {str(path): n for path in MODULES if (n := (ROOT / path).read_text().count("\n")) > MAX_LINES_OF_MODULE}
+    long = {str(path): n for path in PATHS if (n := (ROOT / path).read_text().count("\n")) > MAX_LINES_OF_MODULE}
     assert not long
 
 
-def test_classes_and_functions_fit():
-    assert not _too_long(ast.ClassDef, MAX_LINES_OF_CLASS)
-    assert not _too_long((ast.FunctionDef, ast.AsyncFunctionDef), MAX_LINES_OF_FUNCTION)
+def test_classes_and_functions_fit(definitions):
+    assert not [
+        f"{path}:{node.lineno} {node.name} has {_lines(node)} lines"
+        for path, node in definitions
+        if _lines(node) > (MAX_LINES_OF_CLASS if isinstance(node, ast.ClassDef) else MAX_LINES_OF_FUNCTION)
+    ]
 
 
-def test_a_class_name_stands_for_one_class():
+def test_a_class_name_stands_for_one_class(definitions):
     homes = defaultdict(list)
-    for path, tree in MODULES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                homes[node.name].append(str(path))
+    for path, node in definitions:
+        if isinstance(node, ast.ClassDef):
+            homes[node.name].append(str(path))
     assert not {name: places for name, places in homes.items() if len(places) > 1}
 
 
 def test_folders_are_rooms():
     rooms = defaultdict(list)
-    for path in MODULES:
+    for path in PATHS:
         if path.name != "__init__.py":
             rooms[str(path.parent)].append(path.name)
     crowded = {room: len(names) for room, names in rooms.items() if len(names) > MAX_MODULES_OF_ROOM}
@@ -74,10 +80,10 @@ def test_folders_are_rooms():
 
 
 @pytest.mark.parametrize("name", ["LEAST", "MUCH", "MOST", "FEWEST"])
-def test_a_threshold_is_named_for_what_it_limits(name):
+def test_a_threshold_is_named_for_what_it_limits(modules, name):
     found = [
         str(path)
-        for path, tree in MODULES.items()
+        for path, tree in modules.items()
         for node in tree.body
         for target in (node.targets if isinstance(node, ast.Assign) else [])
         if isinstance(target, ast.Name) and target.id.strip("_") == name
