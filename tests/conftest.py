@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ def _installed() -> Path:
 
 def pytest_configure() -> None:
     """Undo what a shell leaves to the processes that tests start: background jobs of a script ignore Ctrl-C."""
+    gc.set_threshold(50_000)  # At the default of 700, a tenth of the tests' time is garbage collection.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # It would come before what a test installs in an environment of its own.
@@ -56,6 +58,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=3))
         for marker in item.iter_markers("compat"):
             item.user_properties.append(("compat", marker.args[0]))  # For the report of `make compat`.
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and tests from garbage collection: they stay until the end, and each collection would visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_integration_where_it_should(item: pytest.Item) -> bool:

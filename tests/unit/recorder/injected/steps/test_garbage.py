@@ -39,11 +39,8 @@ def test_a_long_collection_is_noted_and_a_short_one_is_not(noted, lines):
     assert [row[0] for row in noted] == ["garbage collection"]
     assert noted[0][1] < noted[0][2]
     del garbage
-    gc.freeze()
-    try:
-        gc.collect(0)
-    finally:
-        gc.unfreeze()
+    gc.freeze()  # All that is left; and what conftest.py has frozen stays so.
+    gc.collect(0)
     assert len(noted) == 1
 
 
