@@ -15,12 +15,14 @@ from benchmarks.known.program import Kind
 from tests.cases.properties import thorough
 
 JOBS = st.tuples(st.sampled_from(list(SHAPES)), st.integers(0, 1))
+STEPS = 2
+"""Of each job: more are like them."""
 
 
 @cache
 def made(shape, seed):
     """Jobs and their timelines, kept: examples that are drawn again cost nothing."""
-    one = job(shape, seed)
+    one = job(shape, seed, steps=STEPS)
     return one, run(one.program)
 
 
@@ -80,7 +82,7 @@ def test_twice_the_durations_are_twice_the_steps(which):
 @thorough(5)
 def test_a_job_is_the_same_each_time(which):
     _, timeline = made(*which)
-    assert run(job(*which).program) == timeline
+    assert run(job(*which, steps=STEPS).program) == timeline
 
 
 @given(JOBS, st.sampled_from(["gpu=2x", "communication=0", "data=0", "cpu=2x", "gpu=2x,network=2x"]))
@@ -99,7 +101,7 @@ def test_a_factor_of_one_changes_nothing(shape):
 
 
 def test_other_buckets_leave_all_but_the_transfers_as_it_was():
-    own, other = (job("buckets", 1, mb).program for mb in (None, 10_000.0))
+    own, other = (job("buckets", 1, mb, steps=STEPS).program for mb in (None, 10_000.0))
     assert len(other.collectives) < len(own.collectives)
     kernels, carried = (
         [[cost.ns for cost in one.costs if cost.kind is kind] for one in (own, other)]

@@ -10,6 +10,9 @@ from benchmarks.known.jobs import SHAPES, job
 from benchmarks.known.kineto import BASE_NS, OPENED_NS, Recording, write
 from benchmarks.known.machine import run
 
+STEPS = 4
+"""Recorded steps of each job."""
+
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
@@ -17,7 +20,7 @@ def recorded(tmp_path_factory):
 
     @cache
     def made(shape):
-        one = job(shape, 3)
+        one = job(shape, 3, steps=STEPS)
         return one, run(one.program)
 
     @cache
@@ -104,7 +107,7 @@ def test_what_is_missing_is_named(recorded):
 
 
 def test_a_lost_step_is_lost_on_its_rank_only(recorded):
-    first = job("ddp", 3).recording.first
+    first = recorded("ddp")[0].recording.first
     _, _, found = recorded("ddp", lost=(1, first + 2))
     numbers = {rank: {step for step in found.events(rank).ints("step").tolist() if step >= 0} for rank in (0, 1)}
     assert numbers[0] - numbers[1] == {first + 2}
