@@ -110,11 +110,11 @@ def averaged(until, folder, lone=None):
     return state_hash(average, trainer.state.optimizers[0])
 
 
-def trained(until, ests=None, options=None, *, save=False, threads=None, die_at=None):
+def trained(until, ests=None, options=None, *, save=False, threads=None, die_at=None, pause_s=0.0):
     """Train on this rank to a step, from the last checkpoint if there is one; returns what befell it.
 
     `ests` are those of each rank, `threads` says how many a rank has if not one. Rank 1 kills itself in the midst of the
-    step `die_at`.
+    step `die_at`. Each step is followed by a pause.
     """
     rank = dist.get_rank() if dist.is_initialized() else 0
     torch.manual_seed(time.time_ns())  # Nothing may depend on what the process starts from.
@@ -130,6 +130,7 @@ def trained(until, ests=None, options=None, *, save=False, threads=None, die_at=
         first = trainer.next_step
         while trainer.next_step < until:
             trainer.step()
+            time.sleep(pause_s)
         if save:
             trainer.save()
         trainer.flush()

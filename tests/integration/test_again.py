@@ -1,6 +1,8 @@
 """`esprof again` and `validate` on real Runs: the command runs once more as it was recorded; a lost file is found."""
 
+import contextlib
 import json
+import shutil
 import sys
 
 import pytest
@@ -24,15 +26,21 @@ sys.exit(5)
 """
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a Run, `run`, of `train.py` in its folder `work`."""
+    folder = tmp_path_factory.mktemp("again")
+    (folder / "work").mkdir()
+    (folder / "work" / "train.py").write_text(JOB)
+    with contextlib.chdir(folder / "work"):
+        ended = record(folder / "run", [sys.executable, "train.py", "--lr=1"], skip=3, steps=4, stack_steps=1)
+    assert ended.code == 5
+    return folder
+
+
 @pytest.mark.promise
-def test_a_recorded_command_runs_again_as_it_was_recorded(tmp_path, monkeypatch):
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "train.py").write_text(JOB)
-    monkeypatch.chdir(work)
-    first = record(tmp_path / "run", [sys.executable, "train.py", "--lr=1"], skip=3, steps=4, stack_steps=0)
-    assert first.code == 5
-    monkeypatch.chdir(tmp_path)
+def test_a_recorded_command_runs_again_as_it_was_recorded(folder, monkeypatch):
+    monkeypatch.chdir(folder)
     again = run([*ESPROF, "again", "run", "--json", "-q"], OMP_NUM_THREADS="2", NCCL_DEBUG="INFO")
     assert again.code == 5
     assert "threads 1 nccl None ['--lr=1']" in again.stderr
@@ -43,17 +51,16 @@ def test_a_recorded_command_runs_again_as_it_was_recorded(tmp_path, monkeypatch)
     assert answer["exit_code"] == 5
     assert answer["comparison"]["schema"].startswith("esprof.compare/")
     assert answer["diagnosis"]["schema"].startswith("esprof.diagnose/")
-    old, new = load(tmp_path / "run"), load(tmp_path / "run-again")
+    old, new = load(folder / "run"), load(folder / "run-again")
     assert new.meta.command == old.meta.command
     assert new.meta.relaunch == old.meta.relaunch
     assert new.rank(0).windows == old.rank(0).windows
 
 
 @pytest.mark.promise
-def test_a_recorded_run_is_whole_until_one_of_its_files_is_lost(tmp_path, monkeypatch):
-    (tmp_path / "train.py").write_text(JOB)
+def test_a_recorded_run_is_whole_until_one_of_its_files_is_lost(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder / "run", tmp_path / "run")
     monkeypatch.chdir(tmp_path)
-    record(tmp_path / "run", [sys.executable, "train.py"], skip=3, steps=4, stack_steps=1)
     whole = esprof("validate", "run", "--json")
     answer = json.loads(whole.stdout)
     assert (whole.returncode, answer["whole"], answer["replay"]["answered"]) == (0, True, True)
@@ -81,15 +88,12 @@ def test_a_command_without_its_secret_is_refused(tmp_path, monkeypatch):
     assert "a secret was taken out of its command" in refused.stderr
 
 
-def test_a_folder_that_is_gone_is_named(tmp_path, monkeypatch):
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "train.py").write_text(JOB)
-    monkeypatch.chdir(work)
-    record(tmp_path / "run", [sys.executable, "train.py"], skip=3, steps=4, stack_steps=0)
-    monkeypatch.chdir(tmp_path)
-    work.rename(tmp_path / "elsewhere")
-    refused = esprof("again", tmp_path / "run")
+def test_a_folder_that_is_gone_is_named(folder):
+    (folder / "work").rename(folder / "elsewhere")
+    try:
+        refused = esprof("again", folder / "run")
+    finally:
+        (folder / "elsewhere").rename(folder / "work")
     assert refused.returncode == 1
-    assert str(work) in refused.stderr
+    assert str(folder / "work") in refused.stderr
     assert f"esprof record -o NEW -- {sys.executable} train.py" in refused.stderr

@@ -15,7 +15,8 @@ from tests.cases.plans import plan_of
 
 pytestmark = pytest.mark.integration
 
-UNTIL = 400
+UNTIL, PAUSE_S = 120, 0.02
+"""Steps, and a pause after each, so that the plans come in time."""
 EVEN, OTHER = ((0, 1), (2, 3)), ((3,), (0, 1, 2))
 
 
@@ -25,7 +26,9 @@ def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     run = folder / "run"
     options = {"telemetry": str(run), "plan": str(run / "plan.json"), "hash_log": str(folder / "moved.jsonl")}
-    words = record.ranks(2, record.JOBS / "elastic_steps.py", "--until", UNTIL, "--options", json.dumps(options))
+    words = record.ranks(
+        2, record.JOBS / "elastic_steps.py", "--until", UNTIL, "--pause", PAUSE_S, "--options", json.dumps(options)
+    )
     said = {}
     with subprocess.Popen(
         list(map(str, words)), env=record.environment(), text=True, stderr=subprocess.PIPE

@@ -23,12 +23,14 @@ def main():
     parser.add_argument("--ests", type=json.loads, help="A list of ESTs for each rank.")
     parser.add_argument("--options", type=json.loads, default={}, help="Of ElasticTrainer, flat.")
     parser.add_argument("--die-at", type=int)
+    parser.add_argument("--pause", type=float, default=0.0, help="After each step, in seconds.")
     asked = parser.parse_args()
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
     die_at = asked.die_at if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" else None
+    befell = trained(asked.until, asked.ests, asked.options, die_at=die_at, pause_s=asked.pause)
     # One write: ranks share the pipe.
-    sys.stdout.write(json.dumps(trained(asked.until, asked.ests, asked.options, die_at=die_at)) + "\n")
+    sys.stdout.write(json.dumps(befell) + "\n")
     sys.stdout.flush()
     if "RANK" in os.environ:
         dist.barrier()
