@@ -57,6 +57,11 @@ def ranks(count: int, script: Path, *arguments: object) -> list[str]:
     return [sys.executable, str(JOBS / "launch.py"), str(count), str(script), *map(str, arguments)]
 
 
+def forks(count: int, script: Path, *arguments: object) -> list[str]:
+    """The same with fewer seconds of imports, for elastic jobs that nobody records."""
+    return [sys.executable, str(JOBS / "fork.py"), str(count), str(script), *map(str, arguments)]
+
+
 def recording(out: Path, command: list[str], **options: object) -> list[str]:
     """The command line that records `command` into `out`; `options` such as `stack_steps=0`, or `shapes=True`."""
     named = {f"--{name.replace('_', '-')}": value for name, value in options.items()}

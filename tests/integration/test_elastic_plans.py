@@ -15,7 +15,7 @@ from tests.cases.plans import plan_of
 
 pytestmark = pytest.mark.integration
 
-UNTIL, PAUSE_S = 120, 0.02
+UNTIL, PAUSE_S = 90, 0.03
 """Steps, and a pause after each, so that the plans come in time."""
 EVEN, OTHER = ((0, 1), (2, 3)), ((3,), (0, 1, 2))
 
@@ -26,7 +26,7 @@ def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     run = folder / "run"
     options = {"telemetry": str(run), "plan": str(run / "plan.json"), "hash_log": str(folder / "moved.jsonl")}
-    words = record.ranks(
+    words = record.forks(
         2, record.JOBS / "elastic_steps.py", "--until", UNTIL, "--pause", PAUSE_S, "--options", json.dumps(options)
     )
     said = {}

@@ -24,7 +24,7 @@ STEPS = 130
 def tuned(tmp_path_factory):
     """(the folder of a job that was tuned, how the command ended)."""
     folder = tmp_path_factory.mktemp("tuned")
-    job = record.ranks(2, record.JOBS / "tuned.py", STEPS, folder / "tuned.jsonl")
+    job = record.forks(2, record.JOBS / "tuned.py", STEPS, folder / "tuned.jsonl")
     options = ["--json", "--block-steps", "6", "--blocks", "3", "--steps", "8"]
     return folder, esprof("tune", "-o", folder / "run", *options, "--", *job)
 
