@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.core.save_cost import FLAT, Failures, SaveCost
+from tests.cases.properties import thorough
 
 S = 1e9
 
@@ -51,6 +52,7 @@ failures = st.builds(Failures, mtbf_ns=st.floats(50, 2000), restart_ns=st.floats
 LONGEST = 4000
 
 
+@thorough()
 @given(costs, st.floats(0.01, 0.5))
 def test_no_shorter_interval_is_within_the_bound(cost: SaveCost, share: float) -> None:
     every = cost.shortest_within(share)
@@ -58,12 +60,14 @@ def test_no_shorter_interval_is_within_the_bound(cost: SaveCost, share: float) -
     assert every == cost.shortest or cost.overhead(every - 1) > share * (1 - 1e-9)
 
 
+@thorough()
 @given(costs, failures)
 def test_the_best_is_that_of_a_search(cost: SaveCost, of: Failures) -> None:
     least = min(cost.waste(k, of) for k in range(cost.shortest, cost.shortest + LONGEST))
     assert cost.waste(cost.best(of), of) == pytest.approx(least)
 
 
+@thorough()
 @given(costs, failures)
 def test_the_flat_range_ends_where_more_is_lost(cost: SaveCost, of: Failures) -> None:
     least = cost.waste(cost.best(of), of)

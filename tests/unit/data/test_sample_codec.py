@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from esprof.core.errors import UsageError  # noqa: E402  needs torch
 from esprof.data.sample_codec import decode, encode  # noqa: E402
+from tests.cases.properties import thorough  # noqa: E402
 
 ARRAYS = st.sampled_from([np.uint8, np.int64, np.float32, np.complex64, np.bool_, np.float16]).flatmap(
     lambda kind: arrays(kind, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
@@ -40,6 +41,7 @@ def alike(one: Any, other: Any) -> bool:
     return np.float64(one).tobytes() == np.float64(other).tobytes() if isinstance(one, float) else one == other
 
 
+@thorough()
 @given(SAMPLES)
 def test_a_sample_comes_back_equal(sample):
     assert alike(decode(encode(sample)), sample)

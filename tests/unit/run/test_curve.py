@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.run.curve import MAX_FACTOR_BEYOND, BeyondCurveError, Curve
+from tests.cases.properties import thorough
 
 points = st.dictionaries(st.integers(1, 1 << 27), st.integers(1, 10**10), min_size=1, max_size=12)
 
@@ -14,6 +15,7 @@ def curve_of(found):
     return Curve.through([(size, [took]) for size, took in found.items()])
 
 
+@thorough()
 @given(points, st.floats(0, 1))
 def test_between_measured_sizes_it_goes_straight(found, where):
     sizes = sorted(found)
@@ -67,6 +69,7 @@ def test_the_line_finds_a_latency_and_a_rate(alpha, beta):
     assert line.alpha_ns == pytest.approx(alpha, rel=1e-3, abs=1e-3 * beta * sizes[0] + 1e-3)
 
 
+@thorough()
 @given(st.lists(st.integers(1, 10**7), min_size=3, max_size=8))
 def test_no_line_of_a_grid_has_smaller_errors(took):
     sizes = np.array([1 << (10 + place) for place in range(len(took))])

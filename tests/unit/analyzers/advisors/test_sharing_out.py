@@ -16,6 +16,7 @@ from esprof.analyzers.advisors.cluster.reclaim import BorrowedServer, StopCost, 
 from esprof.analyzers.advisors.job.growth import Inventory, Model, growth
 from esprof.analyzers.advisors.job.makespan import Device
 from esprof.core.errors import UsageError
+from tests.cases.properties import thorough
 
 V100, P100 = Device("V100", "V100", 1 / 3, 1 / 3), Device("P100", "P100", 1 / 1.9, 1 / 1.9)
 KINDS = {"V100": V100, "P100": P100}
@@ -66,6 +67,7 @@ servers = st.lists(
 )
 
 
+@thorough()
 @given(servers, st.data())
 def test_the_returned_servers_have_minimal_cost(some, data):
     jobs = {name: StopCost(data.draw(st.integers(0, 9)), 1.0, 2.0, data.draw(st.integers(1, 4))) for name in "abc"}

@@ -1,7 +1,7 @@
 """Sweeps over nested calls, compared with references that examine every instant and every pair of calls."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.analyzers.ops.nesting import nearest, nested, with_inner
@@ -67,7 +67,7 @@ def test_the_latest_started_call_owns_each_instant(calls):
     assert own.tolist() == expected.tolist()
 
 
-@settings(deadline=None)  # the first call compiles
+@thorough()
 @given(any_calls())
 def test_total_time_of_a_key_is_the_union_of_its_calls(calls):
     thread, start, end, key = calls
@@ -80,7 +80,7 @@ def test_total_time_of_a_key_is_the_union_of_its_calls(calls):
     assert np.bincount(key, weights=adds, minlength=KEYS).tolist() == expected.tolist()
 
 
-@settings(deadline=None)
+@thorough()
 @given(nested_calls())
 def test_own_time_excludes_direct_children(calls):
     _, start, end, _ = calls
@@ -92,7 +92,7 @@ def test_own_time_excludes_direct_children(calls):
         assert own[i] == end[i] - start[i] - sum(end[j] - start[j] for j in children)
 
 
-@settings(deadline=None)  # the first call compiles
+@thorough()
 @given(nested_calls())
 def test_nested_calls_of_a_key_are_not_outermost(calls):
     key = calls[3]
@@ -101,7 +101,7 @@ def test_nested_calls_of_a_key_are_not_outermost(calls):
         assert outermost[i] == (not any(is_nested(calls, i, j) and key[j] == key[i] for j in range(len(key))))
 
 
-@settings(deadline=None)  # the first call compiles
+@thorough()
 @given(nested_calls(), st.data())
 def test_inner_values_count_for_every_enclosing_call(calls, data):
     _, enclosing, *_ = nested(*calls, KEYS)
@@ -115,7 +115,7 @@ def test_inner_values_count_for_every_enclosing_call(calls, data):
     assert with_inner(enclosing, values).tolist() == expected
 
 
-@settings(deadline=None)  # the first call compiles
+@thorough()
 @given(nested_calls())
 def test_the_nearest_wanted_call_is_the_call_itself_or_the_innermost_enclosing(calls):
     wanted = calls[3] == 0

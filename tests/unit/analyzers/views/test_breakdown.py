@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.analyzers.finding import ACTIVITIES
 from esprof.analyzers.views.breakdown import breakdown, partition
 from esprof.replay import Replayed
 from tests.cases.graph import call, ddp_rank, launched, load_call, nccl_ranks, op, run_of, step
+from tests.cases.properties import thorough
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda t: (t[0], t[0] + t[1])), max_size=6)
 
 
-@settings(max_examples=200, deadline=None)
+@thorough(200)
 @given(st.lists(INTERVALS, min_size=1, max_size=4), st.integers(0, 30), st.integers(1, 30), st.integers(0, 5))
 def test_each_instant_belongs_to_the_first_layer_that_covers_it(layers, begin, length, gap):
     spans = np.array([[begin, begin + length], [begin + length + gap, begin + 2 * length + gap]])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from esprof.elastic import Checkpoint
 from esprof.elastic.checkpoint.adapting import AdaptiveInterval
 from tests.cases.elastic_job import bits, small_trainer
+from tests.cases.properties import thorough
 
 MS = 1_000_000
 
@@ -57,6 +58,7 @@ def test_small_gains_are_left():
     assert AdaptiveInterval(48, 0.05).adapt([(100 * MS, 200 * MS, 0.0, 0.0)]) == 48
 
 
+@thorough()
 @given(st.lists(st.tuples(*[st.floats(1, 1e9)] * 4), min_size=1, max_size=20), st.integers(1, 1000))
 def test_it_is_the_same_on_all_ranks(costs, every):
     one, other = AdaptiveInterval(every, 0.05), AdaptiveInterval(every, 0.05)

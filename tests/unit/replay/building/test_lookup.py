@@ -1,10 +1,11 @@
 """Lookups by time or number, compared with plain Python."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.replay.building.lookup import Sequences, entries, numbered, occurrences, pairs, position
+from tests.cases.properties import thorough
 
 small = st.integers(-1, 4)
 moments = st.integers(100, 130)
@@ -37,7 +38,7 @@ def test_numbers_come_in_order_of_appearance(values):
     assert distinct[number].tolist() == values
 
 
-@settings(deadline=None)
+@thorough()
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), max_size=5))
 def test_how_often_a_number_came_before_in_its_visit(visits):
     numbers = np.array([number for visit in visits for number in visit], np.int32)

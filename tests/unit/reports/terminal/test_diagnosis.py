@@ -11,6 +11,7 @@ from esprof.reports.terminal.replay import draw_replay
 from esprof.reports.terminal.screen import Screen
 from tests.cases import report as case
 from tests.cases.gold import assert_gold
+from tests.cases.properties import thorough
 
 COLOUR = Screen(width=100, colour=True)
 
@@ -35,6 +36,7 @@ def test_the_breakdown_is_in_milliseconds_for_any_step():
     assert "62,000" in shown
 
 
+@thorough()
 @given(
     text=st.text(min_size=1, max_size=3_000) | st.text("漢字 かな", min_size=200, max_size=600),
     width=st.integers(40, 200),
@@ -50,6 +52,7 @@ def test_a_verdict_fits_its_screen(text, width, found, is_ignored):
     assert max(Text(line).cell_len for line in lines) <= width
 
 
+@thorough()
 @given(
     titles=st.lists(
         st.lists(st.text("abc(.)_", min_size=1, max_size=30), min_size=1, max_size=10), min_size=1, max_size=4

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.core.errors import InputError, UsageError
 from esprof.run.kineto.reader import read_trace
 from tests.cases import kineto as case
 from tests.cases.kineto import BACKWARD, EPOCH_US, GLOO, MAIN, comms, document, kernel, launch, row, step
+from tests.cases.properties import thorough
 
 EPOCH_NS = EPOCH_US * 1000
 
@@ -92,7 +93,7 @@ _ROWS = st.lists(
 _BASE_NS = 1_711_964_646_000_000_000
 
 
-@settings(deadline=None)
+@thorough()
 @given(_ROWS, st.sampled_from(["absolute", "relative", "integer"]))
 def test_any_rows_come_back_exact_and_sorted(tmp_path_factory, rows, form):
     if form == "integer":

@@ -5,13 +5,14 @@ from decimal import Decimal
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.run.kineto.fields import FIELDS, CellForm
 from esprof.run.kineto.lenient import Misfits
 from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import FIRST_TEXT, MISSING, NoRows, NotJson, TooLarge, scan
+from tests.cases.properties import thorough
 
 ROOM = 1 << 30
 KEYS = [field.key for field in FIELDS]
@@ -60,7 +61,7 @@ STYLE = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
+@thorough()
 @given(DOCUMENT, STYLE)
 def test_any_document_is_kept_as_a_plain_parser_reads_it(document, style):
     text = json.dumps(document, **style)
@@ -85,7 +86,7 @@ def parsed(text):
     return json.loads(text, parse_float=Decimal)
 
 
-@settings(deadline=None)
+@thorough()
 @given(st.lists(ROW | JSON, max_size=4), STYLE, st.data())
 def test_rows_that_are_cut_off_are_refused(rows, style, data):
     for begin in (b"", b'{"schemaVersion": 1, "traceEvents": '):
@@ -94,7 +95,7 @@ def test_rows_that_are_cut_off_are_refused(rows, style, data):
             scanned(text[: data.draw(st.integers(0, len(text) - 1))])
 
 
-@settings(deadline=None)
+@thorough()
 @given(st.binary(max_size=40) | st.text(st.sampled_from('{}[],:"\\ \n019-.eEtrufalsn"traceEvents"'), max_size=60))
 def test_any_text_is_refused_or_was_json_enough(text):
     try:

@@ -73,6 +73,7 @@ def test_the_assignment_is_optimal(some, n_est, most_devices):
         assert ends_within(some, n_est, found.step_s * (1 - 1e-6)) == found.ests_below
 
 
+@thorough()
 @given(st.lists(devices, min_size=1, max_size=4), st.integers(1, 6), st.sampled_from([0.3, 0.8, 2.0]))
 def test_the_number_of_devices_is_minimal(some, n_est, within_s):
     usable = [
