@@ -91,7 +91,14 @@ def undisturbed():
     return bits(small_trainer(), STEPS)
 
 
-@pytest.mark.parametrize("who", [{0}, {1}, {0, 1}], ids=["rank 0", "rank 1", "all"])
+RANKS = [
+    pytest.param({0}, id="rank 0", marks=pytest.mark.slow),
+    pytest.param({1}, id="rank 1"),
+    pytest.param({0, 1}, id="all"),
+]
+
+
+@pytest.mark.parametrize("who", RANKS)
 @pytest.mark.parametrize("what", MEDDLING)
 def test_the_bits_are_as_without(what, who):
     def body(transport):

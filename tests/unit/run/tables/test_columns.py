@@ -107,7 +107,7 @@ def test_rounded_times_overlap_nothing(table):
 @pytest.mark.parametrize("recorded", ["all", "no wait", "no transfer"])
 def test_ranks_that_wait_for_a_slow_one_are_not_named(recorded, table):
     def of(slow):
-        rows = rows_of_stages(4, 4, 8, SAMPLED, slow)
+        rows = rows_of_stages(2, 4, 8, SAMPLED, slow)
         if recorded == "no wait":  # A transfer begins only when both sides have come.
             return [_without_wait(row) for row in rows]
         return [row for row in rows if recorded == "all" or not _is_transfer(row)]
