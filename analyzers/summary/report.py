@@ -2,7 +2,7 @@
 
 import msgspec
 
-from esprof.analyzers.advisors.job.est_answer import EstAdvice
+from esprof.analyzers.advisors.recommend import Recommendations
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.ops.answer import OpsAnswer
 from esprof.analyzers.samples.flame import Flame
@@ -50,8 +50,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """None if no memory was sampled."""
     probed: Probed | None
     """None if the job was not probed."""
-    assignment: EstAdvice | None
-    """Advised assignment of ESTs to ranks; None if the run does not record the present one."""
+    advice: Recommendations | None
+    """What `esprof recommend` advises without options; None if the run gives no advice."""
     not_recorded: tuple[Unrecorded, ...]
     history: tuple[JobEvent, ...]
     """Events of an elastic job, the oldest first; at most the last `MAX_EVENTS`."""

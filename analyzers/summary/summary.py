@@ -1,8 +1,7 @@
 """The Report of a run: diagnosis, replay with the usual what-ifs, and the views of the page."""
 
 from esprof import __version__
-from esprof.analyzers.advisors.job.est_answer import EstAdvice
-from esprof.analyzers.advisors.job.ests import advise_ests
+from esprof.analyzers.advisors.recommend import Recommendations, recommend_all
 from esprof.analyzers.diagnosis import diagnose_replayed
 from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.analyzers.ops.over_ranks import Asked, ops
@@ -58,15 +57,15 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
         flame=flame(job.samples),
         memory=memory_use(run),
         probed=probed(run.probes) if run.probes is not None else None,
-        assignment=_assignment(replayed),
+        advice=_advice(replayed),
         not_recorded=tuple(not_recorded(job, operations.shapes_recorded)),
         history=run.history[-MAX_EVENTS:],
         rounds=run.rounds[-MAX_EVENTS:],
     )
 
 
-def _assignment(replayed: Replayed) -> EstAdvice | None:
+def _advice(replayed: Replayed) -> Recommendations | None:
     try:
-        return advise_ests(replayed)
-    except EsprofError:  # Not an elastic job, or too little was recorded.
+        return recommend_all(replayed)
+    except EsprofError:  # Too little was recorded.
         return None

@@ -23,6 +23,7 @@ from esprof.reports.charts import all_figures
 from esprof.reports.charts.flame import tree_name
 from esprof.reports.classes import time_class
 from esprof.reports.html.environment import STYLE, TEMPLATES, file_text, policy, templates
+from esprof.reports.html.plan_changes import changes
 from esprof.reports.html.sliders import controls
 from esprof.reports.terminal import probed
 from esprof.reports.terminal.advice import placement
@@ -86,7 +87,7 @@ def render_html(report: Report) -> str:
             measured=_measured(report),
             event_texts=EVENT_TEXTS,
             outcomes=OUTCOMES,
-            assignment_text=placement.summary(report.assignment) if report.assignment else "",
+            changes=changes(report.advice) if report.advice else (),
         )
     )
 

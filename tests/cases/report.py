@@ -1,10 +1,12 @@
 """Reports built by hand: a four-rank job whose rank 1 is starved by its loader, at the size and shape of a real one."""
 
 from datetime import date
+from functools import cache
+from typing import get_args
 
 import msgspec
 
-from esprof.analyzers.advisors.job.ests import advise_ests
+from esprof.analyzers.advisors.recommend import Kind, Recommendations, Wanted, recommend
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Diagnosis, Finding, Ignored, RankBreakdown, Throughput
 from esprof.analyzers.ops.answer import Attention, CallSite, CollectiveRate, Kernel, Op, OpsAnswer, RankOp, Shapes
@@ -19,6 +21,7 @@ from esprof.analyzers.views.links import LinkPeak
 from esprof.analyzers.views.memory_use import MemoryCurve, MemoryUse, RankMemory
 from esprof.analyzers.views.probed import probed
 from esprof.analyzers.views.unrecorded import Unrecorded
+from esprof.core.plan import Plan, PlannedJob, PlanParts
 from esprof.replay.answer import (
     Coverage,
     CriticalPath,
@@ -38,8 +41,12 @@ from esprof.run.logs import JobEvent, Round
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Sweep
 from esprof.run.run import RankMeta, RunWarning, Window
+from tests.cases.compression import MIB, exchange
 from tests.cases.elastic_runs import elastic_run
+from tests.cases.gloo_buckets import run_with
+from tests.cases.loading import loading_job
 from tests.cases.probed import link, points, probes
+from tests.cases.saving_runs import job_that_saves
 
 HOSTILE = (
     "<script>alert(1)</script>%{x}{{7*7}}[bold]<a href='https://example.com'>"
@@ -646,7 +653,7 @@ def report(ranks=4, **replaced):
         flame=flame(ranks),
         memory=memory(ranks),
         probed=probed_curves(),
-        assignment=advise_ests(Replayed.of(elastic_run([[0, 1, 2, 3], [4, 5, 6, 7]], (3_000, 9_000)))),
+        advice=advice(),
         not_recorded=(
             Unrecorded(data="input shapes", needed_for="other bucket sizes", remedy="Record with --shapes."),
         ),
@@ -654,6 +661,23 @@ def report(ranks=4, **replaced):
         rounds=rounds(),
     )
     return msgspec.structs.replace(whole, **replaced)
+
+
+@cache
+def advice():
+    """Each kind of advice, of jobs made by hand: ESTs move, three buckets are compressed, the loader stays as it is."""
+    compressed = run_with((1, 1, 1, 1), (1, 1, 1, 1))
+    compressed.probes = probes(link(0, 20e6 / MIB), *exchange("half", 0.5, 3, sent=MIB // 2))
+    jobs = {
+        "assignment": elastic_run([[0, 1, 2, 3], [4, 5, 6, 7]], (3_000, 9_000)),
+        "compression": compressed,
+        "loader": Replayed.of(loading_job(cpus=8), max_error_pct=100),
+        "checkpoint": job_that_saves(),
+    }
+    found = {kind: recommend(job, kind, Wanted(max_vnmse=0.1)) for kind, job in jobs.items()}
+    parts = PlanParts(**{kind: getattr(one.plan.parts, kind) for kind, one in found.items() if one.plan is not None})
+    plan = Plan(id="a3", job=PlannedJob(n_est=8, world=2), parts=parts)
+    return Recommendations(advice=found, declined={}, plan=plan)
 
 
 def history():
@@ -704,6 +728,7 @@ def with_texts(value, text):
     """`value` with each free text in it replaced; texts from a closed list (severity, class, schema) stay."""
     closed = {"schema", "severity", "confidence", "id", "cls", "peak_memory_of", "of", "unit", "by"}
     closed |= {"kind", "sort", "phase", "origin", "what", "outcome"}
+    closed |= {"objective", "collective", "gap_kind", "applies", "est_from", "determinism", "exchange"}
     if isinstance(value, msgspec.Struct):
         fields = {
             name: getattr(value, name) if name in closed else with_texts(getattr(value, name), text)
@@ -711,8 +736,8 @@ def with_texts(value, text):
         }
         return type(value)(**fields)
     if isinstance(value, dict):
-        keep = set(value) <= {*replay().critical_path.classes, *ROLES, "now", "even split"}
-        return {key if keep else f"{text}{key}": with_texts(item, text) for key, item in value.items()}
+        keep = {*replay().critical_path.classes, *ROLES, *get_args(Kind), "now", "even split"}
+        return {key if key in keep else f"{text}{key}": with_texts(item, text) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return type(value)(with_texts(item, text) for item in value)
     return text if isinstance(value, str) else value

@@ -219,6 +219,19 @@ def test_a_control_answers_within_a_tenth_of_a_second(browser, tmp_path):
     assert_sound(page)
 
 
+@pytest.mark.parametrize("pixels", [375, 1440])
+def test_the_plan_before_and_after(browser, tmp_path, pixels):
+    with width(browser, pixels):
+        page = open_page(browser, reportcase.report(), tmp_path)
+        moved = "[...document.querySelectorAll('#plan .moved')].map(est => est.textContent)"
+        assert page(moved) == ["4", "5", "4", "5"]  # Where they come to, and where they left.
+        steps = "[...document.querySelectorAll('#plan .changes .step')].map(bar => bar.offsetWidth)"
+        before, after, *_ = page(steps)
+        assert before > after > 50
+        assert page("document.documentElement.scrollWidth") <= pixels
+        assert_sound(page)
+
+
 def test_operations_are_searched_and_sorted(browser, tmp_path):
     page = open_page(browser, reportcase.report(), tmp_path)
     names = (

@@ -262,6 +262,7 @@ def _bucket_advice(layout: _Layout, choice: tuple[int, ...]) -> Iterator[BucketA
         saves = layout.step_ns((*choice[:number], 0, *choice[number + 1 :])) - step if option else 0.0
         yield BucketAdvice(
             elements=bucket.elements,
+            nbytes=bucket.nbytes,
             codec=layout.options[option],
             begin_us=us(max(cost.begin_ns)) if cost is not None else 0.0,
             link_us=us(cost.link_ns) if cost is not None else None,

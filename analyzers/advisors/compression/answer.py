@@ -28,6 +28,8 @@ class BucketAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
     elements: tuple[int, ...]
     """Elements of each parameter, in the order in which gradients become ready; of a reduce-scatter, their sum."""
+    nbytes: int | None = None
+    """Size of its gradients without a codec; None for all gradients of ESTs."""
     codec: str
     begin_us: float
     """Time by which encoding prolongs the backward pass, on the slowest rank."""

@@ -77,6 +77,7 @@ def _decided(replayed: Replayed, shards: Shards, narrow_ns: float | None) -> Ite
             saves = float(replayed.pricer.price_slowed(*without).step_ns.mean()) - narrow_ns
         yield BucketAdvice(
             elements=(size // _ITEM,),
+            nbytes=size,
             codec=_CODEC if use_bf16 else NONE,
             begin_us=us(max(cost.begin_ns)) if use_bf16 else 0.0,
             link_us=us(cost.link_ns) if use_bf16 else None,

@@ -46,9 +46,6 @@ def draw_advice(advice: Advice, screen: Screen = PLAIN) -> str:
 
 def draw_checkpoints(advice: CheckpointAdvice, screen: Screen = PLAIN) -> str:
     """The interval, what it costs, and what others would cost."""
-    found = advice.of(advice.advised)
-    keeps = "Keep saving" if advice.plan is None else "Save"
-    title = f"{keeps} every {found.every} steps: {units.pct(found.overhead_pct)} of the training"
     in_all = [">with failures"] if advice.best is not None else []
     rows = grid(">save every", ">costs", "95 % interval", ">mean step", ">a failure loses", *in_all, "", padding=2)
     for one in advice.intervals:
@@ -61,8 +58,15 @@ def draw_checkpoints(advice: CheckpointAdvice, screen: Screen = PLAIN) -> str:
             *([units.pct(one.waste_pct)] if in_all else []),
             _remark(advice, one.every),
         )
-    blocks: list[RenderableType] = [headline(title, screen), Text(), rows, Text()]
+    blocks: list[RenderableType] = [headline(checkpoint_title(advice), screen), Text(), rows, Text()]
     return drawn(screen, *blocks, *_facts(advice, screen))
+
+
+def checkpoint_title(advice: CheckpointAdvice) -> str:
+    """The advised interval, and what it costs."""
+    found = advice.of(advice.advised)
+    keeps = "Keep saving" if advice.plan is None else "Save"
+    return f"{keeps} every {found.every} steps: {units.pct(found.overhead_pct)} of the training"
 
 
 def _remark(advice: CheckpointAdvice, every: int) -> str:
