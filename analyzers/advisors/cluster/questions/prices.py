@@ -34,8 +34,10 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     spot: bool = False
     interruptions_per_hour: float | None = None
     """0 if not given, except for spot offers, which need it or a trace."""
+    available_share: float = 1.0
+    """Share of the time in which it is there."""
     trace: str | None = None
-    """File from which to take the interruptions; relative to the file that names it."""
+    """File from which to take the interruptions and the share; relative to the file that names it."""
     instances: int = 1
     """Instances that the job needs at once; fewer in the trace are an interruption."""
     steps_per_s: float
@@ -115,17 +117,18 @@ def read_spot(path: Path, page: str) -> SpotProblem:
     )
 
 
-def _seen(path: Path, offer: ListedOffer, page: str) -> tuple[float, float | None]:
-    """Interruptions of an offer per hour in which it is there, and the share of time in which it is, from its trace; without
-    a trace the stated interruptions."""
-    if (offer.trace is None) == (offer.interruptions_per_hour is None) and (offer.spot or offer.trace is not None):
+def _seen(path: Path, offer: ListedOffer, page: str) -> tuple[float, float]:
+    """Interruptions of an offer per hour in which it is there, and the share of time in which it is: from its trace, or as
+    stated."""
+    is_stated = offer.interruptions_per_hour is not None
+    if is_stated == (offer.trace is not None) and (offer.spot or is_stated):
         raise InputError(
             f"{offer.name} needs either interruptions_per_hour or a trace",
             path=path,
             remedy=f"{page} shows the format.",
         )
     if offer.trace is None:
-        return offer.interruptions_per_hour or 0.0, None
+        return offer.interruptions_per_hour or 0.0, offer.available_share
     file = path.parent / offer.trace
     trace = read(file, _AvailabilityTrace, page)
     there = [count >= offer.instances for count in trace.data]

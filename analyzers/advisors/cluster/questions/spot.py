@@ -3,7 +3,8 @@
 Exact for its model, by dynamic programming over time, work left and the offer held (after Narayanan et al., DISPA 2020,
 and "Can't Be Late", NSDI 2024). Time is divided into ticks. The job saves at the end of each. An offer that may be
 interrupted is lost within a tick with probability 1 - exp(-rate x tick); then the work of the tick is lost, and half of
-it is paid. The deadline holds in every case, not only on average.
+it is paid. An offer that is taken may not be there; then the job waits for the tick. The deadline holds in every case, not
+only on average.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,14 +20,11 @@ from esprof.core.errors import MismatchError
 
 _S_PER_HOUR = 3_600.0
 _MAX_STATES = 2_000_000
-_MIN_SHARE_AVAILABLE = 0.99
-"""Below this, an offer is not always there when it is chosen."""
-
 _ROUNDING_SHARE = 1e-9
 
 _NOT_MODELLED = (
     "prices that turn out to differ from those of the file",
-    "offers that are sold out when they are chosen",
+    "that an offer which is away stays away for some time",
 )
 
 OfferName = str
@@ -41,8 +39,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     prices_per_h: tuple[float | None, ...]
     """In each tick; None if it is not offered."""
     interruptions_per_hour: float = 0.0
-    available_share: float | None = None
-    """Share of the time of its trace in which it was there; None without a trace."""
+    available_share: float = 1.0
+    """Chance that it is there if it is taken in a tick and was not held."""
 
 
 class SpotProblem(ClusterProblem, frozen=True, kw_only=True):
@@ -75,10 +73,9 @@ class SpotProblem(ClusterProblem, frozen=True, kw_only=True):
         numbers += [price for one in self.offers for price in one.prices_per_h if price is not None]
         if not all(0 <= number < inf for number in numbers):
             return "has a number that is negative or not finite"
-        if (
-            not isfinite(ratio := self.deadline_h / self.tick_h * self.steps / self.unit_steps)
-            or ratio * (1 + len(self.offers)) > _MAX_STATES
-        ):
+        if not all(0 < one.available_share <= 1 for one in self.offers):
+            return "available_share must be above 0, and at most 1"
+        if not self.deadline_h / self.tick_h * self.steps / self.unit_steps * (1 + len(self.offers)) <= _MAX_STATES:
             return f"has more than {_MAX_STATES:,} states: choose a longer tick_h, or more unit_steps"
         if self.ticks < 1:
             return "the deadline is before the end of the first tick"
@@ -224,6 +221,8 @@ class _Costs:
         cost: np.ndarray = (1 - chance) * (paid + kept[np.maximum(left - done, 0)])
         if offer.interruptions_per_hour:  # Zero times an infinite cost is no number.
             cost += chance * (paid / 2 + lost)
+        if moves and offer.available_share < 1:
+            cost = offer.available_share * cost + (1 - offer.available_share) * lost
         return cost
 
     def uninterrupted(self, takes: np.ndarray) -> tuple[Stretch, ...]:
@@ -282,16 +281,11 @@ def _baselines(problem: SpotProblem) -> Iterator[tuple[str, float]]:
     alone = [(_Costs(replace(problem, offers=(one,))).best()[1], one.name) for one in problem.offers]
     if isfinite(min(alone)[0]):
         yield f"only {min(alone)[1]}", min(alone)[0]
-    certain = tuple(replace(one, interruptions_per_hour=0.0) for one in problem.offers)
-    yield "if nothing were interrupted", _Costs(replace(problem, offers=certain)).best()[1]
+    certain = tuple(replace(one, interruptions_per_hour=0.0, available_share=1.0) for one in problem.offers)
+    yield "if every offer were there and none interrupted", _Costs(replace(problem, offers=certain)).best()[1]
 
 
 def _warnings(problem: SpotProblem) -> Iterator[str]:
     for one in problem.offers:
-        if one.available_share is not None and one.available_share < _MIN_SHARE_AVAILABLE:
-            yield (
-                f"{one.name} was there in {100 * one.available_share:.0f} % of its trace, but is taken to be there whenever "
-                "it is chosen: waiting for it would cost more, or time"
-            )
         if not problem.units_done(one, moves=True):
             yield f"{one.name} does less than a unit of work in its first tick: choose less unit_steps or a longer tick_h"
