@@ -1,6 +1,11 @@
-"""Which borrowed servers to give back: the least work is lost (Lyra, EuroSys 2023, §5.1, with measured costs)."""
+"""Which borrowed servers to give back so that the least work is lost (Lyra, EuroSys 2023, §5.1).
 
-from collections.abc import Iterator, Sequence
+Without a server its jobs stop, or move. Lyra counts jobs; here the cost of a stop is measured: a checkpoint, the restore and
+the lost work. Jobs span servers, so that servers share their costs: the optimum is found by an integer program.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Literal
 
@@ -9,9 +14,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from esprof.analyzers.advisors.cluster.mix import JobId
-from esprof.analyzers.advisors.cluster.program import Program, solve_integers
+from esprof.analyzers.advisors.cluster.program import Optimum, Program, solve_integers
 from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, ClusterProblem, verified
-from esprof.analyzers.advisors.cluster.reclaim import BorrowedServer, StopCost, reclaim
 from esprof.core.errors import MismatchError
 
 _MAX_JOBS_ENUMERATED = 16
@@ -48,12 +52,12 @@ class StoppableJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.checkpoint_s is not None and self.checkpoint_s + self.step_s < self.since_checkpoint_s
 
     @property
-    def cost(self) -> StopCost:
-        """The cheaper of saving and of not saving."""
-        saves_s, lost_s = (
-            (self.checkpoint_s or 0.0, self.step_s) if self.should_save else (0.0, self.since_checkpoint_s)
-        )
-        return StopCost(saves_s, self.restore_s, lost_s, self.devices)
+    def stop_cost(self) -> float:
+        """Device-seconds that a stop costs, with or without saving, whichever is less."""
+        lost_s = self.since_checkpoint_s
+        if self.should_save and self.checkpoint_s is not None:
+            lost_s = self.checkpoint_s + self.step_s
+        return (self.restore_s + lost_s) * self.devices
 
 
 class OccupiedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +68,10 @@ class OccupiedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Jobs that stop without it."""
     flexible_devices: int = 0
     """Devices of workers that elastic jobs can do without."""
+
+    @property
+    def stops(self) -> frozenset[JobId]:
+        return frozenset(map(str, self.jobs))
 
 
 class ReclaimProblem(ClusterProblem, frozen=True, kw_only=True):
@@ -91,14 +99,12 @@ class ReclaimProblem(ClusterProblem, frozen=True, kw_only=True):
             return "has a number that is negative or not finite"
         return None
 
-    def borrowed(self) -> list[BorrowedServer]:
-        return [
-            BorrowedServer(one.name, tuple(map(str, one.jobs)), one.flexible_devices * self.away_s)
-            for one in self.servers
-        ]
-
-    def costs(self) -> dict[JobId, StopCost]:
-        return {job.name: job.cost for job in self.jobs}
+    def cost(self, servers: Iterable[OccupiedServer]) -> float:
+        """Device-seconds lost if these servers are given back."""
+        chosen = list(servers)
+        stopped = _stopped(chosen)
+        jobs = sum(job.stop_cost for job in self.jobs if job.name in stopped)
+        return jobs + sum(one.flexible_devices for one in chosen) * self.away_s
 
 
 class ServersBack(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,34 +126,29 @@ class ReclaimAnswer(ClusterAnswer, frozen=True, kw_only=True):
 
 def give_back(problem: ReclaimProblem) -> ReclaimAnswer:
     """The servers whose return loses the least work, exact (integer program)."""
-    servers, costs = problem.borrowed(), problem.costs()
-    found = reclaim(servers, costs, problem.give_back)
-    lyra = by_job_count(servers, problem.give_back)
-    stopped = tuple(sorted(_stopped([one for one in servers if one.name in found.servers])))
+    found = _solved(problem, _rows_by_server(problem))
+    chosen = [one for one, taken in zip(problem.servers, found.x, strict=False) if taken > 0.5]
+    lyra = by_job_count(problem.servers, problem.give_back)
     return ReclaimAnswer(
-        value=_cost([one for one in servers if one.name in found.servers], costs),
+        value=problem.cost(chosen),
         unit="device-seconds lost",
-        bound=found.bound,
-        baselines={f"Lyra's count of jobs ({', '.join(one.name for one in lyra)})": _cost(lyra, costs)},
+        bound=-found.bound,
+        baselines={f"Lyra's count of jobs ({', '.join(one.name for one in lyra)})": problem.cost(lyra)},
         not_modelled=_NOT_MODELLED,
-        decision=ServersBack(
-            servers=found.servers,
-            stopped=stopped,
-            saving=tuple(job.name for job in problem.jobs if job.name in stopped and job.should_save),
-        ),
+        decision=_decision(problem, chosen),
         problem=problem,
     )
 
 
-def by_job_count(servers: Sequence[BorrowedServer], count: int) -> list[BorrowedServer]:
+def by_job_count(servers: Sequence[OccupiedServer], count: int) -> list[OccupiedServer]:
     """The servers that Lyra gives back: repeatedly the one with the smallest sum over its jobs of one over the number of the
     job's servers. The jobs of a returned server stop everywhere."""
-    left, running = list(servers), {job for server in servers for job in server.fixed}
-    taken: list[BorrowedServer] = []
+    left, running = list(servers), _stopped(servers)
+    taken: list[OccupiedServer] = []
+    spread = Counter(job for server in servers for job in server.stops)
     while len(taken) < count:
-        spread = {job: sum(job in server.fixed for server in servers) for job in running}
-        best = min(left, key=lambda one: sum(1 / spread[job] for job in one.fixed if job in running))
-        running -= set(best.fixed)
+        best = min(left, key=lambda one: sum(1 / spread[job] for job in sorted(one.stops & running)))
+        running -= best.stops
         left.remove(best)
         taken.append(best)
     return taken
@@ -157,40 +158,68 @@ def check_reclaim(answer: ReclaimAnswer) -> CheckedAnswer:
     """Verify the cost by arithmetic, and that none is lower: by trying all sets of stopped jobs, or by another integer
     program if too many jobs are linked by common servers to try all. Raises MismatchError."""
     problem = answer.problem
-    servers, costs = problem.borrowed(), problem.costs()
-    chosen = [one for one in servers if one.name in answer.decision.servers]
-    if len(chosen) != len(answer.decision.servers) or len(chosen) < problem.give_back:
+    chosen = [one for one in problem.servers if one.name in answer.decision.servers]
+    if len(chosen) != len(answer.decision.servers) or len(chosen) != problem.give_back:
         raise MismatchError(f"{len(chosen)} of the servers are given back, and {problem.give_back} are needed")
-    if set(answer.decision.stopped) != _stopped(chosen):
-        raise MismatchError("other jobs stop than those on the servers")
-    groups = _groups(servers)
+    if answer.decision != _decision(problem, chosen):
+        raise MismatchError("other jobs stop or save than those on the servers")
+    groups = _groups(problem.servers)
     if max(len(_stopped(group)) for group in groups) <= _MAX_JOBS_ENUMERATED:
-        bound, how = _enumerated(groups, costs, problem.give_back), "by trying all sets of stopped jobs"
+        bound, how = _enumerated(problem, groups), "by trying all sets of stopped jobs"
     else:
-        bound, how = _bound(servers, costs, problem.give_back), "by another integer program"
-    return verified(answer, _cost(chosen, costs), bound, how)
+        bound, how = -_solved(problem, _rows_by_job(problem)).bound, "by another integer program"
+    return verified(answer, problem.cost(chosen), bound, how)
 
 
-def _enumerated(groups: Sequence[Sequence[BorrowedServer]], costs: dict[JobId, StopCost], count: int) -> float:
-    """The least cost of `count` servers: jobs of different groups have no common servers, and are tried apart."""
+def _decision(problem: ReclaimProblem, chosen: Sequence[OccupiedServer]) -> ServersBack:
+    stopped = _stopped(chosen)
+    return ServersBack(
+        servers=tuple(one.name for one in chosen),
+        stopped=tuple(sorted(stopped)),
+        saving=tuple(job.name for job in problem.jobs if job.name in stopped and job.should_save),
+    )
+
+
+def _solved(problem: ReclaimProblem, rows: np.ndarray) -> Optimum:
+    """The best x of zeros and ones with `rows @ x <= 0`: one for each server that is given back, then for each job that
+    stops."""
+    servers, jobs = problem.servers, problem.jobs
+    exact = np.concatenate([np.ones(len(servers)), np.zeros(len(jobs))])
+    count = float(problem.give_back)
+    cost = np.array([*(one.flexible_devices * problem.away_s for one in servers), *(job.stop_cost for job in jobs)])
+    program = Program(
+        gain=-cost,
+        rows=csr_array(np.vstack([rows, exact, -exact, np.eye(len(cost))])),
+        bounds=np.concatenate([np.zeros(len(rows)), [count, -count], np.ones(len(cost))]),
+    )
+    return solve_integers(program, np.ones(len(cost), bool))
+
+
+def _rows_by_server(problem: ReclaimProblem) -> np.ndarray:
+    """For each server and job on it: if the server is given back, the job stops."""
+    at_job = {job.name: len(problem.servers) + at for at, job in enumerate(problem.jobs)}
+    pairs = [(at, at_job[job]) for at, one in enumerate(problem.servers) for job in sorted(one.stops)]
+    rows = np.zeros((len(pairs), len(problem.servers) + len(problem.jobs)))
+    for row, (server, job) in zip(rows, pairs, strict=True):
+        row[server], row[job] = 1, -1
+    return rows
+
+
+def _rows_by_job(problem: ReclaimProblem) -> np.ndarray:
+    """For each job: if any of its servers is given back, it stops."""
+    held = np.array([[float(job.name in one.stops) for one in problem.servers] for job in problem.jobs])
+    return np.hstack([held, -np.diag(held.sum(axis=1))])
+
+
+def _enumerated(problem: ReclaimProblem, groups: Sequence[Sequence[OccupiedServer]]) -> float:
+    """The least cost of the servers: jobs of different groups have no common servers, and are tried apart."""
     # best[n]: the least cost of n servers of the groups so far.
     best = {0: 0.0}
     for group in groups:
-        mine = _cheapest(group, costs)
+        mine = _cheapest(problem, group)
         pairs = ((had + more, cost + extra) for had, cost in best.items() for more, extra in mine.items())
-        best = _least(pairs, count)
-    return best[count]
-
-
-def _bound(servers: Sequence[BorrowedServer], costs: dict[JobId, StopCost], count: int) -> float:
-    """The least cost of `count` servers: one row per job, that it stops if any of its servers is given back."""
-    names = sorted(_stopped(servers))
-    held = np.array([[float(name in server.fixed) for server in servers] for name in names])
-    exact = np.concatenate([np.ones(len(servers)), np.zeros(len(names))])
-    rows = np.vstack([np.hstack([held, -np.diag(held.sum(axis=1))]), exact, -exact, np.eye(len(exact))])
-    bounds = np.concatenate([np.zeros(len(names)), [float(count), -float(count)], np.ones(len(exact))])
-    cost = np.array([*(server.flexible_cost for server in servers), *(costs[name].cost for name in names)])
-    return -solve_integers(Program(-cost, csr_array(rows), bounds), np.ones(len(cost), bool)).bound
+        best = _least(pairs, problem.give_back)
+    return best[problem.give_back]
 
 
 def _least(pairs: Iterator[tuple[int, float]], most: int) -> dict[int, float]:
@@ -201,33 +230,30 @@ def _least(pairs: Iterator[tuple[int, float]], most: int) -> dict[int, float]:
     return found
 
 
-def _cheapest(group: Sequence[BorrowedServer], costs: dict[JobId, StopCost]) -> dict[int, float]:
+def _cheapest(problem: ReclaimProblem, group: Sequence[OccupiedServer]) -> dict[int, float]:
     """The least cost by number of servers of the group: for each set of stopped jobs, the cheapest servers of no other."""
+    costs = {job.name: job.stop_cost for job in problem.jobs}
     jobs = sorted(_stopped(group))
     found: dict[int, float] = {}
     for size in range(len(jobs) + 1):
         for stopped in combinations(jobs, size):
-            total = sum(costs[job].cost for job in stopped)
-            free = sorted(one.flexible_cost for one in group if set(one.fixed) <= set(stopped))
+            total = sum(costs[job] for job in stopped)
+            free = sorted(one.flexible_devices * problem.away_s for one in group if one.stops <= set(stopped))
             for count in range(len(free) + 1):
                 cost = total + sum(free[:count])
                 found[count] = min(cost, found.get(count, cost))
     return found
 
 
-def _groups(servers: Sequence[BorrowedServer]) -> list[list[BorrowedServer]]:
+def _groups(servers: Sequence[OccupiedServer]) -> list[list[OccupiedServer]]:
     """Servers that are linked by common jobs, directly or through others."""
-    groups: list[list[BorrowedServer]] = []
+    groups: list[list[OccupiedServer]] = []
     for server in servers:
-        linked = [group for group in groups if any(set(server.fixed) & set(one.fixed) for one in group)]
+        linked = [group for group in groups if any(server.stops & one.stops for one in group)]
         groups = [group for group in groups if group not in linked]
         groups.append([server, *(one for group in linked for one in group)])
     return groups
 
 
-def _stopped(servers: Sequence[BorrowedServer]) -> set[JobId]:
-    return {job for server in servers for job in server.fixed}
-
-
-def _cost(servers: Sequence[BorrowedServer], costs: dict[JobId, StopCost]) -> float:
-    return sum(one.flexible_cost for one in servers) + sum(costs[job].cost for job in sorted(_stopped(servers)))
+def _stopped(servers: Iterable[OccupiedServer]) -> set[JobId]:
+    return {job for server in servers for job in server.stops}

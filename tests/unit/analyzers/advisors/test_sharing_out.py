@@ -1,22 +1,17 @@
 """Devices assigned to jobs, returned, and paid for: worked examples, and small instances compared with all choices."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from esprof.analyzers.advisors.cluster.answer import advise, check
 from esprof.analyzers.advisors.cluster.greedy import ElasticJob, deal, proposals
 from esprof.analyzers.advisors.cluster.levels import fill
 from esprof.analyzers.advisors.cluster.mix import Mix, SharingJob, Together
 from esprof.analyzers.advisors.cluster.money import Recovery, interrupted, longer
-from esprof.analyzers.advisors.cluster.reclaim import BorrowedServer, StopCost, reclaim
 from esprof.analyzers.advisors.job.growth import Inventory, Model, growth
 from esprof.analyzers.advisors.job.makespan import Device
 from esprof.core.errors import UsageError
-from tests.cases.properties import thorough
 
 V100, P100 = Device("V100", "V100", 1 / 3, 1 / 3), Device("P100", "P100", 1 / 1.9, 1 / 1.9)
 KINDS = {"V100": V100, "P100": P100}
@@ -53,41 +48,6 @@ def test_waiting_jobs_come_first_then_the_largest_speedups():
     assert sum(held["small"].values()) >= 1
     total = {kind: sum(mine.get(kind, 0) for mine in held.values()) for kind in KINDS}
     assert total == {"V100": 3, "P100": 2}
-
-
-servers = st.lists(
-    st.builds(
-        BorrowedServer,
-        name=st.uuids().map(str),
-        fixed=st.sets(st.sampled_from("abc"), max_size=2).map(tuple),
-        flexible_cost=st.integers(0, 5).map(float),
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-@thorough()
-@given(servers, st.data())
-def test_the_returned_servers_have_minimal_cost(some, data):
-    jobs = {name: StopCost(data.draw(st.integers(0, 9)), 1.0, 2.0, data.draw(st.integers(1, 4))) for name in "abc"}
-    count = data.draw(st.integers(0, len(some)))
-
-    def cost(chosen):
-        stopped = {job for server in chosen for job in server.fixed}
-        return sum(server.flexible_cost for server in chosen) + sum(jobs[job].cost for job in stopped)
-
-    found = reclaim(some, jobs, count)
-    assert found.cost == pytest.approx(min(cost(chosen) for chosen in itertools.combinations(some, count)))
-    assert found.cost == pytest.approx(found.bound)
-    given_back = [server for server in some if server.name in found.servers]
-    assert len(given_back) >= count
-    assert cost(given_back) == pytest.approx(found.cost)
-
-
-def test_returning_more_servers_than_exist_is_rejected():
-    with pytest.raises(ValueError, match="there are only 1"):
-        reclaim([BorrowedServer("s")], {}, 2)
 
 
 def job(name, entity, rates):

@@ -128,13 +128,13 @@ def test_counting_jobs_stops_the_large_job():
 
 def test_wrong_answers_are_refused():
     found = give_back(spread_job())
-    other = replace(found.decision, servers=("s1",), stopped=("a",))
+    other = replace(found.decision, servers=("s1",), stopped=("a",), saving=("a",))
     for wrong, says in (
         (replace(found, value=1.0, bound=1.0), "states the value 1"),
         (replace(found, decision=other), "states the value"),
         (replace(found, decision=other, value=2 * found.value, bound=2 * found.value), "states the bound"),
         (replace(found, decision=replace(found.decision, servers=())), "0 of the servers are given back"),
-        (replace(found, decision=replace(found.decision, stopped=())), "other jobs stop"),
+        (replace(found, decision=replace(found.decision, stopped=())), "other jobs stop or save"),
         (replace(found, problem=replace(found.problem, give_back=9)), "give_back must be"),
     ):
         with pytest.raises(MismatchError, match=says):
