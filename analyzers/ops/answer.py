@@ -4,15 +4,12 @@ from typing import Literal
 
 import msgspec
 
-from esprof.analyzers.ops.sort import Sort
+from esprof.analyzers.ops.sort import By, Sort
 from esprof.analyzers.views.device_peaks import Precision
 from esprof.analyzers.views.links import LinkPeak
 from esprof.core.step_words import Unit
 from esprof.core.types import Bytes, Rank
 from esprof.run.run import RunWarning
-
-By = Literal["operation", "module"]
-"""Which rows: all kinds, or modules only."""
 
 OpKind = Literal["op", "module", "annotation", "runtime", "collective", "loader", "checkpoint", "kernel"]
 """`op` is an operation of PyTorch, `module` the forward of an `nn.Module`, `annotation` a range that the job marked

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.ops.answer import By, CallSite, Kernel, Op, OpsAnswer, RankOp, Shapes
+from esprof.analyzers.ops.answer import CallSite, Kernel, Op, OpsAnswer, RankOp, Shapes
 from esprof.analyzers.ops.attention import attention
 from esprof.analyzers.ops.backward import backward_ns
 from esprof.analyzers.ops.call_sites import call_sites_of
@@ -24,7 +24,7 @@ from esprof.analyzers.ops.calls import (
 )
 from esprof.analyzers.ops.collective_rates import collective_rates
 from esprof.analyzers.ops.gpu_calls import GpuCalls
-from esprof.analyzers.ops.sort import Sort
+from esprof.analyzers.ops.sort import By, Sort
 from esprof.analyzers.ops.utilisation import RankUtilisation, rank_utilisation, utilisation
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.job_steps import JobSteps

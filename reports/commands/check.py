@@ -1,22 +1,34 @@
 """`esprof check`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 import msgspec
 
-from esprof.analyzers.gate.baseline import MAX_RUNS, SHOWN_PHASE, Baseline, choose_phase, decode, measure
-from esprof.analyzers.gate.check import Options, check
 from esprof.analyzers.gate.rules import METRICS, parse_rule
-from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.core.output import claim, write_bytes
-from esprof.reports import units
-from esprof.reports.commands.common import STDOUT, Finite, answer, json_option, open_run, output_options, run_argument
-from esprof.reports.terminal.check import render_github, render_junit, render_markdown, render_text
-from esprof.run.run import Run
+from esprof.reports.answers.store import Kept
+from esprof.reports.commands.common import (
+    STDOUT,
+    Finite,
+    answer_remembered,
+    json_option,
+    open_run,
+    output_options,
+    run_argument,
+    text_of,
+)
 
-_RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_junit, "github": render_github}
+if TYPE_CHECKING:
+    from esprof.analyzers.gate.baseline import Baseline
+    from esprof.run.run import Run
+
+MAX_RUNS = 20
+"""Like `gate.baseline`, whose import takes longer than an answer that is stored."""
+
+_Style = Literal["text", "markdown", "junit", "github"]
 
 
 @click.command("check")
@@ -64,7 +76,7 @@ _RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_
 @click.option(
     "--format",
     "style",
-    type=click.Choice([*_RENDERERS, "json"]),
+    type=click.Choice([*get_args(_Style), "json"]),
     default="text",
     show_default=True,
     help="Output format.",
@@ -100,9 +112,7 @@ def command(
     esprof check RUN --save-baseline main.json --append
     esprof check RUN --baseline main.json --fail-on step_time:+5%
     """
-    options = Options(
-        rules=tuple(parse_rule(rule) for text in rules for rule in text.split(",")), alpha=alpha, min_steps=min_steps
-    )
+    parsed = tuple(parse_rule(rule) for text in rules for rule in text.split(","))
     if as_json and style not in ("text", "json"):
         raise UsageError(f"--json and --format {style} exclude each other")
     if save_baseline is not None and baseline is None:
@@ -118,15 +128,41 @@ def command(
         raise UsageError("--append needs --save-baseline")
     if baseline is None or save_baseline is not None:
         raise UsageError("exactly one of --baseline and --save-baseline is needed")
-    before = _read_baseline(baseline, min_steps)
+    style = "json" if as_json else style
+    asked: dict[str, Any] = {"rules": parsed, "alpha": alpha, "min_steps": min_steps}
+    return answer_remembered(
+        lambda: _compared(sources, baseline, asked, style, output),
+        [*sources, str(baseline)],
+        as_json=style == "json",
+        output=output,
+        force=force,
+        style=style,
+    )
+
+
+def _compared(sources: tuple[str, ...], baseline: Path, asked: dict[str, Any], style: str, output: Path) -> Kept:
+    """The answer in the form `style`; `asked` are the fields of `Options`."""
+    from esprof.analyzers.gate.baseline import measure
+    from esprof.analyzers.gate.check import Options, check
+    from esprof.analyzers.steps.job_steps import JobSteps
+    from esprof.reports.terminal import check as renderers
+
+    options = Options(**asked)
+    before = _read_baseline(baseline, options.min_steps)
     run, _ = open_run(sources)
     checked = check(before, measure(JobSteps(run), before.phase), options, run.warnings)
-    as_json = as_json or style == "json"
-    answer(checked, lambda value, _: _RENDERERS[style](value), as_json=as_json, output=output, force=force)
-    return EXIT_REGRESSION if checked.outcome == "regressed" else EXIT_OK
+    as_json = style == "json"
+    text = text_of(
+        checked, lambda value, _: getattr(renderers, f"render_{style}")(value), as_json=as_json, output=output
+    )
+    return Kept(text, EXIT_REGRESSION if checked.outcome == "regressed" else EXIT_OK)
 
 
-def _save(run: Run, path: Path, min_steps: int, *, append: bool) -> None:
+def _save(run: "Run", path: Path, min_steps: int, *, append: bool) -> None:
+    from esprof.analyzers.gate.baseline import SHOWN_PHASE, measure
+    from esprof.analyzers.steps.job_steps import JobSteps
+    from esprof.reports import units
+
     if append and path.exists():
         before = _read_baseline(path, min_steps)
         measured = before.with_run(measure(JobSteps(run), before.phase))
@@ -142,12 +178,17 @@ def _save(run: Run, path: Path, min_steps: int, *, append: bool) -> None:
     click.echo(f"Wrote {steps} {SHOWN_PHASE[measured.phase]} to {path}{runs}", err=True)
 
 
-def _measured(run: Run, min_steps: int) -> Baseline:
+def _measured(run: "Run", min_steps: int) -> "Baseline":
+    from esprof.analyzers.gate.baseline import choose_phase, measure
+    from esprof.analyzers.steps.job_steps import JobSteps
+
     steps = JobSteps(run)
     return measure(steps, choose_phase(steps, min_steps))
 
 
-def _read_baseline(path: Path, min_steps: int) -> Baseline:
+def _read_baseline(path: Path, min_steps: int) -> "Baseline":
+    from esprof.analyzers.gate.baseline import decode
+
     if path.is_dir():
         run, _ = open_run([str(path)])
         return _measured(run, min_steps)

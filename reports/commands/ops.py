@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from esprof.analyzers.ops.answer import By
-from esprof.analyzers.ops.sort import Sort
+from esprof.analyzers.ops.sort import By, Sort
 from esprof.core.errors import InputError, UsageError
 from esprof.core.types import Rank
 from esprof.reports.commands.common import (

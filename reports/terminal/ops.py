@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from esprof.analyzers.ops.answer import Attention, By, CollectiveRate, OpsAnswer, Utilisation
+from esprof.analyzers.ops.answer import Attention, CollectiveRate, OpsAnswer, Utilisation
+from esprof.analyzers.ops.sort import By
 from esprof.core.readable import decimal
 from esprof.core.step_words import in_words_of
 from esprof.core.text import printable

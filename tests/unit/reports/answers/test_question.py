@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from esprof.analyzers.gate import baseline
 from esprof.core.errors import InputError
 from esprof.replay.whatif import pricing
 from esprof.reports.answers import question, store
-from esprof.reports.commands import common, compare, diagnose, ops, replay, report, validate
+from esprof.reports.commands import check, common, compare, diagnose, ops, replay, report, validate
 from tests.cases.graph import gloo, op, run_of, step
 from tests.cases.run_directory import write_run
 
@@ -46,7 +47,7 @@ def computed(monkeypatch):
     """How often a run was read to answer."""
     counted = []
     monkeypatch.setattr(common, "open_run", opened := counting(common.open_run, counted))
-    for module in (compare, diagnose, ops, replay, report, validate):
+    for module in (check, compare, diagnose, ops, replay, report, validate):
         monkeypatch.setattr(module, "open_run", opened)
     return counted
 
@@ -71,6 +72,7 @@ VERBS = [
     (validate, ["run"]),
     (replay, ["run", "--what-if", "cpu=2x"]),
     (compare, ["run", "run"]),
+    (check, ["run", "--baseline", "run"]),
     (compare, ["run", "run", "--format", "markdown"]),
 ]
 
@@ -208,6 +210,21 @@ def test_nothing_is_written_into_the_run(run):
 
 def test_the_default_of_max_error_is_that_of_replay():
     assert common.MAX_ERROR_PCT == pricing.MAX_ERROR_PCT
+
+
+def test_the_number_of_runs_in_a_baseline_is_that_of_the_gate():
+    assert check.MAX_RUNS == baseline.MAX_RUNS
+
+
+def test_a_check_against_another_baseline_is_computed(run, computed):
+    ask(check, "run", "--save-baseline", "base.json")
+    first = ask(check, "run", "--baseline", "base.json")
+    assert ask(check, "run", "--baseline", "base.json") == first
+    assert len(computed) == 2
+    ask(check, "run", "--baseline", "base.json", "--format", "junit")
+    ask(check, "run", "--save-baseline", "base.json", "--append")
+    ask(check, "run", "--baseline", "base.json")
+    assert len(computed) == 5
 
 
 def test_the_form_that_the_name_of_a_file_asks_for_counts(run, computed):
