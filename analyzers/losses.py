@@ -54,6 +54,9 @@ UPSTREAM_FIRST = (
 )
 """Ids with a saving, from cause to symptom. Ids that are not listed come last."""
 
+WAITS = ("ESP405",)
+"""Ids of waits that contain what is upstream of them."""
+
 MIN_CREDIT = 0.2
 """Least share of its own saving that a finding must add to the causes upstream; below, it is a symptom of theirs."""
 
@@ -88,7 +91,7 @@ def joint_us(causes: Iterable[Finding]) -> float:
 
 def by_loss(found: Iterable[Finding], pricer: Pricer | None) -> GroupedFindings:
     """Group findings by the time that they save. Without a pricer, only measured savings are compared."""
-    found = list(found)
+    found = _shown_by_waits(list(found), pricer)
     uncertain = tuple(finding for finding in found if finding.saving_us and not finding.is_saving)
     savings = [finding for finding in found if finding.is_saving]
     causes = _Causes(pricer)
@@ -100,14 +103,41 @@ def by_loss(found: Iterable[Finding], pricer: Pricer | None) -> GroupedFindings:
     return GroupedFindings((*urgent, *sorted(causes.findings(), key=_importance), *others), uncertain)
 
 
+def _shown_by_waits(found: Sequence[Finding], pricer: Pricer | None) -> list[Finding]:
+    """The findings; an uncertain cause saves at least what a wait does that it would end, if that saving is certain.
+
+    A slow loader may hit one step of a short window. That its rank's peers wait in each step shows that the time is lost.
+    """
+    waits = [one for one in found if one.id in WAITS and one.is_saving]
+    return [max((_shown_by(one, wait, pricer) for wait in waits), key=_low_us, default=one) for one in found]
+
+
+def _shown_by(cause: Finding, wait: Finding, pricer: Pricer | None) -> Finding:
+    """The cause, with the lower end of the wait's interval if it is uncertain, upstream, and would end the wait."""
+    is_candidate = cause.saving_us and not cause.is_saving and not cause.is_bound and cause.what_if is not None
+    if pricer is None or not is_candidate or cause.saving_us < wait.saving_us or _order(cause) >= _order(wait):
+        return cause
+    joint_us = us(pricer.saving_ns(f"{cause.what_if},{wait.what_if}") or 0.0)
+    is_ended = joint_us - cause.saving_us < MIN_CREDIT * wait.saving_us
+    return msgspec.structs.replace(cause, saving_low_us=wait.saving_low_us) if is_ended else cause
+
+
+def _low_us(finding: Finding) -> float:
+    return finding.saving_low_us
+
+
 def is_urgent(finding: Finding) -> bool:
     """Whether a finding without a price comes first, as slow steps do that cost much of the run."""
     return not finding.saving_us and finding.severity == "critical"
 
 
 def _from_upstream(finding: Finding) -> tuple[int, float]:
-    is_listed = finding.id in UPSTREAM_FIRST
-    return UPSTREAM_FIRST.index(finding.id) if is_listed else len(UPSTREAM_FIRST), -finding.saving_us
+    return _order(finding), -finding.saving_us
+
+
+def _order(finding: Finding) -> int:
+    """Position from cause to symptom."""
+    return UPSTREAM_FIRST.index(finding.id) if finding.id in UPSTREAM_FIRST else len(UPSTREAM_FIRST)
 
 
 def _importance(finding: Finding) -> tuple[bool, bool, float]:

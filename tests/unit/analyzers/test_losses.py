@@ -127,6 +127,29 @@ def test_a_vague_cause_of_little_precedes_no_bound():
     assert [id for id, *_ in listed(vague, bound)] == ["ESP401", "ESP101"]
 
 
+class Priced:
+    """Prices by scenario, in µs."""
+
+    def __init__(self, **savings_us: float) -> None:
+        self._savings = savings_us
+
+    def saving_ns(self, scenario: str) -> float:
+        return 1000 * self._savings["_and_".join(term.partition("=")[0] for term in scenario.split(","))]
+
+
+@pytest.mark.parametrize(
+    ("joint_us", "first", "uncertain"), [(30_500, ("ESP101", ("ESP405",)), []), (38_000, ("ESP405", ()), ["ESP101"])]
+)
+def test_an_uncertain_cause_saves_at_least_the_certain_wait_that_it_would_end(joint_us, first, uncertain):
+    """A slow loader hit one of four steps, but in each the ranks wait for something in `.item()`."""
+    loader = measured("ESP101", 30_000, 0, 70_000, what_if="data=0")
+    wait = measured("ESP405", 10_000, 9_000, 11_000, what_if="sync=0")
+    grouped = by_loss([loader, wait], Priced(data=30_000, sync=10_000, data_and_sync=joint_us))
+    assert (grouped.findings[0].id, tuple(one.id for one in grouped.findings[0].symptoms)) == first
+    assert [one.id for one in grouped.uncertain] == uncertain
+    assert grouped.findings[0].saving_low_us == 9_000
+
+
 def test_a_finding_without_a_saving_stays_last():
     assert [id for id, *_ in listed(measured("ESP903", 0), measured("ESP601", 5_000))] == ["ESP601", "ESP903"]
 
