@@ -62,7 +62,7 @@ def advise_batches(replayed: Replayed) -> BatchAdvice:
     if pricer.too_far_off:
         raise EsprofError(pricer.too_far_off, path=run.path)
     samples = [_samples(replayed, rank) for rank in pricer.dfg.marks.ranks]
-    busy = [_busy_ns(replayed, rank) for rank in pricer.dfg.marks.ranks]
+    busy = [_busy_ns(replayed, rank) for rank in pricer.dfg.marks.ranks] if all(samples) else []
     if len(samples) < 2 or run.missing_ranks or not all(samples) or not all(busy):
         raise EsprofError(
             "records neither the assignment of ESTs nor the number of samples and the computation of every rank",
