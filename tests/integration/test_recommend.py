@@ -50,8 +50,9 @@ def test_the_report_shows_it(run, tmp_path):
     page = tmp_path / "report.html"
     assert esprof("report", run, "-o", page).returncode == 0
     text = page.read_text()
-    assert '<section id="assignment">' in text
-    assert "4 (0–3)" in text
+    assert '<section id="plan">' in text
+    assert "Assignment of logical workers (ESTs)" in text
+    assert '<span class="est">3</span>' in text
 
 
 def test_the_proof_of_a_modified_plan_is_rejected(run, tmp_path):
