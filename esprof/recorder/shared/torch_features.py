@@ -69,11 +69,17 @@ def is_profiled_here() -> bool:
     return bool(torch._C._autograd._profiler_enabled())
 
 
-def hide_from_dynamo(function: Any) -> None:
-    """Make a compiled training step call `function` without tracing into it, like the function that it replaces."""
+def hide_from_dynamo(function: Any, *, with_callees: bool = False) -> None:
+    """Make a compiled training step call `function` without tracing into it, like the function that it replaces.
+
+    What `function` calls is compiled as it would be without it; `with_callees`, it is not either, where torch can do that.
+    """
+    if with_callees:
+        function._torchdynamo_disable = True
     frames: Any = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
-        skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+        action = frames._FrameAction
+        skipped = frames._FrameExecStrategy(action.SKIP, action.SKIP if with_callees else action.DEFAULT)
         frames.set_code_exec_strategy(function.__code__, skipped)
     else:  # Before 2.7.
         frames.skip_code(function.__code__)

@@ -44,6 +44,7 @@ class Counted(Broken):
 
 
 def compiled(count: int) -> None:
+    """Print the losses, and how often dynamo compiled: in each call of the model, and in all."""
     model, optimizer = model_and_optimizer()
     counted = Counted(torch.compile(nn.Sequential(Broken(model)), backend="eager"))
 
@@ -54,7 +55,7 @@ def compiled(count: int) -> None:
     for loss in losses(counted, count):
         step()
         print(loss.item().hex())
-    print(counted.compiled)
+    print(counted.compiled, torch._dynamo.utils.counters["frames"]["total"])
 
 
 if __name__ == "__main__":

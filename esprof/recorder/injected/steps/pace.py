@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import get_worker_info
 
 from ....run.raw.paced import PacedBy
+from ...shared.torch_features import hide_from_dynamo
 from ..hang import loader_waits
 from ..log.circuit_breaker import CircuitBreaker
 from .module_calls import OutermostCalls
@@ -62,8 +63,8 @@ class Pace:
         def after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
             self._breaker.run(self._optimizer_stepped, optimizer)
 
-        # A compiled training step must not try to trace the hook: this mark makes dynamo call it as it is.
-        after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+        # A compiled training step calls the hook as it is: the recorder's work is not to be compiled.
+        hide_from_dynamo(after_step, with_callees=True)
         register_optimizer_step_post_hook(after_step)
         self._watch_optimizers()
         self._calls.install()
