@@ -1,6 +1,7 @@
 """The calls of modules, as events of the profiler's trace."""
 
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
-from ...shared.torch_features import annotation, hide_from_dynamo
+from ...shared.torch_features import annotation, hide_from_dynamo, is_profiled_here
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 
@@ -35,8 +36,8 @@ class ModuleEvents:
         self._breaker = CircuitBreaker("recording of modules", log, self.stop)
         self._on = False
         self._names: dict[int, str] = {}
-        self._roots: list[nn.Module] = []
-        """The roots of the window, which are kept alive so that no other module gets the identifier of one."""
+        self._roots: list[weakref.ref[nn.Module]] = []
+        """The roots of the window. With the end of one its names go, as other modules may get the same identifiers."""
         self._of_class: Counter[str] = Counter()
         self._original: Callable[..., Any] | None = None
         self._replacement: Callable[..., Any] | None = None
@@ -91,16 +92,25 @@ class ModuleEvents:
         """Name `root`, which is called from outside of all modules with names, and the modules in it. Returns its name."""
         if len(self._roots) >= _MAX_ROOTS:
             return None
-        self._roots.append(root)
+        if not is_profiled_here():  # DataParallel makes modules for its threads in each call.
+            return None
+        mine: list[int] = []
+        self._roots.append(weakref.ref(root, lambda _: self._forget(mine)))
         kind = type(root).__name__
         self._of_class[kind] += 1
         label = kind if self._of_class[kind] == 1 else f"{kind}_{self._of_class[kind]}"
         for path, module in root.named_modules():
             parts = [label, *(part for part in path.split(".") if part and part not in _WRAPPED[1:])]
-            self._names.setdefault(id(module), _MODULE + ".".join(parts))
+            if id(module) not in self._names:
+                self._names[id(module)] = _MODULE + ".".join(parts)
+                mine.append(id(module))
             if module is root and _is_wrapper(root):
                 break  # The module in it becomes a root when it is called.
         return self._names[id(root)]
+
+    def _forget(self, modules: list[int]) -> None:
+        for module in modules:
+            self._names.pop(module, None)
 
 
 def _is_wrapper(module: nn.Module) -> bool:

@@ -1,5 +1,7 @@
 """The calls of modules as events, with a context manager in place of the profiler's."""
 
+import gc
+import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -28,6 +30,7 @@ def watched(monkeypatch):
             happened.append("-" + name.removeprefix("nn.Module: "))
 
     monkeypatch.setattr(module, "annotation", event)
+    monkeypatch.setattr(module, "is_profiled_here", lambda: True)
     monkeypatch.setattr(module, "sys", SimpleNamespace(modules={"torch._dynamo": None}))
     events = ModuleEvents(Log())
     events.start()
@@ -71,9 +74,9 @@ def test_modules_are_named_by_their_place_in_the_model(watched):
 
 def test_of_several_models_each_has_a_name_of_its_own(watched):
     one, other = Calls(a=nn.Identity()), Calls(a=nn.Identity())
-    for model in (one, other, one, nn.Identity()):
+    for model in (one, other, one, loss := nn.Identity(), loss):
         model(torch.zeros(1))
-    assert begun(watched[1]) == ["Calls", "Calls.a", "Calls_2", "Calls_2.a", "Calls", "Calls.a", "Identity"]
+    assert begun(watched[1]) == ["Calls", "Calls.a", "Calls_2", "Calls_2.a", "Calls", "Calls.a", "Identity", "Identity"]
 
 
 def test_wrappers_are_not_part_of_the_names_in_the_model(watched):
@@ -106,6 +109,24 @@ def test_of_modules_that_are_made_all_the_time_the_first_have_numbers(watched, m
     for model in [nn.Identity() for _ in range(4)]:
         model(torch.zeros(1))
     assert begun(watched[1]) == ["Identity", "Identity_2", "Identity", "Identity"]
+
+
+def test_modules_are_not_kept_alive_and_leave_no_name_behind(watched):
+    events, _ = watched
+    model = Calls(a=nn.Identity())
+    model(torch.zeros(1))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert not events._names
+
+
+def test_modules_of_threads_without_a_profiler_get_no_numbers(watched, monkeypatch):
+    monkeypatch.setattr(module, "is_profiled_here", lambda: False)
+    for model in [nn.Identity() for _ in range(3)]:
+        model(torch.zeros(1))
+    assert begun(watched[1]) == ["Identity"] * 3
 
 
 def test_what_dynamo_takes_for_the_original_stays(monkeypatch):
