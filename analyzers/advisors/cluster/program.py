@@ -95,8 +95,10 @@ def solve_integers(program: Program, is_integer: np.ndarray) -> Optimum:
         integrality=is_integer.astype(int),
         options={"time_limit": _SEARCH_S, "mip_rel_gap": 0.0},
     )
-    if found.x is None:
+    if found.x is None and found.status == 2:
         raise Infeasible("no decision in integers meets all constraints")
+    if found.x is None:
+        raise EsprofError(f"no decision in integers was found within {_SEARCH_S:g} s: {found.message}")
     x = np.where(is_integer, np.rint(found.x), np.maximum(found.x, 0))
     return Optimum(x, None, float(program.gain @ x), max(float(program.gain @ x), -float(found.mip_dual_bound)))
 

@@ -4,22 +4,26 @@ Without a server its jobs stop, or move. Lyra counts jobs; here the cost of a st
 the lost work. Jobs span servers, so that servers share their costs: the optimum is found by an integer program.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Literal
 
 import msgspec
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array, eye_array, hstack, vstack
+from scipy.sparse.csgraph import connected_components
 
 from esprof.analyzers.advisors.cluster.mix import JobId
 from esprof.analyzers.advisors.cluster.program import Optimum, Program, solve_integers
 from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, ClusterProblem, verified
 from esprof.core.errors import MismatchError
 
-_MAX_JOBS_ENUMERATED = 16
+_MAX_JOBS_ENUMERATED = 12
 """Jobs that are linked by common servers, up to which the check tries all sets of stopped jobs."""
+
+_MAX_SERVERS = 1_000
+"""With more, the search may take too long to be exact."""
 
 _NOT_MODELLED = (
     "where stopped jobs continue, and how long they wait",
@@ -88,6 +92,8 @@ class ReclaimProblem(ClusterProblem, frozen=True, kw_only=True):
         jobs = [job.name for job in self.jobs]
         if len(set(names)) < len(names) or len(set(jobs)) < len(jobs):
             return "lists a server or a job twice"
+        if max(len(names), len(jobs)) > _MAX_SERVERS:
+            return f"has {len(names):,} servers and {len(jobs):,} jobs: at most {_MAX_SERVERS:,} of each are possible"
         if not 1 <= self.give_back <= len(names):
             return f"give_back must be from 1 to the {len(names)} servers"
         if unknown := {str(job) for server in self.servers for job in server.jobs} - set(jobs):
@@ -143,14 +149,20 @@ def give_back(problem: ReclaimProblem) -> ReclaimAnswer:
 def by_job_count(servers: Sequence[OccupiedServer], count: int) -> list[OccupiedServer]:
     """The servers that Lyra gives back: repeatedly the one with the smallest sum over its jobs of one over the number of the
     job's servers. The jobs of a returned server stop everywhere."""
-    left, running = list(servers), _stopped(servers)
-    taken: list[OccupiedServer] = []
-    spread = Counter(job for server in servers for job in server.stops)
+    holders = defaultdict[JobId, list[int]](list)
+    for at, server in enumerate(servers):
+        for job in sorted(server.stops):
+            holders[job].append(at)
+    costs = {at: sum(1 / len(holders[job]) for job in sorted(one.stops)) for at, one in enumerate(servers)}
+    running, taken = _stopped(servers), list[OccupiedServer]()
     while len(taken) < count:
-        best = min(left, key=lambda one: sum(1 / spread[job] for job in sorted(one.stops & running)))
-        running -= best.stops
-        left.remove(best)
-        taken.append(best)
+        best = min(costs, key=lambda at: costs[at])
+        del costs[best]
+        taken.append(servers[best])
+        stopped = servers[best].stops & running
+        running -= stopped
+        for at in {at for job in stopped for at in holders[job]} & costs.keys():
+            costs[at] = sum(1 / len(holders[job]) for job in sorted(servers[at].stops & running))
     return taken
 
 
@@ -163,7 +175,7 @@ def check_reclaim(answer: ReclaimAnswer) -> CheckedAnswer:
         raise MismatchError(f"{len(chosen)} of the servers are given back, and {problem.give_back} are needed")
     if answer.decision != _decision(problem, chosen):
         raise MismatchError("other jobs stop or save than those on the servers")
-    groups = _groups(problem.servers)
+    groups = _groups(problem)
     if max(len(_stopped(group)) for group in groups) <= _MAX_JOBS_ENUMERATED:
         bound, how = _enumerated(problem, groups), "by trying all sets of stopped jobs"
     else:
@@ -180,35 +192,42 @@ def _decision(problem: ReclaimProblem, chosen: Sequence[OccupiedServer]) -> Serv
     )
 
 
-def _solved(problem: ReclaimProblem, rows: np.ndarray) -> Optimum:
+def _solved(problem: ReclaimProblem, rows: csr_array) -> Optimum:
     """The best x of zeros and ones with `rows @ x <= 0`: one for each server that is given back, then for each job that
     stops."""
     servers, jobs = problem.servers, problem.jobs
-    exact = np.concatenate([np.ones(len(servers)), np.zeros(len(jobs))])
+    exact = csr_array(np.concatenate([np.ones(len(servers)), np.zeros(len(jobs))])[None])
     count = float(problem.give_back)
     cost = np.array([*(one.flexible_devices * problem.away_s for one in servers), *(job.stop_cost for job in jobs)])
     program = Program(
         gain=-cost,
-        rows=csr_array(np.vstack([rows, exact, -exact, np.eye(len(cost))])),
-        bounds=np.concatenate([np.zeros(len(rows)), [count, -count], np.ones(len(cost))]),
+        rows=vstack([rows, exact, -exact, eye_array(len(cost))], format="csr"),
+        bounds=np.concatenate([np.zeros(rows.shape[0]), [count, -count], np.ones(len(cost))]),
     )
     return solve_integers(program, np.ones(len(cost), bool))
 
 
-def _rows_by_server(problem: ReclaimProblem) -> np.ndarray:
-    """For each server and job on it: if the server is given back, the job stops."""
-    at_job = {job.name: len(problem.servers) + at for at, job in enumerate(problem.jobs)}
+def _on_servers(problem: ReclaimProblem) -> csr_array:
+    """One where a server holds a job, float64[servers, jobs]."""
+    at_job = {job.name: at for at, job in enumerate(problem.jobs)}
     pairs = [(at, at_job[job]) for at, one in enumerate(problem.servers) for job in sorted(one.stops)]
-    rows = np.zeros((len(pairs), len(problem.servers) + len(problem.jobs)))
-    for row, (server, job) in zip(rows, pairs, strict=True):
-        row[server], row[job] = 1, -1
-    return rows
+    servers, jobs = zip(*pairs, strict=True) if pairs else ((), ())
+    return csr_array((np.ones(len(pairs)), (servers, jobs)), shape=(len(problem.servers), len(problem.jobs)))
 
 
-def _rows_by_job(problem: ReclaimProblem) -> np.ndarray:
+def _rows_by_server(problem: ReclaimProblem) -> csr_array:
+    """For each server and job on it: if the server is given back, the job stops."""
+    servers, jobs = _on_servers(problem).nonzero()
+    rows, ones = np.arange(len(servers)), np.ones(len(servers))
+    columns = np.concatenate([servers, len(problem.servers) + jobs])
+    shape = len(rows), len(problem.servers) + len(problem.jobs)
+    return csr_array((np.concatenate([ones, -ones]), (np.concatenate([rows, rows]), columns)), shape=shape)
+
+
+def _rows_by_job(problem: ReclaimProblem) -> csr_array:
     """For each job: if any of its servers is given back, it stops."""
-    held = np.array([[float(job.name in one.stops) for one in problem.servers] for job in problem.jobs])
-    return np.hstack([held, -np.diag(held.sum(axis=1))])
+    held = _on_servers(problem).T
+    return hstack([held, -diags_array(held.sum(axis=1))], format="csr")
 
 
 def _enumerated(problem: ReclaimProblem, groups: Sequence[Sequence[OccupiedServer]]) -> float:
@@ -245,13 +264,13 @@ def _cheapest(problem: ReclaimProblem, group: Sequence[OccupiedServer]) -> dict[
     return found
 
 
-def _groups(servers: Sequence[OccupiedServer]) -> list[list[OccupiedServer]]:
+def _groups(problem: ReclaimProblem) -> list[list[OccupiedServer]]:
     """Servers that are linked by common jobs, directly or through others."""
-    groups: list[list[OccupiedServer]] = []
-    for server in servers:
-        linked = [group for group in groups if any(server.stops & one.stops for one in group)]
-        groups = [group for group in groups if group not in linked]
-        groups.append([server, *(one for group in linked for one in group)])
+    held = _on_servers(problem)
+    count, labels = connected_components(held @ held.T, directed=False)
+    groups: list[list[OccupiedServer]] = [[] for _ in range(count)]
+    for server, label in zip(problem.servers, labels.tolist(), strict=True):
+        groups[label].append(server)
     return groups
 
 

@@ -20,6 +20,8 @@ from esprof.core.errors import MismatchError
 _MAX_WAYS = 5_000
 """Ways to give devices to the jobs, each to one job, that are searched for the best."""
 
+_MAX_ESTS = 10_000
+
 _NOT_MODELLED = (
     "the cost of changing a job's devices",
     "the time of communication, which may grow with the devices",
@@ -83,6 +85,8 @@ def _fault_of(job: GrowingJob) -> str | None:
         return f"job {job.name} needs est_s above 0 on at least one type"
     if not 0 <= job.update_s < float("inf"):
         return f"job {job.name} has an update_s that is negative or not finite"
+    if job.n_est > _MAX_ESTS:
+        return f"job {job.name} has {job.n_est:,} ESTs: at most {_MAX_ESTS:,} are possible"
     if not 1 <= job.min_devices <= job.n_est:
         return f"job {job.name} needs min_devices from 1 to its {job.n_est} ESTs"
     held = sum(job.held.values())

@@ -18,6 +18,9 @@ from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, Cl
 from esprof.analyzers.advisors.cluster.scaling import SizeChoice, deal_out
 from esprof.core.errors import MismatchError
 
+_MAX_CELLS = 200_000_000
+"""Largest product of jobs and devices: the size of a table, of which each cell has up to four bytes."""
+
 _NOT_MODELLED = (
     "jobs that arrive, and devices that are freed as jobs end",
     "the cost of changing a job's size",
@@ -55,19 +58,22 @@ class SizesProblem(OnDevices, frozen=True, kw_only=True):
 
     @property
     def devices(self) -> int:
-        return sum(self.counts.values())
+        """Those that the jobs can use."""
+        return min(sum(self.counts.values()), sum(max(job.sizes) for job in self.jobs))
 
     def fault(self) -> str | None:
         if not self.jobs or len({job.name for job in self.jobs}) < len(self.jobs):
             return "needs at least one job, and no job twice"
         if len(self.cluster) != 1:
             return f"sizes are measured on one type of device, but the cluster has {len(self.cluster)}"
-        if self.devices < 1:
+        if min(self.counts.values()) < 1:
             return "the cluster needs at least one device"
         for job in self.jobs:
             numbers = (job.steps, job.weight, *job.sizes.values())
             if not job.sizes or min(job.sizes) < 1 or not all(0 < number < float("inf") for number in numbers):
                 return f"job {job.name} needs steps, a weight and throughputs above 0, at sizes of at least 1"
+        if self.devices * len(self.jobs) > _MAX_CELLS:
+            return f"{self.devices:,} devices for {len(self.jobs):,} jobs are too many: their product may be {_MAX_CELLS:,}"
         return None
 
 

@@ -149,6 +149,7 @@ PROPOSALS = "cluster: {A: 4}\njobs: [{id: a, n_est: 4, est_s: {A: 0.1}, held: {A
         ("n_est: 4", "n_est: 4, min_devices: 5", "min_devices from 1 to its 4 ESTs"),
         ("n_est: 4", "n_est: 4, update_s: -1", "negative or not finite"),
         ("n_est: 4", "n_ests: 4", "n_est"),
+        ("n_est: 4", "n_est: 1000000", "1,000,000 ESTs"),
         ("{A: 4}", "{A: 9999}", "ways to give free devices"),
     ],
 )

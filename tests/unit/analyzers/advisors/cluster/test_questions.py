@@ -158,6 +158,11 @@ def test_many_linked_jobs_are_verified_by_another_program():
     assert check_reclaim(found).bound == pytest.approx(4)
 
 
+def test_too_many_servers_are_refused():
+    servers = tuple(OccupiedServer(name=str(at)) for at in range(1_001))
+    assert "at most 1,000" in ReclaimProblem(give_back=1, servers=servers, jobs=()).fault()
+
+
 SIZES = "jobs: [{id: a, steps: 10, sizes: {1: 1.0, 2: 1.5}}]\n"
 BACK = "servers: [{name: s, jobs: [a]}]\njobs: [{id: a, devices: 1, restore_s: 1, since_checkpoint_s: 1}]\n"
 
@@ -170,6 +175,7 @@ BACK = "servers: [{name: s, jobs: [a]}]\njobs: [{id: a, devices: 1, restore_s: 1
         ("sizes", SIZES + "cluster: {A: 0}", "at least one device"),
         ("sizes", SIZES.replace("1.5", ".inf") + "cluster: {A: 1}", "throughputs above 0"),
         ("sizes", SIZES.replace("steps", "step") + "cluster: {A: 1}", "step"),
+        ("sizes", SIZES.replace("2: 1.5", "1000000000: 2") + "cluster: {A: 1000000000}", "too many"),
         ("sizes", "jobs: []\ncluster: {A: 1}", "at least one job"),
         ("reclaim", BACK + "give_back: 2", "from 1 to the 1 servers"),
         ("reclaim", BACK.replace("[a]", "[b]") + "give_back: 1", "job b of a server is not listed"),
