@@ -1,18 +1,16 @@
-"""The graph of one step of a pipeline job, from the times of its stages: what replay runs."""
+"""The graph of steps of a pipeline job, from the times of its stages: what replay runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from esprof.core.errors import InputError
-from esprof.core.types import Ns
+from esprof.core.types import Ns, Rank
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind, StepMarks
 from esprof.replay.engine.longest_path import run
 from esprof.replay.schedules.orders import orders
 from esprof.replay.schedules.pipeline import PipelineShape, PipelineTask, StagePass
-
-_STEP = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,28 +37,57 @@ class StageTime:
         }[kind]
 
 
-def schedule_graph(pipeline: PipelineShape, stages: Sequence[StageTime]) -> Dfg:
-    """One step of `pipeline`, with `stages` in order. A rank here is one stage's place in the pipeline: its replicas, which
-    do the same at the same time, are one rank.
+@dataclass(frozen=True, kw_only=True)
+class PipelineStep:
+    """One step: its stages in order, and what each rank does before its first task and after its last, ns."""
 
-    A rank computes one task at a time. Transfers between two ranks go in the order of their senders, one at a time in each
-    direction, and while the ranks compute; none is needed between two stages of one rank. The all-reduce of a stage
-    starts after its last backward. Raises UsageError if the schedule does not allow these numbers.
+    number: int
+    stages: Sequence[StageTime]
+    before_ns: Sequence[Ns]
+    after_ns: Sequence[Ns]
+    tasks_ns: Mapping[PipelineTask, Ns] = field(default_factory=dict)
+    """Times of tasks that differ from those of their stage."""
+
+
+def schedule_graph(pipeline: PipelineShape, stages: Sequence[StageTime]) -> Dfg:
+    """One step of `pipeline` without anything else: `steps_graph`. A rank here is one stage's place in the pipeline: its
+    replicas, which do the same at the same time, are one rank."""
+    nothing = [0] * pipeline.ranks
+    step = PipelineStep(number=1, stages=stages, before_ns=nothing, after_ns=nothing)
+    return steps_graph(pipeline, [step], range(pipeline.ranks), LaneKind.STREAM)
+
+
+def steps_graph(pipeline: PipelineShape, steps: Sequence[PipelineStep], ranks: Sequence[Rank], kind: LaneKind) -> Dfg:
+    """Steps of `pipeline`, whose places the `ranks` have in order; they compute on a lane of this kind each.
+
+    A rank computes one task at a time, and begins a step once it has ended the one before. Transfers between two ranks go in
+    the order of their senders, one at a time in each direction, and while the ranks compute; none is needed between two
+    stages of one rank. The all-reduce of a stage starts after its last backward. Raises UsageError if the schedule does not
+    allow these numbers.
     """
-    if len(stages) != pipeline.stages:
-        raise ValueError(f"{len(stages)} stages given for a pipeline of {pipeline.stages}")
-    drawn = _ScheduleDrawing(pipeline, stages)
-    drawn.add_tasks(orders(pipeline))
-    last = [drawn.add_end(rank) for rank in range(pipeline.ranks)]
-    return drawn.compiled(last)
+    drawn = ScheduleDrawing(pipeline, ranks, kind)
+    queues = orders(pipeline)
+    for step in steps:
+        if len(step.stages) != pipeline.stages:
+            raise ValueError(f"{len(step.stages)} stages given for a pipeline of {pipeline.stages}")
+        drawn.add_step(step, queues)
+    return drawn.compiled()
 
 
 @dataclass
-class _ScheduleDrawing:
+class ScheduleDrawing:
     """A graph under construction: nodes in topological order."""
 
     pipeline: PipelineShape
-    stages: Sequence[StageTime]
+    ranks: Sequence[Rank]
+    kind: LaneKind
+    now: PipelineStep | None = None
+    """The step that is being added."""
+    steps: list[int] = field(default_factory=list)
+    first: list[list[int]] = field(default_factory=list)
+    """For each step, the node at which each rank begins it, in the order of the pipeline."""
+    last: list[list[int]] = field(default_factory=list)
+    step: list[int] = field(default_factory=list)
     dur_ns: list[Ns] = field(default_factory=list)
     cls: list[Cls] = field(default_factory=list)
     name: list[str] = field(default_factory=list)
@@ -74,11 +101,31 @@ class _ScheduleDrawing:
     last_of: dict[int, int] = field(default_factory=dict)
     """The node of the last backward of each stage."""
 
-    def __post_init__(self) -> None:
-        for rank in range(self.pipeline.ranks):
-            self._add("step begins", Cls.WAIT, 0, _compute(rank))
+    def add_step(self, step: PipelineStep, queues: Sequence[Sequence[PipelineTask]]) -> None:
+        """Add a step in which each rank does its queue of tasks."""
+        self.now, places = step, range(self.pipeline.ranks)
+        self.done.clear()
+        self.last_of.clear()
+        self.steps.append(step.number)
+        self.first.append([self._add("step begins", Cls.WAIT, 0, self._compute(place)) for place in places])
+        for place in places:
+            self._add_beside("before the pipeline", step.before_ns[place], place, {})
+        self._add_tasks(queues)
+        ends = []
+        for place in places:
+            reduced = self._add_reductions(place)
+            reduced = self._add_beside("after the pipeline", step.after_ns[place], place, reduced)
+            ends.append(self._add("step ends", Cls.WAIT, 0, self._compute(place), reduced))
+        self.last.append(ends)
 
-    def add_tasks(self, queues: Sequence[Sequence[PipelineTask]]) -> None:
+    def _add_beside(self, name: str, took_ns: Ns, place: int, after: dict[int, Edge]) -> dict[int, Edge]:
+        """Add what a rank does beside its tasks; return the edges from what the node after it must wait for."""
+        if not took_ns:
+            return after
+        self._add(name, Cls.COMPUTE, took_ns, self._compute(place), after)
+        return {}
+
+    def _add_tasks(self, queues: Sequence[Sequence[PipelineTask]]) -> None:
         """Add the tasks of all ranks, each once those that it waits for are there."""
         at = [0] * len(queues)
         while any(place < len(queue) for place, queue in zip(at, queues, strict=True)):
@@ -90,20 +137,20 @@ class _ScheduleDrawing:
             if at == before:
                 raise InputError(f"schedule {self.pipeline.schedule}: the ranks wait for one another")
 
-    def add_end(self, rank: int) -> int:
-        """Add the all-reduces of a rank's stages and the end of its step; return the node of the end."""
-        mine = [stage for stage in range(self.pipeline.stages) if self.pipeline.rank_of(stage) == rank]
+    def _add_reductions(self, place: int) -> dict[int, Edge]:
+        """Add the all-reduces of the stages at this place; return the edges from their ends."""
+        mine = [stage for stage in range(self.pipeline.stages) if self.pipeline.rank_of(stage) == place]
         ends = dict[int, Edge]()
         for stage in sorted(mine, key=self.last_of.__getitem__):
-            if took := self.stages[stage].reduce_ns:
-                lane = Lane(rank, LaneKind.COMM, "gradients")
+            if took := self._time(stage).reduce_ns:
+                lane = Lane(self.ranks[place], LaneKind.COMM, "gradients")
                 after = {self.last_of[stage]: Edge.LAUNCH}
                 ends[self._add(f"all-reduce of stage {stage}", Cls.COMMUNICATION, took, lane, after)] = Edge.WAIT
-        return self._add("step ends", Cls.WAIT, 0, _compute(rank), ends)
+        return ends
 
-    def compiled(self, last: Sequence[int]) -> Dfg:
+    def compiled(self) -> Dfg:
         """The Dfg, with the replayed starts as if they were recorded."""
-        nodes, ranks = len(self.dur_ns), self.pipeline.ranks
+        nodes, by_rank = len(self.dur_ns), np.argsort(self.ranks)
         names = tuple(dict.fromkeys(self.name))
         number = {name: at for at, name in enumerate(names)}
         edges = [edge for before in self.before for edge in sorted(before.items())]
@@ -115,7 +162,7 @@ class _ScheduleDrawing:
             residual_ns=np.zeros(nodes, np.int64),
             contended=np.zeros(nodes, bool),
             lane=np.array(self.lane, np.int32),
-            step=np.full(nodes, _STEP, np.int32),
+            step=np.array(self.step, np.int32),
             cls=np.array(self.cls, np.int8),
             name=np.array([number[name] for name in self.name], np.int32),
             event=unset,
@@ -129,10 +176,10 @@ class _ScheduleDrawing:
             names=names,
             lanes=tuple(self.lanes),
             marks=StepMarks(
-                steps=(_STEP,),
-                ranks=tuple(range(ranks)),
-                first=np.arange(ranks)[None, :],
-                last=np.array(last)[None, :],
+                steps=tuple(self.steps),
+                ranks=tuple(sorted(self.ranks)),
+                first=np.array(self.first)[:, by_rank],
+                last=np.array(self.last)[:, by_rank],
             ),
         )
         start, _ = run(dfg, dfg.dur_ns, dfg.residual_ns)
@@ -155,13 +202,19 @@ class _ScheduleDrawing:
 
     def _add_task(self, task: PipelineTask) -> None:
         needed = self._needed(task)
-        rank = self.pipeline.rank_of(task.stage)
-        waits = {} if needed is None else {self.done[needed]: Edge.RENDEZVOUS}
-        name = f"{task.kind} {task.microbatch} of stage {task.stage}"
-        node = self._add(name, Cls.COMPUTE, self.stages[task.stage].of(task.kind), _compute(rank), waits)
+        node = self._add_pass(task, {} if needed is None else {self.done[needed]: Edge.RENDEZVOUS})
         self.done[task] = self._sent(task, node)
+
+    def _add_pass(self, task: PipelineTask, waits: dict[int, Edge]) -> int:
+        """Add the node of a task behind those that it waits for."""
+        name = f"{task.kind} {task.microbatch} of stage {task.stage}"
+        lane = self._compute(self.pipeline.rank_of(task.stage))
+        assert self.now is not None
+        took = self.now.tasks_ns.get(task)
+        node = self._add(name, Cls.COMPUTE, self._time(task.stage).of(task.kind) if took is None else took, lane, waits)
         if task.kind != StagePass.FORWARD:
             self.last_of[task.stage] = node
+        return node
 
     def _sent(self, task: PipelineTask, node: int) -> int:
         """The node after which another rank may use what a task gives it."""
@@ -169,10 +222,10 @@ class _ScheduleDrawing:
         if task.kind == StagePass.WEIGHTS or not 0 <= to < self.pipeline.stages:
             return node
         sender, receiver = self.pipeline.rank_of(task.stage), self.pipeline.rank_of(to)
-        took = self.stages[max(task.stage, to)].receive_ns
+        took = self._time(max(task.stage, to)).receive_ns
         if sender == receiver or not took:
             return node
-        link = Lane(sender, LaneKind.COMM, f"to rank {receiver}")
+        link = Lane(self.ranks[sender], LaneKind.COMM, f"to rank {self.ranks[receiver]}")
         return self._add(f"{self.name[node]}: sent", Cls.COMMUNICATION, took, link, {node: Edge.LAUNCH})
 
     def _add(self, name: str, cls: Cls, dur_ns: Ns, lane: Lane, before: dict[int, Edge] | None = None) -> int:
@@ -182,6 +235,7 @@ class _ScheduleDrawing:
         if lane in self.on_lane:
             edges.setdefault(self.on_lane[lane], Edge.LANE)
         self.dur_ns.append(dur_ns)
+        self.step.append(self.steps[-1])
         self.cls.append(cls)
         self.name.append(name)
         self.lane.append(self.lanes.setdefault(lane, len(self.lanes)))
@@ -189,6 +243,9 @@ class _ScheduleDrawing:
         self.on_lane[lane] = node
         return node
 
+    def _time(self, stage: int) -> StageTime:
+        assert self.now is not None
+        return self.now.stages[stage]
 
-def _compute(rank: int) -> Lane:
-    return Lane(rank, LaneKind.STREAM, "stream")
+    def _compute(self, place: int) -> Lane:
+        return Lane(self.ranks[place], self.kind, "stream" if self.kind == LaneKind.STREAM else "main")

@@ -8,6 +8,7 @@ import numpy as np
 from esprof.core.types import Rank
 from esprof.replay.dfg import Dfg
 from esprof.replay.ranks.blame import Blame
+from esprof.replay.schedules.recorded import RecordedPipeline
 from esprof.run.run import Run
 
 
@@ -32,6 +33,8 @@ class Scenario:
     """What each collective takes from concurrent work, ns, float64[N]; NaN where derived from its bytes, None if all are."""
     margin_ns: float = 0.0
     """Half the width of the 95 % interval of what the terms add to a step from samples, such as batches, ns."""
+    pipeline: RecordedPipeline | None = None
+    """The pipeline whose schedule the scenario has changed; None where none was."""
     only_mends: bool = False
     """Whether ranks are only made to work like their peers, which nobody would do at a loss."""
 

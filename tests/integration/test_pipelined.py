@@ -13,7 +13,7 @@ STEPS, WINDOW, MICRO_BATCHES = 24, 8, 4
 
 
 def test_a_pipeline_is_recorded_and_replayed(tmp_path):
-    ended = record(tmp_path / "run", torchrun("pipelined.py", STEPS, "1f1b"), stack_steps=0)
+    ended = record(tmp_path / "run", torchrun("pipelined.py", STEPS, "1f1b", MICRO_BATCHES), stack_steps=0)
     assert ended.code == 0, ended.stderr
     said = answer(Replayed.of(ended.run, max_error_pct=1000), ["network=0.5x"])
     # An activation and its gradient for each microbatch, at both ends.

@@ -30,6 +30,8 @@ _PUBLIC = re.compile(
             r"(?:nccl|rccl)(?:Dev)?Kernel_\w+",
             # Steps.
             rf"(?:ProfilerStep|esprof\.step|{EST_STEP_PREFIX.rstrip('#')})#\s*\d+|step \d+",
+            # Passes of a pipeline.
+            r"PP:\d+[FBIW]\d+",
             # Calls, copies and records of the GPU runtime.
             r"(?:cuda|cu|hip)[A-Z]\w*|INVALID",
             rf"Mem(?:cpy (?:HtoD|DtoH|DtoD|HtoH|PtoP) \((?:{_MEMORY}) -> (?:{_MEMORY})\)|set \((?:{_MEMORY})\))",

@@ -17,6 +17,7 @@ from .steps.garbage import CollectionProbe
 from .steps.loader import LoaderProbe
 from .steps.messages import MessageProbe
 from .steps.opened_files import OpenedFiles
+from .steps.pipelines import PipelineProbe
 from .steps.saves import SaveProbe
 
 
@@ -64,6 +65,8 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
     probe.install(recorder.pace.batch_wanted)
     messages = CircuitBreaker("recording of messages", log)
     messages.run(MessageProbe(messages).install)
+    passes = CircuitBreaker("recording of pipelines", log)
+    passes.run(PipelineProbe(passes).install)
     CollectionProbe(recorder.state, probe.note_stage, recorder.sample_at).install()
     _current = Session(log, probe, recorder)
     return _current

@@ -25,6 +25,7 @@ from esprof.run.kineto.steps.trace_steps import (
     marked,
 )
 from esprof.run.raw import message
+from esprof.run.raw.passes import pass_of
 from esprof.run.run import RunWarning, WarningCode
 from esprof.run.schema import EST_STEP_PREFIX, EVENTS, KINDS, MODULE_PREFIX, STEPS, Table, table
 
@@ -102,7 +103,7 @@ def _kind_of_host_name(name: str) -> int:
         return _CODE["step"]
     if name.startswith("enumerate(DataLoader)#"):
         return _CODE["loader"]
-    if name.startswith(message.PREFIX):
+    if name.startswith(message.PREFIX) or pass_of(name) is not None:
         return _CODE["annotation"]
     if name.startswith(MODULE_PREFIX):
         return _CODE["python"]

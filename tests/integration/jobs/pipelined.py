@@ -9,7 +9,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 STEPS = int(sys.argv[1])
 SCHEDULE = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[sys.argv[2]]
-MICRO_BATCHES = 4
+MICRO_BATCHES = int(sys.argv[3])
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")

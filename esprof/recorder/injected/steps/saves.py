@@ -48,7 +48,7 @@ class SaveProbe:
         """Wrap the functions of loaded modules, and of those that are imported later."""
         self.wrap_loaded()
         if self._waiting:
-            sys.meta_path.insert(0, _WhenLoaded(self._waiting, self._take))
+            sys.meta_path.insert(0, WhenLoaded(self._waiting, self._take))
 
     def wrap_loaded(self) -> None:
         """Wrap the functions of modules whose import has ended since the last call."""
@@ -100,7 +100,7 @@ class SaveProbe:
         self._note((name, start_ns, time.time_ns(), True))
 
 
-class _WhenLoaded:
+class WhenLoaded:
     """An import finder that calls `then` with each module of `names` once loaded, before its importer continues."""
 
     def __init__(self, names: Container[str], then: Callable[[str], None]) -> None:

@@ -1,0 +1,102 @@
+"""The graph of a pipeline over gloo as torch.distributed.pipelining runs it: messages need both ends, and are waited for.
+
+The data passes once the sender has done its task and the receiver has come to the task that needs it. Sends are waited for,
+too: in GPipe those of the forward passes before the first backward; in 1F1B with the next receive where forward and
+backward passes take turns, and otherwise after the next task.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from esprof.core.errors import InputError
+from esprof.core.types import Rank
+from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind
+from esprof.replay.schedules.graph import PipelineStep, ScheduleDrawing
+from esprof.replay.schedules.orders import orders
+from esprof.replay.schedules.pipeline import PipelineSchedule, PipelineShape, PipelineTask, StagePass
+
+
+def waiting_graph(pipeline: PipelineShape, steps: Sequence[PipelineStep], ranks: Sequence[Rank]) -> Dfg:
+    """Steps of `pipeline`, whose places the `ranks` have in order: each has one stage and computes on a CPU thread.
+
+    Raises UsageError if the schedule does not allow these numbers.
+    """
+    drawn = _WaitingDrawing(pipeline, ranks, LaneKind.CPU)
+    queues = orders(pipeline)
+    for step in steps:
+        drawn.add_step(step, queues)
+    return drawn.compiled()
+
+
+@dataclass
+class _WaitingDrawing(ScheduleDrawing):
+    """A graph under construction."""
+
+    reached: dict[PipelineTask, int] = field(default_factory=dict)
+    """The node after which a rank waits for what a task needs."""
+    passed: dict[PipelineTask, int] = field(default_factory=dict)
+    """The transfer of what a task gives."""
+
+    def _add_tasks(self, queues: Sequence[Sequence[PipelineTask]]) -> None:
+        self.reached.clear()
+        self.passed.clear()
+        at = [0] * len(queues)
+        for place, queue in enumerate(queues):
+            self._reach(queue[0], place)
+        while any(place < len(queue) for place, queue in zip(at, queues, strict=True)):
+            before = list(at)
+            for place, queue in enumerate(queues):
+                while at[place] < len(queue) and self._add_if_ready(queue, at[place]):
+                    at[place] += 1
+                    if at[place] < len(queue):
+                        self._reach(queue[at[place]], place)
+            if at == before:
+                raise InputError(f"schedule {self.pipeline.schedule}: the ranks wait for one another")
+
+    def _add_reductions(self, place: int) -> dict[int, Edge]:
+        """A rank ends its step when all that it sent has arrived."""
+        sent = {node: Edge.WAIT for task, node in self.passed.items() if task.stage == place}
+        return super()._add_reductions(place) | sent
+
+    def _reach(self, task: PipelineTask, place: int) -> None:
+        """The rank at this place has come to the task."""
+        self.reached[task] = self.on_lane[self._compute(place)]
+        self._pass_to(task)
+
+    def _pass_to(self, task: PipelineTask) -> None:
+        """Add the transfer to a task, if both of its ends are there."""
+        sender = self._needed(task)
+        if sender is None or sender not in self.done or task not in self.reached or sender in self.passed:
+            return
+        link = Lane(self.ranks[sender.stage], LaneKind.COMM, f"to rank {self.ranks[task.stage]}")
+        took = self._time(max(sender.stage, task.stage)).receive_ns
+        ends = {self.done[sender]: Edge.LAUNCH, self.reached[task]: Edge.RENDEZVOUS}
+        name = f"{self.name[self.done[sender]]}: sent"
+        self.passed[sender] = self._add(name, Cls.COMMUNICATION, took, link, ends)
+
+    def _add_if_ready(self, queue: Sequence[PipelineTask], at: int) -> bool:
+        """Add a task, unless it waits for a message that has not passed."""
+        task, needed = queue[at], self._needed(queue[at])
+        waited = [one for one in _waited_sends(self.pipeline.schedule, queue, at) if self._receiver(one) is not None]
+        awaited = [*waited, *([] if needed is None else [needed])]
+        if any(one not in self.passed for one in awaited):
+            return False
+        self.done[task] = self._add_pass(task, {self.passed[one]: Edge.WAIT for one in awaited})
+        receiver = self._receiver(task)
+        if receiver is not None:
+            self._pass_to(receiver)
+        return True
+
+    def _receiver(self, task: PipelineTask) -> PipelineTask | None:
+        """The task that needs what this one gives; None if no other rank does."""
+        to = task.stage + (1 if task.kind == StagePass.FORWARD else -1)
+        return task._replace(stage=to) if 0 <= to < self.pipeline.stages else None
+
+
+def _waited_sends(schedule: PipelineSchedule, queue: Sequence[PipelineTask], at: int) -> Sequence[PipelineTask]:
+    """Tasks of a rank whose sends it has waited for when it begins the one at this place of its queue."""
+    if schedule == PipelineSchedule.GPIPE:
+        is_turn = at > 0 and queue[at - 1].kind != queue[at].kind
+        return queue[:at] if is_turn else []
+    takes_turns = at > 0 and queue[at - 1].kind != queue[at].kind
+    return queue[max(at - 2, 0) : at if takes_turns else max(at - 1, 0)]
