@@ -47,6 +47,10 @@ class PipelineStep:
     after_ns: Sequence[Ns]
     tasks_ns: Mapping[PipelineTask, Ns] = field(default_factory=dict)
     """Times of tasks that differ from those of their stage."""
+    receives_ns: Mapping[PipelineTask, Ns] = field(default_factory=dict)
+    """Times of the transfers to tasks that differ from those of their stage."""
+    sends_ns: Mapping[PipelineTask, Ns] = field(default_factory=dict)
+    """How long the rank of a task waits for its send once the other end is there: 0 for others."""
 
 
 def schedule_graph(pipeline: PipelineShape, stages: Sequence[StageTime]) -> Dfg:

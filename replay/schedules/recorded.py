@@ -1,6 +1,6 @@
 """A recorded pipeline job: its schedule and the times of its stages, from the marks of its passes (`run.raw.passes`)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -34,39 +34,29 @@ class RecordedPipeline:
         """What replay runs. Raises UsageError if the schedule does not allow its numbers."""
         return waiting_graph(self.shape, self.steps, self.ranks)
 
-    def in_shape(self, shape: PipelineShape) -> "RecordedPipeline":
-        """The same stages under another schedule, or with their batch cut into other microbatches: mean times of a
-        microbatch change with its size."""
-        times = self.shape.microbatches / shape.microbatches
-        if times == 1:
-            return replace(self, shape=shape)
-        steps = [
-            replace(step, stages=[_scaled(stage, times) for stage in step.stages], tasks_ns={}) for step in self.steps
-        ]
-        return RecordedPipeline(shape, self.ranks, tuple(steps))
+    def under(self, schedule: PipelineSchedule) -> "RecordedPipeline":
+        """The same passes and messages in the order of another schedule."""
+        return replace(self, shape=self.shape._replace(schedule=schedule))
 
     def scaled(self, factor: float) -> "RecordedPipeline":
         """The same pipeline with all times multiplied."""
+
+        def longer(times: Mapping[PipelineTask, Ns]) -> dict[PipelineTask, Ns]:
+            return {task: round(factor * took) for task, took in times.items()}
+
         steps = [
             PipelineStep(
                 number=step.number,
-                stages=[_scaled(stage, factor) for stage in step.stages],
+                stages=step.stages,
                 before_ns=[round(factor * took) for took in step.before_ns],
                 after_ns=[round(factor * took) for took in step.after_ns],
-                tasks_ns={task: round(factor * took) for task, took in step.tasks_ns.items()},
+                tasks_ns=longer(step.tasks_ns),
+                receives_ns=longer(step.receives_ns),
+                sends_ns=longer(step.sends_ns),
             )
             for step in self.steps
         ]
-        return RecordedPipeline(self.shape, self.ranks, tuple(steps))
-
-
-def _scaled(stage: StageTime, factor: float) -> StageTime:
-    return StageTime(
-        forward_ns=round(factor * stage.forward_ns),
-        inputs_ns=round(factor * stage.inputs_ns),
-        weights_ns=round(factor * stage.weights_ns),
-        receive_ns=round(factor * stage.receive_ns),
-    )
+        return replace(self, steps=tuple(steps))
 
 
 class NoPipeline(Exception):
@@ -87,30 +77,36 @@ def recorded_pipeline(run: Run, dfg: Dfg) -> RecordedPipeline:
     if [min(stages[rank]) for rank in ranks] != list(range(run.world_size)):
         raise NoPipeline("ranks share a stage, or lack one")
     if (dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & ~_of_messages(run, dfg)).any():
-        raise NoPipeline("the job has collectives beside the messages of its pipeline")
-    shape = _shape([passes[rank] for rank in ranks], dfg.marks.steps)
-    receive_ns = {rank: _receive_ns(run, dfg, rank, ranks[place - 1]) for place, rank in enumerate(ranks) if place}
-    steps = []
-    for at, number in enumerate(dfg.marks.steps):
-        of_ranks = [passes[rank].times(number) for rank in ranks]
-        steps.append(
-            PipelineStep(
-                number=number,
-                stages=[
-                    StageTime(
-                        forward_ns=mine.forward_ns,
-                        inputs_ns=mine.backward_ns,
-                        weights_ns=0,
-                        receive_ns=int(receive_ns[rank][at]) if rank in receive_ns else 0,
-                    )
-                    for rank, mine in zip(ranks, of_ranks, strict=True)
-                ],
-                before_ns=[mine.before_ns for mine in of_ranks],
-                after_ns=[mine.after_ns for mine in of_ranks],
-                tasks_ns={task: took for mine in of_ranks for task, took in mine.tasks_ns.items()},
-            )
-        )
-    return RecordedPipeline(shape, ranks, tuple(steps))
+        raise NoPipeline("the job has collectives, not only the messages of its pipeline")
+    passes = {rank: passes[rank] for rank in ranks}
+    shape = _shape(list(passes.values()), dfg.marks.steps)
+    return RecordedPipeline(shape, ranks, tuple(_step(run, dfg, number, shape, passes) for number in dfg.marks.steps))
+
+
+def _step(run: Run, dfg: Dfg, number: int, shape: PipelineShape, passes: Mapping[Rank, "_RankPasses"]) -> PipelineStep:
+    """One step; `passes` are those of the rank of each stage, in order."""
+    ranks = list(passes)
+    tasks, receives, sends = (dict[PipelineTask, Ns]() for _ in range(3))
+    for place, rank in enumerate(ranks):
+        tasks |= passes[rank].times(number)
+        # Activations go to the stage after and come from that before, gradients the other way.
+        for kind, source, to in ((StagePass.FORWARD, place - 1, place + 1), (StagePass.BACKWARD, place + 1, place - 1)):
+            for word, other, found in (("recv", source, receives), ("send", to, sends)):
+                if 0 <= other < len(ranks):
+                    took = _message_ns(run, dfg, number, rank, ranks[other], word)
+                    if len(took) != shape.microbatches:
+                        raise NoPipeline(f"rank {rank} has {len(took)} messages for {shape.microbatches} passes")
+                    found |= {PipelineTask(kind, place, batch): int(ns) for batch, ns in enumerate(took)}
+    unused = StageTime(forward_ns=0, inputs_ns=0, weights_ns=0)
+    return PipelineStep(
+        number=number,
+        stages=[unused] * shape.stages,
+        before_ns=[one.before_ns[number] for one in passes.values()],
+        after_ns=[one.after_ns[number] for one in passes.values()],
+        tasks_ns=tasks,
+        receives_ns=receives,
+        sends_ns=sends,
+    )
 
 
 def _shape(passes: Sequence["_RankPasses"], steps: Sequence[int]) -> PipelineShape:
@@ -130,20 +126,9 @@ def _shape(passes: Sequence["_RankPasses"], steps: Sequence[int]) -> PipelineSha
 
 
 @dataclass(frozen=True)
-class _StepTimes:
-    """What one rank does in one step, ns; passes are means over the microbatches."""
-
-    forward_ns: Ns
-    backward_ns: Ns
-    before_ns: Ns
-    after_ns: Ns
-    tasks_ns: dict[PipelineTask, Ns]
-
-
-@dataclass(frozen=True)
 class _RankPasses:
-    """The passes of one rank in order, and the CPU time from the begin of each until the next begins; the last one of a step
-    until its end."""
+    """The passes of one rank in order, and the CPU time of each: from the last call for a message before it up to that
+    before the next one; the last one of a step ends with its mark."""
 
     tasks: list[PipelineTask]
     step: np.ndarray
@@ -163,8 +148,8 @@ class _RankPasses:
         known = nodes[dfg.event[nodes] >= 0]
         # The clock of the graph against that of the events: most nodes begin with their event.
         ahead = int(np.median(dfg.recorded_ns[known] - events.ints("start_ns")[dfg.event[known]])) if len(known) else 0
-        start = events.ints("start_ns")[rows] + ahead
-        end = start + events.ints("dur_ns")[rows]
+        end = (events.ints("start_ns") + events.ints("dur_ns"))[rows] + ahead
+        start = _begins(events, rows) + ahead
         moment, took = dfg.recorded_ns[nodes], dfg.dur_ns[nodes] + dfg.residual_ns[nodes]
         at = np.searchsorted(start, moment, side="right") - 1
         inside = (at >= 0) & (np.append(step, -1)[at] == dfg.step[nodes])
@@ -185,16 +170,8 @@ class _RankPasses:
     def order(self, step: int) -> list[PipelineTask]:
         return [self.tasks[at] for at in np.flatnonzero(self.step == step).tolist()]
 
-    def times(self, step: int) -> _StepTimes:
-        is_forward = np.array([task.kind == StagePass.FORWARD for task in self.tasks])
-        here = self.step == step
-        return _StepTimes(
-            round(self.took_ns[here & is_forward].mean()),
-            round(self.took_ns[here & ~is_forward].mean()),
-            self.before_ns[step],
-            self.after_ns[step],
-            {self.tasks[at]: int(self.took_ns[at]) for at in np.flatnonzero(here).tolist()},
-        )
+    def times(self, step: int) -> dict[PipelineTask, Ns]:
+        return {self.tasks[at]: int(self.took_ns[at]) for at in np.flatnonzero(self.step == step).tolist()}
 
 
 def _marks(events: Table, steps: Sequence[int]) -> tuple[np.ndarray, list[PipelineTask]]:
@@ -211,6 +188,24 @@ def _marks(events: Table, steps: Sequence[int]) -> tuple[np.ndarray, list[Pipeli
     return rows, [tasks[code] for code in codes[rows].tolist()]
 
 
+def _begins(events: Table, rows: np.ndarray) -> np.ndarray:
+    """When each pass (row of its mark) begins, ns: after the last call for a message since the pass before it in its step.
+
+    What a rank does between its call and the pass, it does after it has waited.
+    """
+    codes, names = events.codes("name")
+    calls = np.flatnonzero(np.array([*(name.startswith("c10d::") for name in names), False])[codes])
+    start, step = events.ints("start_ns"), events.ints("step")
+    begin: np.ndarray = start[rows]
+    ended = np.append(np.iinfo(np.int64).min, (start + events.ints("dur_ns"))[rows])[:-1]
+    if len(calls):
+        at = np.searchsorted(start[calls], begin) - 1
+        last = calls[at]
+        is_between = (at >= 0) & (step[last] == step[rows]) & (start[last] >= ended)
+        begin = np.where(is_between, start[last] + 1, begin)
+    return begin
+
+
 def _of_messages(run: Run, dfg: Dfg) -> np.ndarray:
     """bool[N]: nodes of sends and receives."""
     mask = np.zeros(dfg.nodes, bool)
@@ -221,13 +216,13 @@ def _of_messages(run: Run, dfg: Dfg) -> np.ndarray:
     return mask
 
 
-def _receive_ns(run: Run, dfg: Dfg, rank: Rank, before: Rank) -> np.ndarray:
-    """Mean transfer, both ways, between a rank and that of the stage before in each step, ns, float64[steps]."""
-    took = []
-    for mine, other in ((rank, before), (before, rank)):
-        nodes = dfg.nodes_of(mine)
-        nodes = nodes[dfg.of(Cls.COMMUNICATION)[nodes] & (dfg.collective[nodes] >= 0) & (dfg.event[nodes] >= 0)]
-        took.append(nodes[run.events(mine).ints("peer")[dfg.event[nodes]] == other])
-    nodes = np.concatenate(took)
-    found = [dfg.dur_ns[nodes[dfg.step[nodes] == step]] for step in dfg.marks.steps]
-    return np.array([one.mean() if len(one) else 0.0 for one in found])
+def _message_ns(run: Run, dfg: Dfg, step: int, rank: Rank, other: Rank, word: str) -> np.ndarray:
+    """Times of the messages that a rank sent to another or received from it (`word`) in a step, in order, ns."""
+    events, nodes = run.events(rank), dfg.nodes_of(rank)
+    is_end = dfg.of(Cls.COMMUNICATION)[nodes] & (dfg.collective[nodes] >= 0) & (dfg.event[nodes] >= 0)
+    nodes = nodes[is_end & (dfg.step[nodes] == step)]
+    codes, words = events.codes("collective")
+    is_word = np.array([*(one == word for one in words), False])[codes[dfg.event[nodes]]]
+    nodes = nodes[is_word & (events.ints("peer")[dfg.event[nodes]] == other)]
+    took: np.ndarray = dfg.dur_ns[nodes[np.argsort(dfg.event[nodes])]]
+    return took

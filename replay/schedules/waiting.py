@@ -1,8 +1,9 @@
 """The graph of a pipeline over gloo as torch.distributed.pipelining runs it: messages need both ends, and are waited for.
 
-The data passes once the sender has done its task and the receiver has come to the task that needs it. Sends are waited for,
-too: in GPipe those of the forward passes before the first backward; in 1F1B with the next receive where forward and
-backward passes take turns, and otherwise after the next task.
+The data passes once the sender has done its task and the receiver has come to the task that needs it. Messages that a rank
+receives pass one after the other, as do those that it sends. Sends are waited for, too: in GPipe those of the forward passes
+before the first backward; in 1F1B with the next receive where forward and backward passes take turns, and otherwise after
+the next task.
 """
 
 from collections.abc import Sequence
@@ -34,11 +35,14 @@ class _WaitingDrawing(ScheduleDrawing):
 
     reached: dict[PipelineTask, int] = field(default_factory=dict)
     """The node after which a rank waits for what a task needs."""
+    sent: dict[PipelineTask, int] = field(default_factory=dict)
+    """The node after which the rank of a task need not wait for its send any longer."""
     passed: dict[PipelineTask, int] = field(default_factory=dict)
     """The transfer of what a task gives."""
 
     def _add_tasks(self, queues: Sequence[Sequence[PipelineTask]]) -> None:
         self.reached.clear()
+        self.sent.clear()
         self.passed.clear()
         at = [0] * len(queues)
         for place, queue in enumerate(queues):
@@ -54,8 +58,8 @@ class _WaitingDrawing(ScheduleDrawing):
                 raise InputError(f"schedule {self.pipeline.schedule}: the ranks wait for one another")
 
     def _add_reductions(self, place: int) -> dict[int, Edge]:
-        """A rank ends its step when all that it sent has arrived."""
-        sent = {node: Edge.WAIT for task, node in self.passed.items() if task.stage == place}
+        """A rank ends its step when all that it sent is taken."""
+        sent = {node: Edge.WAIT for task, node in self.sent.items() if task.stage == place}
         return super()._add_reductions(place) | sent
 
     def _reach(self, task: PipelineTask, place: int) -> None:
@@ -68,20 +72,24 @@ class _WaitingDrawing(ScheduleDrawing):
         sender = self._needed(task)
         if sender is None or sender not in self.done or task not in self.reached or sender in self.passed:
             return
-        link = Lane(self.ranks[sender.stage], LaneKind.COMM, f"to rank {self.ranks[task.stage]}")
-        took = self._time(max(sender.stage, task.stage)).receive_ns
-        ends = {self.done[sender]: Edge.LAUNCH, self.reached[task]: Edge.RENDEZVOUS}
-        name = f"{self.name[self.done[sender]]}: sent"
-        self.passed[sender] = self._add(name, Cls.COMMUNICATION, took, link, ends)
+        assert self.now is not None
+        usual, name = self._time(max(sender.stage, task.stage)).receive_ns, self.name[self.done[sender]]
+        for where, stage, took, what in (
+            (self.sent, sender.stage, self.now.sends_ns.get(sender, 0), "sent"),
+            (self.passed, task.stage, self.now.receives_ns.get(task, usual), "received"),
+        ):
+            link = Lane(self.ranks[stage], LaneKind.COMM, f"messages {what}")
+            ends = {self.done[sender]: Edge.LAUNCH, self.reached[task]: Edge.RENDEZVOUS}
+            where[sender] = self._add(f"{name}: {what}", Cls.COMMUNICATION, took, link, ends)
 
     def _add_if_ready(self, queue: Sequence[PipelineTask], at: int) -> bool:
         """Add a task, unless it waits for a message that has not passed."""
         task, needed = queue[at], self._needed(queue[at])
         waited = [one for one in _waited_sends(self.pipeline.schedule, queue, at) if self._receiver(one) is not None]
-        awaited = [*waited, *([] if needed is None else [needed])]
-        if any(one not in self.passed for one in awaited):
+        if any(one not in self.sent for one in (*waited, *([] if needed is None else [needed]))):
             return False
-        self.done[task] = self._add_pass(task, {self.passed[one]: Edge.WAIT for one in awaited})
+        waits = {self.sent[one]: Edge.WAIT for one in waited}
+        self.done[task] = self._add_pass(task, waits | ({} if needed is None else {self.passed[needed]: Edge.WAIT}))
         receiver = self._receiver(task)
         if receiver is not None:
             self._pass_to(receiver)

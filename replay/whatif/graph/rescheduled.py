@@ -1,4 +1,4 @@
-"""The steps of a recorded pipeline job under another schedule, or with other microbatches."""
+"""The steps of a recorded pipeline job under another schedule."""
 
 from dataclasses import replace
 
@@ -6,36 +6,25 @@ import numpy as np
 
 from esprof.replay.engine.timeline import replay
 from esprof.replay.schedules.orders import held
-from esprof.replay.schedules.pipeline import PipelineSchedule, PipelineShape
+from esprof.replay.schedules.pipeline import PipelineSchedule
 from esprof.replay.schedules.recorded import NoPipeline, RecordedPipeline, recorded_pipeline
 from esprof.replay.whatif.scenario import Declined, Scenario
 
 _MAX_OFF = 0.1
-"""Largest error of the recorded schedule, built from mean times of its passes, with which another one is predicted."""
+"""Largest error of the recorded schedule, rebuilt from its passes and messages, with which another one is predicted."""
 
 
 def with_schedule(now: Scenario, schedule: PipelineSchedule) -> Scenario:
     """`now` under another schedule. Raises Declined."""
     pipeline = _pipeline(now)
-    return _in_shape(now, pipeline, pipeline.shape._replace(schedule=schedule))
-
-
-def with_microbatches(now: Scenario, microbatches: int) -> Scenario:
-    """`now` with the batch cut into this number of microbatches. Raises Declined."""
-    pipeline = _pipeline(now)
-    changed = _in_shape(now, pipeline, pipeline.shape._replace(microbatches=microbatches))
-    return changed.noted("assumes that a pass takes as long as its microbatch is large")
-
-
-def _in_shape(now: Scenario, pipeline: RecordedPipeline, shape: PipelineShape) -> Scenario:
-    if fault := shape.fault():
-        raise Declined(f"{shape.schedule}: {fault}")
-    changed = pipeline.in_shape(shape)
-    before, after = (max(held(one)) / one.microbatches for one in (pipeline.shape, shape))
+    changed = pipeline.under(schedule)
+    if fault := changed.shape.fault():
+        raise Declined(f"{schedule}: {fault}")
+    before, after = (max(held(one.shape)) for one in (pipeline, changed))
     now = replace(now, dfg=changed.graph(), pipeline=changed)
     if before == after:
         return now
-    return now.noted(f"a rank holds the activations of {after:.0%} of its batch at once, not of {before:.0%}")
+    return now.noted(f"a rank holds the activations of up to {after:g} microbatches, not of {before:g}")
 
 
 def _pipeline(now: Scenario) -> RecordedPipeline:
@@ -50,6 +39,6 @@ def _pipeline(now: Scenario) -> RecordedPipeline:
     recorded, built = (replay(dfg).step_ns()[at].mean() for dfg in (now.dfg, pipeline.graph()))
     if abs(built / recorded - 1) > _MAX_OFF:
         raise Declined(
-            f"mean times of its passes give the recorded schedule with an error of {built / recorded - 1:+.0%}"
+            f"the times of its passes give the recorded schedule with an error of {built / recorded - 1:+.0%}"
         )
     return pipeline.scaled(recorded / built)

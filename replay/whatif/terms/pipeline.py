@@ -26,7 +26,7 @@ TERM = Kind(
     meaning="The stages of a pipeline work on their microbatches in the order of another schedule.",
     needs="A run of torch.distributed.pipelining on CPUs, recorded by `esprof record`: one stage on each rank, no data "
     "parallelism, the schedule GPipe or 1F1B.",
-    assumes="All microbatches of a stage take the same time, and the stages' activations fit into memory.",
+    assumes="Each pass and message takes as long as recorded, and the activations fit into memory.",
     effect=Edit(TermPhase.REBUILD, _rescheduled),
     value=_schedule,
 )

@@ -92,6 +92,7 @@ def test_no_name_stands_between_the_words_of_a_kernel(name):
         ("memset", "Memset (Device)"),
         ("step", "ProfilerStep#12"),
         ("annotation", "EasyScaleThread#3"),
+        ("annotation", "PP:1F0"),
     ],
 )
 def test_names_of_every_job_stay(kind, name):

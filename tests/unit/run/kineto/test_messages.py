@@ -62,6 +62,12 @@ def test_the_annotations_themselves_are_no_events_of_the_job():
     assert [row["peer"] for row in events if row["kind"] == "collective"] == [1]
 
 
+def test_marks_of_passes_are_annotations_around_their_operations():
+    """torch records them as operations."""
+    rows = [op("PP:0F1", 0, 40), op("aten::mm", 5, 10)]
+    assert [row["kind"] for row in events_of(rows, {}).arrow.to_pylist()] == ["annotation", "op"]
+
+
 @pytest.mark.parametrize("group", ["0", "a b", "x in group y", ""])
 def test_a_name_tells_all_of_its_message(group):
     named = NamedMessage("recv", 12, 2**40, 1 << 33, "bfloat16", group)
