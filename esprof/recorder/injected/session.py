@@ -15,9 +15,8 @@ from .log.notes import Log
 from .recorder import Recorder
 from .steps.garbage import CollectionProbe
 from .steps.loader import LoaderProbe
-from .steps.messages import MessageProbe
+from .steps.messages import MessageProbe, PipelineProbe
 from .steps.opened_files import OpenedFiles
-from .steps.pipelines import PipelineProbe
 from .steps.saves import SaveProbe
 
 

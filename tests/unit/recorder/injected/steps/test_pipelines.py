@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from esprof.recorder.injected.log.circuit_breaker import CircuitBreaker
 from esprof.recorder.injected.log.notes import Log
-from esprof.recorder.injected.steps.pipelines import PipelineProbe
+from esprof.recorder.injected.steps.messages import PipelineProbe
 from esprof.run.raw.passes import NamedPass, pass_of
 
 
