@@ -36,6 +36,8 @@ from esprof.reports.terminal.advice.placement import draw_mix
 from esprof.reports.terminal.advice.recommendations import draw_advice, draw_parallel, draw_recommendations
 
 _S_PER_HOUR = 3_600
+_PAGE = ".html"
+"""Suffix of a file that gets the page of a plan."""
 
 Only = Kind | Literal["parallel"]
 """What `--only` may ask for: all but the last need a recording."""
@@ -138,7 +140,7 @@ class _DevicePrices(msgspec.Struct, frozen=True):
     "--output",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the plan, or with --jobs the result, to FILE.",
+    help="Write the plan, or with --jobs the result, to FILE. With RUN, plan.html gets a page: before and after.",
 )
 @click.option("-f", "--force", is_flag=True, help="Overwrite FILE if it exists.")
 @json_option
@@ -178,13 +180,13 @@ def command(
 
     \b
     esprof recommend RUN -o plan.json
-    esprof recommend RUN --only compression
+    esprof recommend RUN -o plan.html
     esprof recommend RUN --only checkpoint --mtbf 12
     esprof recommend layers.json --only parallel --inventory gpus.yaml --batch 64
     esprof recommend --jobs jobs.yaml --inventory gpus.yaml --objective makespan
     esprof recommend --check plan.json
     """
-    _refuse_misplaced(sources, jobs, inventory, instance, checked, output, as_shipped=as_shipped)
+    _refuse_misplaced(sources, jobs, inventory, instance, checked, output, only, as_shipped=as_shipped)
     _refuse_without_run(sources, only, compression={"max_vnmse": max_vnmse}, checkpoint=saving)
     if output is not None:
         claim(output, force=force)
@@ -211,6 +213,7 @@ def _refuse_misplaced(
     instance: Path | None,
     checked: Path | None,
     output: Path | None,
+    only: Only | None,
     *,
     as_shipped: bool,
 ) -> None:
@@ -221,6 +224,8 @@ def _refuse_misplaced(
         raise UsageError("--as-shipped needs --instance")
     if output is not None and not sources and jobs is None:
         raise UsageError("-o needs RUN or --jobs")
+    if output is not None and output.suffix == _PAGE and (not sources or only == "parallel"):
+        raise UsageError(f"a page ({_PAGE}) is written only for RUN", remedy="Write the result to a .json file.")
     if inventory is not None and not sources and jobs is None:
         raise UsageError("--inventory needs RUN or --jobs")
 
@@ -338,11 +343,19 @@ def _one(sources: tuple[str, ...], only: Kind | None, wanted: Wanted, output: Pa
     run, _ = open_run(sources)
     with status("Replaying"):
         found = recommend_all(run, wanted) if only is None else recommend(run, only, wanted)
+    plan = getattr(found, "plan", None)
     if isinstance(found, Recommendations):
         answer(found, draw_recommendations, as_json=as_json)
     else:
         answer(found, draw_advice, as_json=as_json)
-    return _planned(getattr(found, "plan", None), output)
+        found = Recommendations(advice={only or "assignment": found}, declined={}, plan=plan)
+    if output is not None and output.suffix == _PAGE:
+        from esprof.reports.html.page import render_plan
+
+        write_bytes(output, render_plan(found, " ".join(sources)).encode())
+        wrote("page", output)
+        return EXIT_OK
+    return _planned(plan, output)
 
 
 def _planned(plan: Plan | None, output: Path | None) -> int:

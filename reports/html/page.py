@@ -10,6 +10,8 @@ import msgspec
 from jinja2 import Environment
 from markupsafe import Markup
 
+from esprof import __version__
+from esprof.analyzers.advisors.recommend import Recommendations
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import ACTIVITIES
 from esprof.analyzers.samples.flame import MIN_SHARE_OF_TREE, SampledPhase
@@ -87,7 +89,26 @@ def render_html(report: Report) -> str:
             measured=_measured(report),
             event_texts=EVENT_TEXTS,
             outcomes=OUTCOMES,
+            advice=report.advice,
             changes=changes(report.advice) if report.advice else (),
+        )
+    )
+
+
+def render_plan(found: Recommendations, title: str) -> str:
+    """The page of a recommendation alone, without a script."""
+    return (
+        _environment()
+        .get_template("recommend.html")
+        .render(
+            title=title,
+            version=__version__,
+            advice=found,
+            changes=changes(found),
+            rows=MAX_ROWS,
+            scripts=[],
+            policy=policy([]),
+            style=Markup(file_text(STYLE)),
         )
     )
 

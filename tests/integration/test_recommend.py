@@ -55,6 +55,17 @@ def test_the_report_shows_it(run, tmp_path):
     assert '<span class="est">3</span>' in text
 
 
+def test_the_page_of_a_plan(run, tmp_path):
+    page = tmp_path / "plan.html"
+    assert esprof("recommend", run, "--only", "assignment", "-o", page).returncode == 0
+    text = page.read_text()
+    assert '<section id="plan">' in text
+    assert "Checkpoints" not in text
+    for refused in (("--jobs", "jobs.yaml"), (run, "--only", "parallel")):
+        asked = esprof("recommend", *refused, "-o", tmp_path / "other.html")
+        assert (asked.returncode, "only for RUN" in asked.stderr) == (2, True)
+
+
 def test_the_proof_of_a_modified_plan_is_rejected(run, tmp_path):
     plan = tmp_path / "plan.json"
     esprof("recommend", run, "-o", plan)

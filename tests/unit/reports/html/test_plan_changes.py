@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from esprof.analyzers.advisors.recommend import Recommendations, recommend
-from esprof.reports.html.page import render_html
+from esprof.reports.html.page import render_html, render_plan
 from esprof.reports.html.plan_changes import changes
 from tests.cases import report as case
 from tests.cases.elastic_runs import elastic_run
@@ -32,6 +32,13 @@ def test_what_is_recommended_comes_first():
     assert saves.steps[1].low_pct == saves.steps[1].high_pct
     assert ests.text.startswith("Keep what you have: a step takes ")
     assert (ests.is_advised, ests.effect) == (False, "")
+
+
+def test_the_page_of_a_plan_has_no_script():
+    page = render_plan(case.with_texts(case.advice(), case.HOSTILE), case.HOSTILE)
+    assert "<script" not in page
+    assert "<img" not in page
+    assert page.count("before and after") == 1
 
 
 def test_the_page_lists_what_gets_no_advice():
