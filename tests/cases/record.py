@@ -8,7 +8,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
+import esprof
 from esprof import Run, load
 from esprof.run.run import RunWarning, WarningCode
 
@@ -84,6 +86,13 @@ def without_gloos_words(text: str) -> str:
 def record(out: Path, command: list[str], variables: dict[str, str] | None = None, **options: object) -> Ended:
     """Record `command` into `out`."""
     return run(recording(out, command, **options), out, **(variables or {}))
+
+
+def record_alone(out: Path, command: list[str], **settings: Any) -> Run:
+    """The Run of `command`, recorded without `esprof record`, whose process takes a second of imports."""
+    ended = run(command, **esprof.environment(out, **settings))
+    assert ended.code == 0, ended.stderr
+    return load(out)
 
 
 def pid_of(out: Path, rank: int) -> int:

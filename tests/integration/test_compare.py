@@ -8,7 +8,7 @@ import pytest
 from esprof import load
 from esprof.analyzers import compare
 from tests.cases.command_line import esprof
-from tests.cases.record import job, record
+from tests.cases.record import job, record_alone
 
 pytestmark = pytest.mark.integration
 
@@ -21,8 +21,7 @@ def folder(tmp_path_factory):
     """A run (`before`), and one whose line sleeps `SLOWER_MS` longer (`after`)."""
     folder = tmp_path_factory.mktemp("compare")
     for name, sleeps in (("before", 2), ("after", 2 + SLOWER_MS)):
-        ended = record(folder / name, job("compared.py", sleeps), steps=10)
-        assert ended.code == 0, ended.stderr
+        record_alone(folder / name, job("compared.py", sleeps), steps=10)
     return folder
 
 

@@ -12,7 +12,7 @@ from esprof.replay.replayed import Replayed
 from esprof.reports.export.ghost import write_ghost
 from tests.cases.command_line import esprof
 from tests.cases.exported import cpu_run
-from tests.cases.record import JOBS, ranks, record
+from tests.cases.record import JOBS, ranks, record_alone
 
 pytestmark = pytest.mark.integration
 
@@ -23,8 +23,7 @@ RANKS, SLOW, LATE_S = 3, 2, 0.2
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     out = tmp_path_factory.mktemp("ghost") / "run"
-    ended = record(out, ranks(RANKS, JOB, SLOW, LATE_S), skip=2, warmup=1, steps=4, stack_steps=0)
-    assert ended.code == 0, ended.stderr
+    record_alone(out, ranks(RANKS, JOB, SLOW, LATE_S), skip=2, warmup=1, steps=4, stack_steps=0)
     return out
 
 
