@@ -1,13 +1,12 @@
 """Recommendations of assignments, batches and devices, for a terminal."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from esprof.analyzers.advisors.cluster.answer import Given, MixAdvice
-from esprof.analyzers.advisors.cluster.policies import Objective
 from esprof.analyzers.advisors.job.batches import BatchAdvice
 from esprof.analyzers.advisors.job.est_answer import EstAdvice, RankPlan
 from esprof.analyzers.advisors.job.growth import Growth
@@ -17,10 +16,14 @@ from esprof.core.text import printable
 from esprof.reports import units
 from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, heading, headline
 
+if TYPE_CHECKING:  # A page has text of this module, and needs no SciPy.
+    from esprof.analyzers.advisors.cluster.answer import Given, MixAdvice
+    from esprof.analyzers.advisors.cluster.policies import Objective
+
 _MAX_ROWS = 40
 """Rows of a table; the JSON has all."""
 
-_OBJECTIVE_TEXTS: dict[Objective, str] = {
+_OBJECTIVE_TEXTS: dict["Objective", str] = {
     "throughput": "{} steps/s in total",
     "fairness": "every job gets at least {} of its normal throughput",
     "finish-time": "the worst job takes {} times as long as on its own n-th of the devices",
@@ -29,7 +32,7 @@ _OBJECTIVE_TEXTS: dict[Objective, str] = {
 }
 
 
-def draw_mix(advice: MixAdvice, screen: Screen = PLAIN) -> str:
+def draw_mix(advice: "MixAdvice", screen: Screen = PLAIN) -> str:
     """The devices of each job, then the proof."""
     title = _OBJECTIVE_TEXTS[advice.objective].format(decimal(advice.value))
     blocks: list[RenderableType] = [headline(f"{title[0].upper()}{title[1:]}", screen), Text(), _jobs(advice)]
@@ -38,7 +41,7 @@ def draw_mix(advice: MixAdvice, screen: Screen = PLAIN) -> str:
     return drawn(screen, *blocks, Text(), *_mix_facts(advice, screen))
 
 
-def _jobs(advice: MixAdvice) -> Table:
+def _jobs(advice: "MixAdvice") -> Table:
     rows = grid("job", "workload", ">devices at once", ">steps/s", "gets", padding=2)
     by_job: dict[str, list[Given]] = {}
     for one in advice.decision:
@@ -56,7 +59,7 @@ def _jobs(advice: MixAdvice) -> Table:
     return rows
 
 
-def _gets(given: Sequence[Given]) -> str:
+def _gets(given: Sequence["Given"]) -> str:
     amounts: dict[str, float] = {}
     for one in given:
         where = printable(one.device, 24) + (" shared" if one.with_ is not None else "")
@@ -69,7 +72,7 @@ def _gets(given: Sequence[Given]) -> str:
     return ", ".join(f"{where} {amount}" for where, amount in texts.items()) or "nothing"
 
 
-def _mix_facts(advice: MixAdvice, screen: Screen) -> Iterable[Text]:
+def _mix_facts(advice: "MixAdvice", screen: Screen) -> Iterable[Text]:
     for name, value in advice.baselines.items():
         yield fact("Other", f"{_OBJECTIVE_TEXTS[advice.objective].format(decimal(value))} ({name})", screen)
     proof = advice.certificate
