@@ -265,6 +265,7 @@ class Table:
     def __init__(self, arrow: pa.Table) -> None:
         self.arrow = arrow
         self._columns: dict[str, np.ndarray] = {}
+        self._codes: dict[str, tuple[np.ndarray, list[str]]] = {}
 
     def __len__(self) -> int:
         return int(self.arrow.num_rows)
@@ -280,12 +281,14 @@ class Table:
         return self._columns[column]
 
     def codes(self, column: str) -> tuple[np.ndarray, list[str]]:
-        """A text column as (int32 code per row, distinct texts); null has code -1."""
-        array = self.arrow[column].combine_chunks()
-        if isinstance(array, pa.ChunkedArray):
-            array = pa.concat_arrays(array.unify_dictionaries().chunks) if array.num_chunks else pa.array([], _TEXT)
-        codes = pc.fill_null(array.indices, -1).to_numpy(zero_copy_only=False).astype(np.int32)
-        return codes, array.dictionary.to_pylist()
+        """A text column as (int32 code per row, distinct texts); null has code -1. Do not change them: they are kept."""
+        if column not in self._codes:
+            array = self.arrow[column].combine_chunks()
+            if isinstance(array, pa.ChunkedArray):
+                array = pa.concat_arrays(array.unify_dictionaries().chunks) if array.num_chunks else pa.array([], _TEXT)
+            codes = pc.fill_null(array.indices, -1).to_numpy(zero_copy_only=False).astype(np.int32)
+            self._codes[column] = codes, array.dictionary.to_pylist()
+        return self._codes[column]
 
     def texts(self, column: str) -> list[str | None]:
         """A text column as Python strings."""
