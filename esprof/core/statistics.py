@@ -130,9 +130,10 @@ def binomial_test(count: np.ndarray, trials: int, share: float) -> np.ndarray:
 
 def share_interval(count: int, trials: int) -> tuple[float, float]:
     """Return the exact 95 % interval of the share for `count` of `trials` (Clopper and Pearson, Biometrika 26, 1934)."""
-    from scipy.stats import binomtest
+    from scipy.special import betaincinv
 
-    low, high = binomtest(count, trials).proportion_ci(method="exact")
+    low = betaincinv(count, trials - count + 1, 0.025) if count else 0
+    high = betaincinv(count + 1, trials - count, 0.975) if count < trials else 1
     return float(low), float(high)
 
 
