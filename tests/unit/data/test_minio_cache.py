@@ -1,5 +1,6 @@
 """A cache of samples that is shared, bounded, and never replaces one."""
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -92,21 +93,16 @@ def test_workers_share_the_cache(dataset, method):
     assert (dataset.reads, cache.held) == (before, ITEMS)
 
 
-WITH_WORKERS = """
-import sys
-from tests.unit.data.test_minio_cache import MB, MinIOCache, Numbered, epoch
-epoch(MinIOCache(Numbered(), 8 * MB, sys.argv[1]), workers=2)
-"""
+def die_in_a_worker(folder: Path) -> None:
+    os.environ["DIE_AT"] = "200"
+    epoch(MinIOCache(Numbered(), 8 * MB, folder), workers=2)
 
 
 def test_a_killed_worker_leaves_a_cache_that_others_go_on_with(dataset, tmp_path):
-    dying = subprocess.run(
-        [sys.executable, "-c", WITH_WORKERS, str(tmp_path)],
-        env=os.environ | {"DIE_AT": "200"},
-        capture_output=True,
-        text=True,
-    )
-    assert dying.returncode != 0, "its loader reports the death of a worker"
+    dying = multiprocessing.get_context("fork").Process(target=die_in_a_worker, args=(tmp_path,))
+    dying.start()
+    dying.join()
+    assert dying.exitcode != 0, "its loader reports the death of a worker"
     cache = MinIOCache(dataset, 8 * MB, tmp_path)
     assert 0 < cache.held < ITEMS
     assert sorted(epoch(cache, 2)) == list(range(ITEMS))
