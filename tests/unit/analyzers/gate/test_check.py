@@ -280,8 +280,8 @@ def test_runs_that_do_not_differ_leave_the_limit_as_it_is():
     assert gated(same, baseline(noisy(scale=1.08, seed=2))).outcome == "regressed"
 
 
-@pytest.mark.parametrize("jobs", [30, pytest.param(100, marks=pytest.mark.slow)])
-def test_false_alarms_stay_below_alpha_if_runs_differ(jobs):
+@pytest.mark.parametrize(("jobs", "most"), [(30, 2), pytest.param(100, 4, marks=pytest.mark.slow)])
+def test_false_alarms_stay_below_alpha_if_runs_differ(jobs, most):
     rng = np.random.default_rng(1)
     scales = np.exp(0.08 * rng.standard_normal((jobs, 9)))
     alone = several_alarms = 0
@@ -290,7 +290,7 @@ def test_false_alarms_stay_below_alpha_if_runs_differ(jobs):
         history = several(*before, seed=10 * number)
         several_alarms += gated(history, run).outcome == "regressed"
         alone += gated(baseline(history.samples["step_time"] / np.array(NS_PER_MS)), run).outcome == "regressed"
-    assert several_alarms <= 0.04 * jobs  # At a level of 1 %.
+    assert several_alarms <= most  # At a level of 1 %, more have a probability of 0.3 %.
     assert alone > 0.1 * jobs
 
 
