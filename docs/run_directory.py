@@ -12,7 +12,7 @@ import msgspec
 
 from esprof.run import files, logs, schema
 
-TABLES = ("EVENTS", "STEPS", "STAGES", "ACCESSES", "MEMORY", "SAMPLES", "STACKS")
+TABLES = ("EVENTS", "STEPS", "STAGES", "ACCESSES", "MEMORY", "ALLOCATIONS", "SAMPLES", "STACKS")
 LOGS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "HISTORY": (logs.JobEvent, logs.Setting),
     "ROUNDS": (logs.Round,),
@@ -24,7 +24,7 @@ VALUES = {"HISTORY": "EventKind", "ROUNDS": "RoundOutcome"}
 """Log -> the type whose docstring explains its values."""
 UNITS = {"_ns": "ns", "_us": "µs", "_pct": "%", "_bytes": "bytes"}
 """Ending of a name -> unit."""
-NAMED_UNITS = {"us": "µs", **dict.fromkeys(("allocated", "reserved", "peak_allocated", "rss"), "bytes")}
+NAMED_UNITS = {"us": "µs", **dict.fromkeys(("allocated", "reserved", "peak_allocated", "rss", "bytes"), "bytes")}
 """Name without such an ending -> unit."""
 PLAIN_TYPES = {str: "text", int: "integer", float: "number", bool: "true or false"}
 MEMBER = re.compile(r"^- ((?:`\w+`(?:, )?)+): (.*)", re.DOTALL)

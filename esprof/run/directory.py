@@ -24,7 +24,7 @@ from esprof.run.probes import SCHEMA as PROBES_SCHEMA
 from esprof.run.probes import Probes
 from esprof.run.reading import memory_limit
 from esprof.run.run import SCHEMA, Run, RunMeta, RunWarning, WarningCode
-from esprof.run.schema import ACCESSES, ADDED, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
+from esprof.run.schema import ACCESSES, ADDED, ALLOCATIONS, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 
 SCHEMAS = {
     "events": EVENTS,
@@ -32,6 +32,7 @@ SCHEMAS = {
     "stages": STAGES,
     "accesses": ACCESSES,
     "memory": MEMORY,
+    "allocations": ALLOCATIONS,
     "samples": SAMPLES,
     "stacks": STACKS,
 }

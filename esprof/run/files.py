@@ -3,35 +3,36 @@
 `esprof record` and an elastic job (`ElasticTrainer(telemetry=RUN)`) create a Run; other verbs add files to it. Every
 complete Run has `run.json` and the events of at least one rank; all other files are optional.
 
-===========================  ==========================  ==============================================================
-Name                         Written by                  Content
-===========================  ==========================  ==============================================================
-`run.json`                   record, elastic job, merge  `RunMeta`: command, versions, ranks, process groups, warnings.
-                                                         Written last: without it the Run is incomplete.
-`events/rank-00000.parquet`  record, elastic job, merge  Profiler events of one rank, one row per event: `EVENTS`.
-`steps/rank-….parquet`       record, elastic job, merge  Start, duration and phase of every step: `STEPS`.
-`stages/rank-….parquet`      record, merge               Data loading and the stages that the job marks: `STAGES`.
-`accesses/rank-….parquet`    record, merge               Samples that DataLoaders read, by key: `ACCESSES`.
-`memory/rank-….parquet`      record, merge               Memory use at each step: `MEMORY`.
-`samples/rank-….parquet`     record, merge               Sampled stacks of the training thread: `SAMPLES`.
-`stacks/rank-….parquet`      record, merge               Python frames of the steps recorded with stacks: `STACKS`.
-`flight/rank-00000.json`     record, merge               `FlightLog`: snapshots of a slow or hung rank, and its end.
-`probes.json`                record --probe, probe       `Probes`: measured speed of devices, links, codecs, storage.
-`history.jsonl`              elastic job, serve          `JobEvent`: starts, rescaling, plans and checkpoints of the job.
-`rounds.jsonl`               tune                        `Round`: the advice of each round, predicted and measured gain.
-`live.jsonl`                 elastic job                 `LiveStep`: the latest steps of the running job. Emptied when
-                                                         it exceeds 8 MiB.
-`ledger.jsonl`               verify                      `LedgerLine`: predictions of what-ifs and measured outcomes.
-`telemetry.request`          serve, tune                 `TelemetryRequest`: asks the job to write the Run now. The job
-                                                         removes the file.
-`plan.json`                  apply, serve, tune          `Plan`: the change that the running job is to adopt.
-`plan.status.json`           elastic job                 `PlanStatus`: whether the job adopted that plan.
-`advice.json`                serve                       `LatestSearch`: the latest advice on the live page.
-`serve.lock`                 serve                       Locked while a process serves the Run.
-`raw/`                       the job's processes         Logs written during the job: `esprof.run.raw.names`. Removed
-                                                         when the Run is complete.
-`part-00000/`                record under a launcher     The Run of one node, until `merge` joins the nodes.
-===========================  ==========================  ==============================================================
+============================  ==========================  ==============================================================
+Name                          Written by                  Content
+============================  ==========================  ==============================================================
+`run.json`                    record, elastic job, merge  `RunMeta`: command, versions, ranks, process groups, warnings.
+                                                          Written last: without it the Run is incomplete.
+`events/rank-00000.parquet`   record, elastic job, merge  Profiler events of one rank, one row per event: `EVENTS`.
+`steps/rank-….parquet`        record, elastic job, merge  Start, duration and phase of every step: `STEPS`.
+`stages/rank-….parquet`       record, merge               Data loading and the stages that the job marks: `STAGES`.
+`accesses/rank-….parquet`     record, merge               Samples that DataLoaders read, by key: `ACCESSES`.
+`memory/rank-….parquet`       record, merge               Memory use at each step: `MEMORY`.
+`allocations/rank-….parquet`  record, merge               Allocations in timed steps: `ALLOCATIONS`.
+`samples/rank-….parquet`      record, merge               Sampled stacks of the training thread: `SAMPLES`.
+`stacks/rank-….parquet`       record, merge               Python frames of the steps recorded with stacks: `STACKS`.
+`flight/rank-00000.json`      record, merge               `FlightLog`: snapshots of a slow or hung rank, and its end.
+`probes.json`                 record --probe, probe       `Probes`: measured speed of devices, links, codecs, storage.
+`history.jsonl`               elastic job, serve          `JobEvent`: starts, rescaling, plans and checkpoints of the job.
+`rounds.jsonl`                tune                        `Round`: the advice of each round, predicted and measured gain.
+`live.jsonl`                  elastic job                 `LiveStep`: the latest steps of the running job. Emptied when
+                                                          it exceeds 8 MiB.
+`ledger.jsonl`                verify                      `LedgerLine`: predictions of what-ifs and measured outcomes.
+`telemetry.request`           serve, tune                 `TelemetryRequest`: asks the job to write the Run now. The job
+                                                          removes the file.
+`plan.json`                   apply, serve, tune          `Plan`: the change that the running job is to adopt.
+`plan.status.json`            elastic job                 `PlanStatus`: whether the job adopted that plan.
+`advice.json`                 serve                       `LatestSearch`: the latest advice on the live page.
+`serve.lock`                  serve                       Locked while a process serves the Run.
+`raw/`                        the job's processes         Logs written during the job: `esprof.run.raw.names`. Removed
+                                                          when the Run is complete.
+`part-00000/`                 record under a launcher     The Run of one node, until `merge` joins the nodes.
+============================  ==========================  ==============================================================
 
 `esprof.run.schema` describes the tables, `esprof.run.logs` the logs (`….jsonl`). The files of `esprof elastic launch` are in
 a folder of their own (`esprof-launch/` by default); `esprof.run.files` names them.

@@ -20,7 +20,7 @@ from esprof.run.logs import JobEvent, Round
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Probes
 from esprof.run.raw.relaunch import Relaunch
-from esprof.run.schema import ACCESSES, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
+from esprof.run.schema import ACCESSES, ALLOCATIONS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +74,22 @@ class KnobReading(msgspec.Struct, frozen=True, kw_only=True):
     """Why the knob could not be set."""
 
 
+class ModelBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of the tensors that a process holds from step to step, counted once where they share storage."""
+
+    parameters: Bytes
+    gradients: Bytes
+    """Gradients at the end of a step."""
+    buffers: Bytes
+    """Buffers of modules, such as running means."""
+    optimizer: Bytes
+    """States of optimizers."""
+    buckets: Bytes
+    """Buckets of DistributedDataParallel, where gradients are not views into them."""
+    parameter_sizes: tuple[Bytes, ...]
+    """Distinct sizes of parameters."""
+
+
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """Metadata of one rank. A value that the source lacks is None."""
 
@@ -114,6 +130,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """Kind of `peak_memory`: `cuda` (peak of the allocator) or `rss` (resident set size of the process)."""
     memory_limit: Bytes | None = None
     """Upper bound of `peak_memory`: the memory of the device, or of the machine or control group, which is shared."""
+    model: ModelBytes | None = None
+    """None unless recorded with `--memory`."""
     knobs: tuple[KnobReading, ...] = ()
     """Knobs that `esprof verify` set or read."""
 
@@ -304,6 +322,11 @@ class Run:
     def memory(self, rank: Rank) -> Table:
         """Memory samples of `rank`; may be empty. See `schema.MEMORY`."""
         return self._table("memory", rank) or table({}, MEMORY)
+
+    def allocations(self, rank: Rank) -> Table:
+        """Allocations of tensors in the timed windows of `rank`, by time; empty unless recorded. See
+        `schema.ALLOCATIONS`."""
+        return self._table("allocations", rank) or table({}, ALLOCATIONS)
 
     def flight(self, rank: Rank) -> FlightLog:
         """Flight log of `rank`; a rank without one counts as ended normally."""

@@ -227,6 +227,26 @@ MEMORY = pa.schema(
   row, the peak was reached in between;
 - `rss`: resident set size of the process, in bytes."""
 
+ALLOCATIONS = pa.schema(
+    [
+        ("at_ns", pa.int64()),
+        ("step", pa.int32()),
+        ("on_gpu", pa.bool_()),
+        ("address", pa.int64()),
+        ("bytes", pa.int64()),
+        ("allocated", pa.int64()),
+    ]
+)
+"""`allocations/`: memory of tensors that was allocated and freed in timed windows and in the step before each, with
+`record --memory`, by time.
+
+- `at_ns`: time since the Unix epoch;
+- `step`: the running step, null before the first timed one;
+- `on_gpu`: whether it is memory of the GPU;
+- `address`: address of the memory;
+- `bytes`: its size in bytes, negative where it is freed;
+- `allocated`: bytes that the allocator has given to tensors then; on a CPU only those of this window."""
+
 SAMPLES = pa.schema(
     [("at_ns", pa.int64()), ("dur_ns", pa.int64()), ("cpu_ns", pa.int64()), ("step", pa.int32()), ("stack", _TEXT)]
 )

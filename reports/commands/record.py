@@ -112,6 +112,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     ),
 )
 @click.option("--shapes", is_flag=True, help="Record input shapes; doubles the overhead on CPU.")
+@click.option("--memory", is_flag=True, help="Record allocations, for the peak memory of what-ifs.")
 @click.option(
     "--sample-keys",
     is_flag=True,

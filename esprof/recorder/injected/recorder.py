@@ -149,6 +149,8 @@ class Recorder:
         state.thread, state.native_thread = threading.get_ident(), threading.get_native_id()
         if state.step + 1 == self._settings.skip:
             self._knobs.note()
+            if self._settings.memory:
+                self._memory.note_model()
         if state.step + 1 == self._settings.probe_at:
             now = self._after_windows(now)
         self._began_ns = time.monotonic_ns()

@@ -45,7 +45,7 @@ from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.raw.relaunch import Relaunch
 from esprof.run.raw.settings import Settings
 from esprof.run.reading import run_all
-from esprof.run.run import KnobReading, RankMeta, Run, RunMeta, RunWarning, WarningCode
+from esprof.run.run import KnobReading, ModelBytes, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import MEMORY, STEPS, Table, table
 from esprof.version import __version__
 
@@ -241,6 +241,7 @@ def _tables(notes: RankNotes, rows: RankRows, windows: RankWindows) -> dict[str,
         "accesses": accesses_of(notes, rows),
         "memory": table(memory, MEMORY),
         "stacks": windows.stacks,
+        "allocations": windows.allocations,
     }
     return {name: own for name, own in found.items() if len(own) or name in ("events", "steps")}
 
@@ -271,7 +272,22 @@ def _rank_meta(
         peak_memory=memory.peak if memory else None,
         peak_memory_of=memory.of if memory else None,
         memory_limit=limit.limit if limit else None,
+        model=_model(notes),
         knobs=tuple(KnobReading(name=one.name, value=one.value, reason=one.reason) for one in notes.knobs.values()),
+    )
+
+
+def _model(notes: RankNotes) -> ModelBytes | None:
+    found = notes.model
+    if found is None:
+        return None
+    return ModelBytes(
+        parameters=found.parameters,
+        gradients=found.gradients,
+        buffers=found.buffers,
+        optimizer=found.optimizer,
+        buckets=found.buckets,
+        parameter_sizes=tuple(found.parameter_sizes),
     )
 
 

@@ -77,6 +77,17 @@ class MemoryLimit(_NotedRow, frozen=True, tag="memory-limit"):
     of: str
 
 
+class ModelSize(_NotedRow, frozen=True, tag="model-size"):
+    """Bytes that the process held at the end of a step, as `esprof.run.run.ModelBytes`."""
+
+    parameters: Large
+    gradients: Large
+    buffers: Large
+    optimizer: Large
+    buckets: Large
+    parameter_sizes: list[Large]
+
+
 class ProfilerTaken(_NotedRow, frozen=True, tag="profiler-taken"):
     step: Number
 
@@ -144,6 +155,7 @@ RankRow = (
     | Paced
     | Memory
     | MemoryLimit
+    | ModelSize
     | ProfilerTaken
     | JobsTrace
     | ClockReading
@@ -173,6 +185,7 @@ class RankNotes:
     """When the counting of steps restarted because a more reliable end of steps was found; None if it never did."""
     memory: Memory | None = None
     memory_limit: MemoryLimit | None = None
+    model: ModelSize | None = None
     profiler_taken: list[ProfilerTaken] = field(default_factory=list)
     jobs_traces: dict[str, JobsTrace] = field(default_factory=dict)
     """Traces of the job's own profiler, by path; the last one for each path."""
@@ -218,6 +231,8 @@ class RankNotes:
                 self.memory = row
             case MemoryLimit():
                 self.memory_limit = row
+            case ModelSize():
+                self.model = row
             case ProfilerTaken():
                 self.profiler_taken.append(row)
             case JobsTrace():

@@ -10,6 +10,7 @@ import pyarrow as pa
 from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.types import Bytes
+from esprof.run.collect.allocations import read_allocations
 from esprof.run.collect.calls import read_calls, with_calls
 from esprof.run.collect.notes import JobsTrace, RankNotes, RecordedWindow
 from esprof.run.collect.raw import calls_path, trace_path
@@ -19,7 +20,7 @@ from esprof.run.groups import Group
 from esprof.run.kineto.reader import Trace, read_trace
 from esprof.run.kineto.steps.trace_steps import TraceSteps
 from esprof.run.run import RunWarning, Window
-from esprof.run.schema import EVENTS, STACKS, Table, table
+from esprof.run.schema import ALLOCATIONS, EVENTS, STACKS, Table, table
 
 _IDS_OF_WINDOW = 1 << 32
 """Range of the correlation ids of one window: they have 32 bits and may restart in each window."""
@@ -34,6 +35,7 @@ class RankWindows:
     events: Table = field(default_factory=lambda: table({}, EVENTS))
     """Events of all timed windows, by window and start."""
     stacks: Table = field(default_factory=lambda: table({}, STACKS))
+    allocations: Table = field(default_factory=lambda: table({}, ALLOCATIONS))
     groups: dict[str, Group] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     warnings: list[RunWarning] = field(default_factory=list)
@@ -49,6 +51,7 @@ def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, li
     found = RankWindows()
     events: list[tuple[int, Table]] = []
     stacks: list[Table] = []
+    allocations: list[Table] = []
     for window in notes.windows:
         try:
             read = _read_window(raw, notes, window, found)
@@ -59,6 +62,8 @@ def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, li
         found.whole.append(Window(first=window.first, last=window.last, stacks=window.phase == "stack"))
         if window.phase == "timed":
             events.append((window.first, _with_own_ids(read, len(events))))
+            if notes.model is not None:
+                allocations.append(read_allocations(trace_path(raw, notes.rank, window), read))
         else:
             stacks.append(stacks_of(read, samples, rows.stages))
     for trace in notes.jobs_traces.values():
@@ -72,6 +77,7 @@ def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, li
     found.whole.sort(key=lambda window: window.first)
     by_step = [table for _, table in sorted(events, key=lambda one: one[0])]
     found.events, found.stacks = _joined(by_step, EVENTS), _joined(stacks, STACKS)
+    found.allocations = _joined(allocations, ALLOCATIONS)
     return found
 
 

@@ -36,6 +36,8 @@ class Settings:
     """Seconds from one window to the next, instead of `every`."""
     shapes: bool = False
     """Whether the shapes of operands are recorded: on a CPU this doubles the profiler's cost."""
+    memory: bool = False
+    """Whether the allocations of timed steps are recorded, and the sizes of the model's parameters and states."""
     sample_keys: bool = False
     """Whether the key of each sample that a DataLoader reads is noted."""
     flight_steps: int = 0

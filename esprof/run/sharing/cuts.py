@@ -88,6 +88,7 @@ def sides_within(contents: RunContents, spans: Spans, before: float) -> RunConte
         ("stages", "start_ns", "end_ns"),
         ("accesses", "start_ns", "start_ns"),
         ("memory", "at_ns", "at_ns"),
+        ("allocations", "at_ns", "at_ns"),
         ("samples", "at_ns", "at_ns"),
     ):
         contents = contents.with_tables(name, lambda rank, rows, a=first, b=last: inside(rank, rows, a, b))  # type: ignore[misc]

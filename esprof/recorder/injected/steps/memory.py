@@ -15,6 +15,7 @@ from ...shared.torch_features import hide_from_dynamo
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 from ..state import StepState
+from ..windows.held import held_sizes
 from . import control_groups
 
 MIN_BETWEEN_SAMPLES_NS = 250_000_000
@@ -71,6 +72,10 @@ class MemoryProbe:
         now_ns = time.monotonic_ns()
         if self._in_sampled_step or now_ns >= self._due_ns:
             self._breaker.run(self._end_step, now_ns)
+
+    def note_model(self) -> None:
+        """Note what the process holds from step to step: parameters, gradients, and states of optimizers."""
+        self._breaker.run(lambda: self._log.note("model-size", **held_sizes()))
 
     def _end_step(self, now_ns: int) -> None:
         if self._resident is None:

@@ -35,7 +35,7 @@ class ProfilerWindow:
     at_work = False
     """Whether a window, not the job, is currently using a profiler."""
 
-    def __init__(self, path: str, *, shapes: bool, modules: ModuleEvents | None = None) -> None:
+    def __init__(self, path: str, *, shapes: bool, memory: bool = False, modules: ModuleEvents | None = None) -> None:
         self._path = path
         self._modules = modules
         self._step: record_function | None = None
@@ -44,6 +44,7 @@ class ProfilerWindow:
         self._profile = profile(
             activities=_activities(),
             record_shapes=shapes,
+            profile_memory=memory,
             acc_events=True,  # Without this some versions warn that events of other cycles are dropped; there is only one.
             experimental_config=profiler_config(
                 enable_cuda_sync_events=True,

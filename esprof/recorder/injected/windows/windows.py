@@ -172,10 +172,11 @@ class Windows:
         if self._job_profiles or self._abandoned:
             self._note_lost(first, phase, LossReason.OTHER_THREAD if self._abandoned else LossReason.JOBS_PROFILER)
             return False
-        is_timed = phase == "timed"
+        is_timed, settings = phase == "timed", self._settings
         window = ProfilerWindow(
             self._path(phase, first),
-            shapes=self._settings.shapes and is_timed,
+            shapes=settings.shapes and is_timed,
+            memory=settings.memory and is_timed,
             modules=self._modules if is_timed else None,
         )
         self._open = _Open(window, phase, first, threading.get_native_id(), _resident())

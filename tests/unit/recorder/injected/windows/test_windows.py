@@ -25,7 +25,7 @@ class FakeWindow:
     fault: ClassVar[dict[int, Exception]] = {}
     closed: ClassVar[list[bool]] = []
 
-    def __init__(self, path, *, shapes, modules):
+    def __init__(self, path, *, shapes, memory, modules):
         self.is_closed = False
 
     def prepare(self):
