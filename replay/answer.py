@@ -6,6 +6,7 @@ import msgspec
 
 from esprof.core.step_words import Unit
 from esprof.core.types import Rank
+from esprof.replay.whatif.memory.peak import PeakMemory
 from esprof.run.overhead import Overhead
 from esprof.run.run import RunWarning
 
@@ -83,6 +84,11 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     same steps cancels."""
     reason: str | None = None
     note: str | None = None
+    peak: PeakMemory | None = None
+    """Peak memory of the rank with the least room, if a term changes it and it is known; whether the scenario is answered
+    or not."""
+    peak_reason: str | None = None
+    """Why the peak is unknown though a term changes it."""
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +185,8 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     prediction: Prediction
     critical_path: CriticalPath
     what_if: tuple[WhatIf, ...]
+    memory: tuple[PeakMemory, ...] = ()
+    """Peak of each rank whose allocations were recorded."""
     coverage: Coverage
     clocks: tuple[HostClockAnswer, ...]
     graph: GraphSize

@@ -29,6 +29,7 @@ from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine.timeline import Piece, Timeline, class_totals, rank_totals, steady_path
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import RecordedSteps, steps_of
+from esprof.replay.whatif.memory.answer import JobMemory, with_peak
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
 from esprof.run.clocks.by_collectives import HostClock
 from esprof.run.overhead import Overhead, overhead
@@ -135,7 +136,8 @@ def answer(of: Run | Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
     """
     replayed = of if isinstance(of, Replayed) else Replayed.of(of)
     steps, pricer, dfg = replayed.steps, replayed.pricer, replayed.built.dfg
-    scenarios = tuple(_noted(replayed, scenario) for scenario in pricer.answers(what_if))
+    memory = JobMemory(replayed.run, steps.all)
+    scenarios = tuple(with_peak(_noted(replayed, scenario), memory) for scenario in pricer.answers(what_if))
     replayed_ns = replayed.timeline.step_ns()[pricer.steady_at]
     return ReplayAnswer(
         world_size=replayed.run.world_size,
@@ -165,6 +167,7 @@ def answer(of: Run | Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
         prediction=pricer.error.prediction,
         critical_path=_critical_path(replayed),
         what_if=scenarios,
+        memory=memory.peaks,
         coverage=_coverage(replayed),
         clocks=_clocks(replayed),
         graph=GraphSize(nodes=dfg.nodes, edges=dfg.edges),

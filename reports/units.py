@@ -10,6 +10,7 @@ from esprof.analyzers.finding import Diagnosis, Finding, Ignored, Throughput
 from esprof.core import readable
 from esprof.core.readable import decimal, runs
 from esprof.core.types import NS_PER_S, NS_PER_US, Ns, Rank
+from esprof.replay.whatif.memory.peak import PeakMemory
 from esprof.run.overhead import Overhead
 
 UNKNOWN = "–"
@@ -105,6 +106,11 @@ def hours(value: float | None) -> str:
 def size(amount: float | None) -> str:
     """Bytes in binary units: `25.0 MiB`."""
     return UNKNOWN if amount is None else readable.size(amount)
+
+
+def peak(of: PeakMemory) -> str:
+    """Peak memory against its limit: `25.0 MiB`, `96.0 GiB, does not fit into 80.0 GiB`."""
+    return size(of.peak) + ("" if of.fits is not False else f", does not fit into {size(of.limit)}")
 
 
 def when(ns: Ns | None) -> str:

@@ -24,6 +24,11 @@ _DATA = {
         "`esprof record` records them if the job has any.",
     ),
     "accesses": ("sample keys", "the what-if order=, and counted hits in cache=", "Use `esprof record --sample-keys`."),
+    "allocations": (
+        "allocations",
+        "the peak memory of `esprof replay`, and of the what-ifs batch= and recompute=",
+        "Use `esprof record --memory`.",
+    ),
     "memory": ("memory", "memory over the step; ESP502 and ESP503", "`esprof record` records it."),
     "samples": ("sampled stacks", "`esprof ops --flame`, and lines of code in findings", "`esprof record` takes them."),
     "stacks": (

@@ -93,10 +93,13 @@ def operations(answer: OpsAnswer, by_rank: bool) -> pd.DataFrame:
 
 
 def what_if(answer: ReplayAnswer) -> pd.DataFrame:
-    """One row per scenario, in the given order; if it was declined, the figures are NaN and `reason` explains it."""
+    """One row per scenario, in the given order; if it was declined, the figures are NaN and `reason` explains it.
+
+    `peak` is the peak memory in bytes, where a term changes it."""
     figures = [name for name in msgspec.structs.asdict(WhatIf(spec="", answered=False)) if name.endswith("_us")]
     table = _table(answer.what_if, WhatIf)
-    return table.astype(dict.fromkeys([*figures, "speedup"], float))
+    table["peak"] = [one.peak.peak if one.peak is not None else None for one in answer.what_if]
+    return table.astype(dict.fromkeys([*figures, "speedup", "peak"], float))
 
 
 def critical_path(replayed: Replayed) -> pd.DataFrame:

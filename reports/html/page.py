@@ -153,6 +153,7 @@ def _environment() -> Environment:
             "rates",
             "hours",
             "size",
+            "peak",
             "when",
             "ranks",
             "ignored",

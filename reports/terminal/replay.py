@@ -26,6 +26,8 @@ from esprof.reports.terminal.screen import (
     warned,
 )
 
+_ALL = "esprof replay --json"
+
 
 def draw_replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
     """The predictions of the scenarios, the accuracy of replay on this run, and its critical path."""
@@ -38,11 +40,13 @@ def draw_replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
         of = in_words_of(
             answer.unit, "a step under the profiler" if answer.unprofiled_step_us is not None else "a step"
         )
-        blocks += [heading(f"Predictions for {of}"), _what_ifs(answer), *_unanswered(answer), ""]
+        blocks += [heading(f"Predictions for {of}"), _what_ifs(answer), *_unanswered(answer), *_peaks(answer), ""]
+    if answer.memory:
+        blocks += [heading("Peak memory of tensors"), _memory(answer), *cut_note(len(answer.memory), _ALL), ""]
     blocks += [
         heading(f"{answer.unit.capitalize()}s replayed"),
         _steps(answer),
-        *cut_note(len(answer.steps), "esprof replay --json"),
+        *cut_note(len(answer.steps), _ALL),
         *_left_out(answer),
         "",
         heading(f"Critical path, {units.duration(answer.critical_path.span_us)}"),
@@ -70,6 +74,26 @@ def _unanswered(answer: ReplayAnswer) -> Iterable[Text]:
         if not scenario.answered:
             reason = printable(scenario.reason or "no reason given", 500)
             yield Text.assemble(printable(scenario.spec), (" not predicted: ", "yellow"), reason)
+
+
+def _peaks(answer: ReplayAnswer) -> Iterable[Text]:
+    for scenario in answer.what_if:
+        if scenario.peak is not None:
+            text = f"{units.peak(scenario.peak)} on rank {scenario.peak.rank}"
+            yield Text.assemble(printable(scenario.spec), " peak memory: ", text)
+        elif scenario.peak_reason is not None:
+            reason = printable(scenario.peak_reason, 500)
+            yield Text.assemble(printable(scenario.spec), (" peak memory unknown: ", "yellow"), reason)
+
+
+def _memory(answer: ReplayAnswer) -> Table:
+    parts = ("parameters", "gradients", "optimizer", "activations", "temporary", "buffers", "buckets", "other")
+    shown = [part for part in parts if any(getattr(one, part) for one in answer.memory)]
+    table = grid(">rank", ">peak", *(f">{part}" for part in shown), ">limit")
+    for one in answer.memory[:MAX_ROWS]:
+        sizes = [units.size(getattr(one, part)) for part in ("peak", *shown, "limit")]
+        table.add_row(str(one.rank), *sizes)
+    return table
 
 
 def _steps(answer: ReplayAnswer) -> Table:

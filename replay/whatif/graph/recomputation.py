@@ -31,20 +31,26 @@ def recompute_share(run: Run, dfg: Dfg) -> np.ndarray:
 
 def _is_launched_in(events: Table, kernels: np.ndarray, ranges: ThreadRanges) -> np.ndarray:
     """Whether each kernel (row) was launched within the ranges, which do not overlap, bool[kernels]."""
-    correlation, found = events.ints("correlation", -1), np.zeros(len(kernels), bool)
-    calls = np.flatnonzero(events.is_kind("runtime") & (correlation >= 0))
-    if not len(calls):
-        return found
-    calls = calls[np.argsort(correlation[calls])]
-    launch = calls[np.minimum(np.searchsorted(correlation[calls], correlation[kernels]), len(calls) - 1)]
-    is_known = correlation[launch] == correlation[kernels]
+    found = np.zeros(len(kernels), bool)
+    launch = launches_of(events, kernels)
     moment, tid = events.ints("start_ns")[launch], events.ints("tid")[launch]
     for thread in np.unique(ranges.tid).tolist():
         mine = ranges.tid == thread
         begin, end = np.sort(ranges.begin_ns[mine]), np.sort(ranges.end_ns[mine])
         before = np.searchsorted(begin, moment, side="right") - 1
-        found |= is_known & (tid == thread) & (before >= 0) & (moment < end[before])
+        found |= (launch >= 0) & (tid == thread) & (before >= 0) & (moment < end[before])
     return found
+
+
+def launches_of(events: Table, kernels: np.ndarray) -> np.ndarray:
+    """Row of the call that launched each kernel (row), int64[kernels]; -1 where it was not recorded."""
+    correlation = events.ints("correlation", -1)
+    calls = np.flatnonzero(events.is_kind("runtime") & (correlation >= 0))
+    if not len(calls):
+        return np.full(len(kernels), -1)
+    calls = calls[np.argsort(correlation[calls])]
+    launch = calls[np.minimum(np.searchsorted(correlation[calls], correlation[kernels]), len(calls) - 1)]
+    return np.where(correlation[launch] == correlation[kernels], launch, -1)
 
 
 def recompute_ranges(events: Table) -> ThreadRanges:

@@ -1,0 +1,63 @@
+"""Changes of what a rank keeps in memory: another batch, activations that are computed again."""
+
+import numpy as np
+
+from esprof.replay.whatif.memory.blocks import NEVER, MemoryBlocks, RankBlocks, Use, grown
+from esprof.replay.whatif.memory.layers import LayerCalls
+
+_LEAST_OUTPUT = 1 / 64
+"""Size of a layer's output, relative to its largest block, above which the last block that is kept is its output: the
+statistics of a normalisation are smaller."""
+
+
+def with_batch(memory: RankBlocks, factor: float) -> RankBlocks:
+    """The memory with `factor` times as many samples in each batch."""
+    blocks = memory.blocks
+    larger = np.where(blocks.grows, grown(blocks.bytes, factor, on_gpu=memory.on_gpu), blocks.bytes)
+    return memory.with_blocks(MemoryBlocks(blocks.begin_ns, blocks.end_ns, larger, blocks.use, blocks.grows))
+
+
+def with_recomputation(memory: RankBlocks, layers: LayerCalls) -> RankBlocks:
+    """The memory if each layer keeps its input alone, and is computed again before its backward pass.
+
+    What the layer kept is freed at its end, and there again when its backward pass begins. With it comes, for a moment, what
+    the layer takes at most beyond that while it is computed.
+    """
+    blocks = memory.blocks
+    layer = layers.of(blocks.begin_ns)
+    dropped = (layer >= 0) & (blocks.use == Use.ACTIVATION) & ~_outputs(blocks, layers, layer)
+    again = blocks.where(dropped)
+    number = layer[dropped]
+    first = MemoryBlocks(again.begin_ns, layers.end_ns[number], again.bytes, again.use, again.grows)
+    second = MemoryBlocks(
+        np.minimum(layers.backward_ns[number], again.end_ns), again.end_ns, again.bytes, again.use, again.grows
+    )
+    stay = blocks.where(~dropped)
+    return memory.with_blocks(stay.joined(first).joined(second).joined(_passing(blocks, layers, layer)))
+
+
+def _outputs(blocks: MemoryBlocks, layers: LayerCalls, layer: np.ndarray) -> np.ndarray:
+    """Mask of the blocks that are outputs of layers, which the next layer keeps as its input."""
+    is_output = np.zeros(len(blocks), bool)
+    for number in range(len(layers.end_ns)):
+        left = np.flatnonzero((layer == number) & (blocks.end_ns > layers.end_ns[number]))
+        if len(left):
+            large = left[blocks.bytes[left] >= _LEAST_OUTPUT * blocks.bytes[left].max()]
+            is_output[large[np.argmax(blocks.begin_ns[large])]] = True
+    return is_output
+
+
+def _passing(blocks: MemoryBlocks, layers: LayerCalls, layer: np.ndarray) -> MemoryBlocks:
+    """A block for each layer: by how much it takes more while it is computed than it keeps."""
+    sizes = np.zeros(len(layers.end_ns), np.int64)
+    for number in range(len(sizes)):
+        mine = blocks.where(layer == number)
+        freed = mine.end_ns < NEVER
+        at_ns = np.concatenate([mine.begin_ns, mine.end_ns[freed]])
+        change = np.concatenate([mine.bytes, -mine.bytes[freed]])
+        order = np.lexsort((change > 0, at_ns))
+        during = at_ns[order] <= layers.end_ns[number]
+        total = np.cumsum(change[order])[during]
+        sizes[number] = max(0, int(total.max(initial=0) - (total[-1] if len(total) else 0)))
+    begin = layers.backward_ns
+    return MemoryBlocks(begin, begin + 1, sizes, np.full(len(sizes), Use.TEMPORARY, np.int8), np.ones(len(sizes), bool))

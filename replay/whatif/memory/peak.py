@@ -1,0 +1,72 @@
+"""The peak of a rank's memory, and what it consists of."""
+
+import msgspec
+import numpy as np
+
+from esprof.core.types import Bytes, Rank
+from esprof.replay.whatif.memory.blocks import NEVER, MemoryBlocks, RankBlocks, Use
+
+
+class PeakMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Most bytes that the tensors of a rank take at one time of a step, and their uses then."""
+
+    rank: Rank
+    on_gpu: bool
+    peak: Bytes
+    limit: Bytes | None
+    """Memory of the device, or of the machine that processes share; None if unknown."""
+    fits: bool | None
+    """Whether the peak is within the limit; None without one. Other processes, and on a GPU the fragmentation of the
+    allocator, may need memory, too."""
+    parameters: Bytes
+    gradients: Bytes
+    optimizer: Bytes
+    """States of optimizers."""
+    activations: Bytes
+    """Kept for the backward pass, the batch included."""
+    temporary: Bytes
+    buffers: Bytes
+    """Buffers of modules."""
+    buckets: Bytes
+    """Buckets of DistributedDataParallel."""
+    other: Bytes
+    """Anything else on the GPU; not known on a CPU."""
+
+
+def peak_memory(memory: RankBlocks, limit: Bytes | None) -> PeakMemory:
+    """The peak within the span of `memory`."""
+    moment = _fullest(memory.blocks, memory.span_ns)
+    now = memory.blocks.where(memory.blocks.at(moment))
+    peak = memory.held + int(now.bytes.sum())
+    of = {use: int(now.bytes[now.use == use].sum()) for use in Use}
+    return PeakMemory(
+        rank=memory.rank,
+        on_gpu=memory.on_gpu,
+        peak=peak,
+        limit=limit,
+        fits=None if limit is None else peak <= limit,
+        parameters=memory.parameters,
+        gradients=memory.gradients + of[Use.GRADIENT],
+        optimizer=memory.optimizer,
+        activations=of[Use.ACTIVATION],
+        temporary=of[Use.TEMPORARY],
+        buffers=memory.buffers,
+        buckets=memory.buckets,
+        other=memory.other,
+    )
+
+
+def _fullest(blocks: MemoryBlocks, span_ns: tuple[int, int]) -> int:
+    """The time within the span at which most bytes are there."""
+    freed = blocks.end_ns < NEVER
+    at_ns = np.concatenate([blocks.begin_ns, blocks.end_ns[freed]])
+    change = np.concatenate([blocks.bytes, -blocks.bytes[freed]])
+    order = np.lexsort((change > 0, at_ns))  # At one time, what is freed makes room first.
+    at_ns, total = at_ns[order], np.cumsum(change[order])
+    inside = np.flatnonzero((at_ns >= span_ns[0]) & (at_ns <= span_ns[1]))
+    if not len(inside):
+        return span_ns[0]
+    begin = int(np.searchsorted(at_ns, span_ns[0], side="left")) - 1
+    top = inside[np.argmax(total[inside])]
+    is_begin = begin >= 0 and total[begin] > total[top]
+    return span_ns[0] if is_begin else int(at_ns[top])
