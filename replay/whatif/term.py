@@ -14,7 +14,7 @@ from esprof.replay.whatif.loading.batches import RecordedBatches
 from esprof.replay.whatif.memory.blocks import RankBlocks
 from esprof.replay.whatif.scenario import Scenario, known_ranks, ranks_with
 from esprof.run.groups import group_name
-from esprof.run.schema import Table
+from esprof.run.run import Run
 
 _MIN_NUMBER, _MAX_NUMBER = 1e-3, 1e6
 
@@ -93,8 +93,8 @@ class Kind:
     argument: Callable[[str], object] | None = None
     """Reads what stands in brackets behind the name; None where nothing may. Raises UsageError with the reason."""
     argument_is_optional: bool = False
-    memory: Callable[[Table, RankBlocks, "Term"], RankBlocks] | None = None
-    """The memory of a rank as the term changes it, from the rank's events; None if it does not change it. Raises Declined
+    memory: Callable[[Run, RankBlocks, "Term"], RankBlocks] | None = None
+    """The memory of a rank of the run as the term changes it; None if it does not change it. Raises Declined
     where the run lacks the evidence."""
     scoped: bool = False
     """Whether `rank3.` , `rank0-3+6.` or `device[NAME].` may stand before the name."""

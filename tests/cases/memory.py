@@ -6,7 +6,7 @@ import msgspec
 
 from esprof.run.run import ModelBytes, Run
 from esprof.run.schema import ALLOCATIONS, table
-from tests.cases.graph import EPOCH_NS, Row, columns_of, numbered, op, python, run_of, step
+from tests.cases.graph import EPOCH_NS, Row, columns_of, gloo, numbered, op, python, run_of, step
 
 STEP = 100
 ENGINE = "autograd::engine::evaluate_function: "
@@ -47,8 +47,9 @@ def job(
     on_gpu: bool = False,
     model: ModelBytes | None = MODEL,
     steps: int = 3,
+    ranks: int = 1,
 ) -> Run:
-    """A job of one rank that holds 1,200 bytes, and has at most 3,210 more in a step."""
+    """A job each of whose ranks holds 1,200 bytes, and has at most 3,210 more in a step."""
     events: list[Row] = [row for number in range(steps) for row in rows(number, modules=modules)]
     changes: list[dict[str, Any]] = []
     for number in range(steps):
@@ -61,8 +62,9 @@ def job(
     for row in changes:
         held += row["bytes"]
         row["allocated"] = held
-    made = run_of({0: events})
-    (meta,) = made.meta.ranks
+    if ranks > 1:
+        events += [row for n in range(steps) for row in gloo(STEP * n + 50, STEP * n + 51, STEP * n + 54)]
+    made = run_of(dict.fromkeys(range(ranks), events))
     tables = {"allocations": table(columns_of(changes), ALLOCATIONS), "events": made.events(0)}
-    changed = msgspec.structs.replace(meta, model=model, memory_limit=limit)
-    return Run(msgspec.structs.replace(made.meta, ranks=(changed,)), lambda name, rank: tables.get(name))
+    metas = tuple(msgspec.structs.replace(meta, model=model, memory_limit=limit) for meta in made.meta.ranks)
+    return Run(msgspec.structs.replace(made.meta, ranks=metas), lambda name, rank: tables.get(name))

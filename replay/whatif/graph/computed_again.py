@@ -55,7 +55,8 @@ def _on_cpu_ns(events: Table, dfg: Dfg, nodes: np.ndarray, layers: LayerCalls) -
         until: np.ndarray = before[at] + np.clip(moment - start[at], 0, took[at])
         return until
 
-    return worked_until(layers.end_ns) - worked_until(layers.begin_ns)
+    within: np.ndarray = worked_until(layers.end_ns) - worked_until(layers.begin_ns)
+    return within
 
 
 def _launched_ns(launch_ns: np.ndarray, dfg: Dfg, nodes: np.ndarray, layers: LayerCalls) -> np.ndarray:

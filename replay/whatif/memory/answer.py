@@ -48,7 +48,7 @@ class JobMemory:
         memory = self._of(rank)
         for term in terms:
             if rank in self._ranks(term) and term.kind.memory is not None:
-                memory = term.kind.memory(self.run.events(rank), memory, term)
+                memory = term.kind.memory(self.run, memory, term)
         return memory
 
     def _ranks(self, term: Term) -> Sequence[Rank]:

@@ -1,5 +1,7 @@
 """Changes of what a rank keeps in memory: another batch, activations that are computed again."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from esprof.replay.whatif.memory.blocks import NEVER, MemoryBlocks, RankBlocks, Use, grown
@@ -15,6 +17,11 @@ def with_batch(memory: RankBlocks, factor: float) -> RankBlocks:
     blocks = memory.blocks
     larger = np.where(blocks.grows, grown(blocks.bytes, factor, on_gpu=memory.on_gpu), blocks.bytes)
     return memory.with_blocks(MemoryBlocks(blocks.begin_ns, blocks.end_ns, larger, blocks.use, blocks.grows))
+
+
+def with_sharded_optimizer(memory: RankBlocks, ranks: int) -> RankBlocks:
+    """The memory if each of `ranks` holds an equal share of the states of optimizers (ZeRO, stage 1; SC 2020, section 5)."""
+    return replace(memory, optimizer=-(-memory.optimizer // ranks))
 
 
 def with_recomputation(memory: RankBlocks, layers: LayerCalls) -> RankBlocks:

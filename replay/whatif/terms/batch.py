@@ -4,7 +4,7 @@ from esprof.replay.whatif.memory.blocks import RankBlocks
 from esprof.replay.whatif.memory.changes import with_batch
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, speed_up
-from esprof.run.schema import Table
+from esprof.run.run import Run
 
 
 def _unknown_time(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -13,7 +13,7 @@ def _unknown_time(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     )
 
 
-def _memory(events: Table, memory: RankBlocks, term: Term) -> RankBlocks:
+def _memory(run: Run, memory: RankBlocks, term: Term) -> RankBlocks:
     return with_batch(memory, term.value)
 
 

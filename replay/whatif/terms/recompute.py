@@ -9,7 +9,7 @@ from esprof.replay.whatif.memory.changes import with_recomputation
 from esprof.replay.whatif.memory.layers import layers_of
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase
-from esprof.run.schema import Table
+from esprof.run.run import Run
 
 
 def _recomputed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -24,7 +24,8 @@ def _recomputed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     return now
 
 
-def _memory(events: Table, memory: RankBlocks, term: Term) -> RankBlocks:
+def _memory(run: Run, memory: RankBlocks, term: Term) -> RankBlocks:
+    events = run.events(memory.rank)
     if term.value == "0":
         raise Declined("the memory of activations that were not kept is not known")
     if len(recompute_ranges(events).tid):

@@ -52,6 +52,11 @@ def test_changes_add_up():
     assert scenario("batch=2x,recompute=full").peak.peak == 1_200 + 2 * 2_210
 
 
+def test_ranks_share_the_states_of_the_optimizer():
+    found = scenario("zero=1", ranks=2)
+    assert (found.answered, found.peak.optimizer, found.peak.peak) == (False, 400, 4_410 - 400)
+
+
 def test_terms_that_do_not_change_memory_have_no_peak():
     found = scenario("cpu=2x")
     assert (found.peak, found.peak_reason) == (None, None)
@@ -62,6 +67,7 @@ def test_terms_that_do_not_change_memory_have_no_peak():
     [
         ("batch=2x", {"model": None}, "use `esprof record --memory`"),
         ("recompute=full", {"modules": False}, "no list of modules was recorded"),
+        ("zero=1", {}, "all-reduces of 0 groups"),
         ("recompute=0", {}, "activations that were not kept"),
     ],
 )
