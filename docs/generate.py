@@ -132,15 +132,24 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 
 def what_ifs() -> str:
-    """All kinds of what-if terms but those on loaders, in the order in which the terms of a scenario are applied."""
+    """All kinds of what-if terms but those on loaders and memory, in the order in which a scenario applies them."""
     intro = (
         "A scenario is one or more terms, separated by commas; all of them apply at once. A comma inside brackets belongs "
         "to the term. Some terms take a scope before their name, which limits them to some ranks: `rank3.`, "
         "`rank0-3+6.`, or `device[NAME].`, where NAME is part of the device's name. "
         "A term is declined, with the reason, if the run lacks the evidence for it. "
-        "[What-ifs on DataLoaders](what-ifs-loaders.md) have a page of their own."
+        "[What-ifs on DataLoaders](what-ifs-loaders.md) and [on memory](what-ifs-memory.md) have pages of their own."
     )
-    return _terms("What-ifs", intro, [kind for kind in TERMS.values() if not isinstance(kind.effect, Loading)])
+    others = [kind for kind in TERMS.values() if not isinstance(kind.effect, Loading) and kind.memory is None]
+    return _terms("What-ifs", intro, others)
+
+
+def what_ifs_on_memory() -> str:
+    intro = (
+        "These [terms](what-ifs.md) change the [peak memory](../how-to/memory.md). The peak of the rank with the least room "
+        "is predicted, and the time where the run tells it."
+    )
+    return _terms("What-ifs on memory", intro, [kind for kind in TERMS.values() if kind.memory is not None])
 
 
 def what_ifs_on_loaders() -> str:
@@ -204,6 +213,7 @@ def _pages() -> dict[str, str]:
         "reference/run-directory/logs.md": f"{NOTE}\n{run_directory.log_fields()}",
         "reference/what-ifs.md": what_ifs(),
         "reference/what-ifs-loaders.md": what_ifs_on_loaders(),
+        "reference/what-ifs-memory.md": what_ifs_on_memory(),
         "how-to/verify.md": verify(),
         "reference/plan.schema.json": plan_schema(),
         "reference/advice.schema.json": advice_schema(),
