@@ -30,10 +30,12 @@ from esprof.core.save_cost import Failures
 from esprof.core.types import NS_PER_S
 from esprof.reports.commands.common import answer, columns_option, json_option, open_run, status, wrote
 from esprof.reports.commands.proofs import check_file
+from esprof.reports.commands.searched import Search, search_options
 from esprof.reports.terminal.advice.cluster import draw_cluster
 from esprof.reports.terminal.advice.compression import draw_instance
 from esprof.reports.terminal.advice.placement import draw_mix
 from esprof.reports.terminal.advice.recommendations import draw_advice, draw_parallel, draw_recommendations
+from esprof.reports.terminal.advice.search import draw_search
 
 _S_PER_HOUR = 3_600
 _PAGE = ".html"
@@ -94,6 +96,7 @@ class _DevicePrices(msgspec.Struct, frozen=True):
     metavar="N",
     help="With --only parallel: samples of a step on all devices together.",
 )
+@search_options
 @click.option(
     "--max-vnmse",
     type=click.FloatRange(0, 1),
@@ -154,6 +157,7 @@ def command(
     whole: bool,
     only: Only | None,
     batch: int | None,
+    wider: Search,
     max_vnmse: float | None,
     instance: Path | None,
     as_shipped: bool,
@@ -165,36 +169,35 @@ def command(
 ) -> int:
     """Recommend what to change in a job, or which devices jobs get.
 
-    One job: RUN is its recording, its traces, or the directory of ElasticTrainer(telemetry=RUN). The result has all
-    of which the run has evidence: which rank runs which logical workers of an elastic job (EasyScale threads, ESTs),
-    or how many samples each rank of another job gets (assignment), which codec each gradient bucket gets
-    (compression), how many workers load data (loader), and how often the job saves (checkpoint). Each gain is that of
-    this change alone. -o writes the plan, which `esprof apply` sends to a running elastic job. Changes whose gain is
-    less than twice the error of the prediction are not in it.
+    One job: RUN is its recording, its traces, or the directory of ElasticTrainer(telemetry=RUN). The result has what
+    the run shows: which rank runs which logical workers of an elastic job (ESTs), or how many samples each rank of
+    another job gets (assignment), which codec each gradient bucket gets (compression), how many workers load data
+    (loader), and how often the job saves (checkpoint). Each gain is that of this change alone. -o writes the plan,
+    which `esprof apply` sends to a running elastic job. Gains below twice the prediction's error are left out.
 
+    --search finds the best set of changes together, those that pay only with others included, with a lower bound.
     --only parallel splits a model over the devices of --inventory: pipeline stages, and replicas of each.
 
     Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that
-    no other share is better. --objective sizes, proposals, reclaim or slices answers in whole
-    devices, servers or slices of GPUs instead, and spot in hours on offers of a cloud.
+    no other share is better. --objective sizes, proposals, reclaim or slices answers in whole devices, servers or
+    slices of GPUs instead, and spot in hours on offers of a cloud.
 
     \b
     esprof recommend RUN -o plan.json
     esprof recommend RUN -o plan.html
     esprof recommend RUN --only checkpoint --mtbf 12
+    esprof recommend RUN --search --try cache=0.5
     esprof recommend layers.json --only parallel --inventory gpus.yaml --batch 64
     esprof recommend --jobs jobs.yaml --inventory gpus.yaml --objective makespan
     esprof recommend --check plan.json
     """
     _refuse_misplaced(sources, jobs, inventory, instance, checked, output, only, as_shipped=as_shipped)
     _refuse_without_run(sources, only, compression={"max_vnmse": max_vnmse}, checkpoint=saving)
+    wider.refuse(excluded=any((not sources, only, inventory, *saving.values())))
     if output is not None:
         claim(output, force=force)
-    if checked is not None:
-        return check_file(checked)
-    if instance is not None:
-        answer(solve(instance, as_shipped=as_shipped), draw_instance, as_json=as_json)
-        return EXIT_OK
+    if checked is not None or instance is not None:
+        return _answer_file(checked, instance, as_shipped=as_shipped, as_json=as_json)
     devices = _devices(inventory) if inventory else None
     if jobs is not None:
         advice = _jobs_advice(jobs, devices, throughputs, prices, objective or "fairness", whole=whole)
@@ -203,7 +206,7 @@ def command(
     if only == "parallel":
         return _answer_parallel(sources, inventory, batch, output, as_json=as_json)
     wanted = _wanted(devices, max_vnmse, **saving)
-    return _one(sources, "assignment" if inventory and only is None else only, wanted, output, as_json=as_json)
+    return _one(sources, "assignment" if inventory and only is None else only, wanted, wider, output, as_json=as_json)
 
 
 def _refuse_misplaced(
@@ -338,9 +341,27 @@ def _devices(path: Path) -> Inventory:
     return inventory
 
 
-def _one(sources: tuple[str, ...], only: Kind | None, wanted: Wanted, output: Path | None, *, as_json: bool) -> int:
+def _answer_file(checked: Path | None, instance: Path | None, *, as_shipped: bool, as_json: bool) -> int:
+    """Verify a plan or result, or solve a test problem."""
+    if checked is not None:
+        return check_file(checked)
+    assert instance is not None
+    answer(solve(instance, as_shipped=as_shipped), draw_instance, as_json=as_json)
+    return EXIT_OK
+
+
+def _one(
+    sources: tuple[str, ...], only: Kind | None, wanted: Wanted, wider: Search, output: Path | None, *, as_json: bool
+) -> int:
     """Advice for one job."""
     run, _ = open_run(sources)
+    if wider.is_asked:
+        if output is not None and output.suffix == _PAGE:
+            raise UsageError("--search writes a plan, and no page", remedy="Give -o a name that ends in .json.")
+        with status("Searching"):
+            together = wider.advise(run, wanted.max_vnmse)
+        answer(together, draw_search, as_json=as_json)
+        return _planned(together.plan, output)
     with status("Replaying"):
         found = recommend_all(run, wanted) if only is None else recommend(run, only, wanted)
     plan = getattr(found, "plan", None)

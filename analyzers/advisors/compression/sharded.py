@@ -28,7 +28,7 @@ def advise_shards(replayed: Replayed, shards: Shards, max_vnmse: float) -> Compr
     as_bf16 = pricer.price_slowed(*shards.compressed(costs))
     zero = float(pricer.price_slowed(*shards.at_no_cost([cost.link_ns for cost in costs])).step_ns.mean())
     nothing = float(pricer.price_slowed(*shards.at_no_cost([0.0] * len(costs))).step_ns.mean())
-    lost, narrow = _lost(shards.sizes, costs), float(as_bf16.step_ns.mean())
+    lost, narrow = share_lost(shards.sizes, costs), float(as_bf16.step_ns.mean())
     if not lost <= max_vnmse:
         left_out[_CODEC] = f"loses {lost:.2g} of the square of normal numbers, more than {max_vnmse:g}"
     use_bf16 = not left_out and narrow < pricer.step_ns
@@ -60,7 +60,7 @@ def advise_shards(replayed: Replayed, shards: Shards, max_vnmse: float) -> Compr
     return msgspec.structs.replace(advice, plan=_plan(replayed, advice))
 
 
-def _lost(sizes: Sequence[int], costs: Sequence[Cost]) -> float:
+def share_lost(sizes: Sequence[int], costs: Sequence[Cost]) -> float:
     """Loss of the entire gradient as a share of its square; NaN if it was not measured."""
     each = [np.nan if cost.vnmse is None else cost.vnmse for cost in costs]
     return float(np.average(each, weights=sizes))

@@ -24,7 +24,7 @@ from esprof.replay.whatif.scenario import Declined
 WORKERS, PREFETCH = "loader.workers", "loader.prefetch"
 """The what-if terms, whose errors are those of such predictions."""
 
-_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of workers that are tried."""
 _DEEPER = (1, 2, 4)
 """Multiples of the present prefetch that are tried."""
@@ -37,7 +37,7 @@ _RESEEDED = (
 
 
 @dataclass(frozen=True)
-class _Loaders:
+class JobLoaders:
     """The DataLoaders of a job, and what replay says of other settings."""
 
     replayed: Replayed
@@ -48,7 +48,7 @@ class _Loaders:
     """CPUs of each rank; None if unknown."""
 
     @classmethod
-    def of(cls, replayed: Replayed) -> "_Loaders":
+    def of(cls, replayed: Replayed) -> "JobLoaders":
         """Raises NotRecorded if the run has no batches of DataLoaders, or too few."""
         run, steps = replayed.run, replayed.pricer.steps
         try:
@@ -87,7 +87,7 @@ class _Loaders:
         """The terms by which a setting differs from the present one."""
         return [
             *([WORKERS] if loader.workers != self.now.workers else []),
-            *([PREFETCH] if loader.prefetch not in (self.now.prefetch, self._least_prefetch) else []),
+            *([PREFETCH] if loader.prefetch not in (self.now.prefetch, self.least_prefetch) else []),
         ]
 
     def error(self, loader: LoaderBody) -> float:
@@ -102,19 +102,21 @@ class _Loaders:
         return next(one for one in known if self.step_ns(one) <= at_most)
 
     @property
-    def _least_prefetch(self) -> int:
+    def least_prefetch(self) -> int:
+        """Batches that each worker makes ahead now, or would by default."""
         return self.now.prefetch or _DEFAULT_PREFETCH
 
     @property
-    def _most_workers(self) -> int:
+    def most_workers(self) -> int:
+        """Most workers of a rank that are tried: one for each CPU, or twice as many as now if CPUs are unknown."""
         limit = int(self.cpus) if self.cpus is not None else 2 * self.now.workers
         return max(1, limit, self.now.workers)
 
     def _settings(self) -> Iterator[LoaderBody]:
-        most = self._most_workers
-        for workers in sorted({most, *(count for count in _COUNTS if count < most)}):
+        most = self.most_workers
+        for workers in sorted({most, *(count for count in COUNTS if count < most)}):
             for factor in _DEEPER:
-                yield LoaderBody(workers=workers, prefetch=factor * self._least_prefetch)
+                yield LoaderBody(workers=workers, prefetch=factor * self.least_prefetch)
 
     def _spec(self, loader: LoaderBody) -> str:
         return f"{WORKERS}={loader.workers},{PREFETCH}={loader.prefetch}"
@@ -131,7 +133,7 @@ def advise_loader(replayed: Replayed) -> LoaderAdvice:
         raise EsprofError(
             pricer.too_far_off, path=replayed.run.path, remedy="Record more steps, or on a quieter machine."
         )
-    loaders = _Loaders.of(replayed)
+    loaders = JobLoaders.of(replayed)
     _refuse_unpriced(loaders)
     decision = loaders.smallest_good()
     step, error = loaders.step_ns(decision), loaders.error(decision)
@@ -165,7 +167,7 @@ def advise_loader(replayed: Replayed) -> LoaderAdvice:
     return msgspec.structs.replace(advice, plan=_plan(replayed, advice, is_elastic=is_elastic))
 
 
-def _refuse_unpriced(loaders: _Loaders) -> None:
+def _refuse_unpriced(loaders: JobLoaders) -> None:
     """Raise EsprofError if no setting has a price."""
     reasons = [price for price in loaders.prices.values() if isinstance(price, Declined)]
     if len(reasons) == len(loaders.prices):
@@ -176,7 +178,7 @@ def _refuse_unpriced(loaders: _Loaders) -> None:
         )
 
 
-def _choices(loaders: _Loaders) -> Iterator[LoaderChoice]:
+def _choices(loaders: JobLoaders) -> Iterator[LoaderChoice]:
     priced = {one: price for one, price in loaders.prices.items() if isinstance(price, Price)}
     for one in sorted([loaders.now, *priced], key=_size):
         notes = priced[one].notes if one in priced else ()
@@ -194,7 +196,7 @@ def _without_stall(replayed: Replayed) -> dict[str, float]:
     return {} if isinstance(price, Declined) else {NO_STALL: us(float(price.step_ns.mean()))}
 
 
-def _warnings(loaders: _Loaders, *, changes_bits: bool) -> Iterator[str]:
+def _warnings(loaders: JobLoaders, *, changes_bits: bool) -> Iterator[str]:
     if changes_bits:
         yield _RESEEDED
     if loaders.differ:

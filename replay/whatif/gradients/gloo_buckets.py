@@ -23,6 +23,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
     evaluated = (dfg.name == labels.get(EVALUATE, -1)) & (dfg.event >= 0)
     copied = dfg.name == labels.get(_COPY, -1)
     launched, link, probed = _launched_by(dfg, evaluated), stretches(dfg), ProbedCollectives.of(run)
+    curve = None if probed is None else probed.curve("all_reduce", dfg.marks.ranks)
     for rank in dfg.marks.ranks:
         elements = gradient_elements(run, rank)
         for step in dfg.marks.steps:
@@ -47,7 +48,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
                 readers=tuple((Tie(node, Edge.BY_TIME),) for node in readers),
                 moved_ns=tuple(link.all_reduce_ns(size, len(dfg.marks.ranks)) for size in sizes),
                 latency_ns=0.0,
-                curve=probed.curve("all_reduce", dfg.marks.ranks) if probed is not None else None,
+                curve=curve,
                 arrivals=tuple(arrivals),
                 all_reduces=tuple(_all_reduce_of(dfg, node) for node in arrivals),
             )

@@ -76,7 +76,7 @@ def test_a_gain_below_twice_the_error_makes_no_plan(monkeypatch):
 
 
 def test_deeper_prefetching_alone_changes_no_bits(monkeypatch):
-    monkeypatch.setattr(advise, "_COUNTS", ())
+    monkeypatch.setattr(advise, "COUNTS", ())
     advice = advised(loading_job(workers=2, cpus=2, scatter=0.9))
     assert advice.decision.workers == 2
     assert not advice.changes_bits
