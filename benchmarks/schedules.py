@@ -5,10 +5,12 @@
 
 Each pipeline of torch.distributed.pipelining is recorded under GPipe and under 1F1B, interleaved, `--repeats` times. The
 recordings of either schedule predict the step under the other. Prints a Markdown row for each prediction, with means over
-the repeats in ms, and a JSON line for the median and the worst error. Error and noise are those of `benchmarks.unseen`.
+the repeats in ms, and JSON lines: the median and the worst error, and how far the recorded schedule itself is off, rebuilt
+from its passes and messages as predictions are. Error and noise are those of `benchmarks.unseen`.
 """
 
 import argparse
+import itertools
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,10 +21,16 @@ from statistics import mean, median
 import esprof
 from benchmarks.figures import show, table
 from benchmarks.settings import ALL_STEPS, Setting, noise_pct, record, slug
-from benchmarks.unseen import Answer, Verdict, ask, mean_step_ms
+from benchmarks.unseen import MAX_ERROR_PCT, Answer, Verdict, ask, mean_step_ms
+from esprof.replay import Replayed
+from esprof.replay.engine.timeline import replay
+from esprof.replay.schedules.recorded import recorded_pipeline
 
 SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B"}
-COLUMNS = ("recorded", "what-if", ">before", ">predicted", ">measured", ">error %", ">noise %", ">saving holds")
+COLUMNS = (
+    *("recorded", "what-if", ">before", ">predicted", ">measured", ">error %", ">noise %"),
+    *(">saving, interval", ">saving holds"),
+)
 
 
 @dataclass(frozen=True)
@@ -71,12 +79,15 @@ def main() -> None:
         if not options.again:
             record_all(folder, options.repeats)
         verdicts = [verdict for pipeline in PIPELINES for verdict in judge(pipeline, folder, options.repeats)]
+        rebuilt = {pipeline.name: rebuilt_error_pct(pipeline, folder, options.repeats) for pipeline in PIPELINES}
     print(table(COLUMNS, map(row, verdicts)))
     errors = [abs(verdict.error_pct) for verdict in verdicts if verdict.answers]
     context = {"answers": len(errors), "refused": len(verdicts) - len(errors)}
     if errors:
         show("schedule_error_median", median(errors), "%", context)
         show("schedule_error_worst", max(errors), "%", context)
+    for name, worst in rebuilt.items():
+        show("rebuilt_schedule_error_worst", worst, "%", {"pipeline": name})
 
 
 def record_all(folder: Path, repeats: int) -> None:
@@ -101,6 +112,17 @@ def judge(pipeline: Pipeline, folder: Path, repeats: int) -> Iterator[Verdict]:
         yield Verdict(kind, spec, step_ms[before], step_ms[after], answers, reasons)
 
 
+def rebuilt_error_pct(pipeline: Pipeline, folder: Path, repeats: int) -> float:
+    """By how much the step of a recording differs at worst once its own schedule is rebuilt. Raises NoPipeline."""
+    off = []
+    for schedule, repeat in itertools.product(SCHEDULES, range(repeats)):
+        run = esprof.load(pipeline.recording(folder, schedule, repeat))
+        recorded = Replayed.of(run, max_error_pct=MAX_ERROR_PCT).built.dfg
+        rebuilt = recorded_pipeline(run, recorded).graph()
+        off.append(abs(replay(rebuilt).step_ns().mean() / replay(recorded).step_ns().mean() - 1))
+    return 100 * float(max(off))
+
+
 def row(verdict: Verdict) -> list[str]:
     """A prediction's row of the table; a refusal states its reason in place of a step."""
     answers = verdict.answers
@@ -113,6 +135,7 @@ def row(verdict: Verdict) -> list[str]:
         f"{mean(verdict.after):.1f}",
         f"{verdict.error_pct:+.1f}" if answers else "",
         f"{noise_pct(verdict.before):.1f}, {noise_pct(verdict.after):.1f}",
+        " … ".join(f"{mean(ends):.0f}" for ends in zip(*(one.saving for one in answers), strict=True)),
         f"{verdict.gains_held} of {len(answers)}",
     ]
 
