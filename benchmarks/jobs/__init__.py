@@ -7,5 +7,5 @@ images and has BatchNorm.
 The others make their samples in memory and write their own loop, as users would: `sharded` (FSDP2), `accumulated` (DDP that
 adds up gradients of several batches), `flat` (one all-reduce by hand), `residual` (DDP), `pipeline` (stages that send and
 receive). They are those of `benchmarks.unseen`; esprof is not to be made with them. `planted` is that of
-`benchmarks.check_trial`.
+`benchmarks.check_trial`, `scheduled` (a pipeline of torch.distributed.pipelining) that of `benchmarks.schedules`.
 """
