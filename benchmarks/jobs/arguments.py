@@ -21,6 +21,7 @@ class Arguments:
     sharded: bool
     compress: str
     seed: int
+    sample_ms: float = 0.0
 
 
 def parse(description: str | None, *, hidden: int, layers: int, batch: int) -> Arguments:
@@ -38,4 +39,7 @@ def parse(description: str | None, *, hidden: int, layers: int, batch: int) -> A
     parser.add_argument("--sharded", action="store_true", help="shard each child of the model by FSDP2, not DDP")
     parser.add_argument("--compress", default="", help="codec for the gradients, a plan's file, or noop")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and the order of samples")
+    parser.add_argument(
+        "--sample-ms", type=float, default=0.0, help="time that storage takes for each sample, emulated"
+    )
     return Arguments(**vars(parser.parse_args()))

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,16 +15,19 @@ Sample = tuple[Tensor, Tensor]
 
 
 class FileSamples(Dataset[Sample]):
-    """The files of a folder, each read by `read` when it is asked for."""
+    """The files of a folder, each read by `read` when it is asked for, from storage that takes `storage_s` for it."""
 
-    def __init__(self, paths: list[Path], read: Callable[[Path], Sample]) -> None:
+    def __init__(self, paths: list[Path], read: Callable[[Path], Sample], storage_s: float = 0.0) -> None:
         self.paths = paths
         self.read = read
+        self.storage_s = storage_s
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Sample:
+        if self.storage_s:
+            time.sleep(self.storage_s)
         return self.read(self.paths[index])
 
 

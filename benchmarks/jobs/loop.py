@@ -131,7 +131,8 @@ def timed(losses: Iterable[float]) -> tuple[list[float], list[float]]:
 
 def loading(task: Task, arguments: Arguments) -> tuple[DataLoader[Sample], DistributedSampler[Sample]]:
     """The loader of whole batches of this rank's share of the samples, and what shuffles them."""
-    samples = FileSamples(prepare(arguments.files, arguments.samples, task.suffix, task.write), task.read)
+    paths = prepare(arguments.files, arguments.samples, task.suffix, task.write)
+    samples = FileSamples(paths, task.read, arguments.sample_ms / 1e3)
     sampler: DistributedSampler[Sample] = DistributedSampler(samples, seed=arguments.seed, drop_last=True)
     if len(sampler) < arguments.batch:
         raise SystemExit(f"{len(sampler)} samples a rank do not fill a batch of {arguments.batch}")
