@@ -21,6 +21,7 @@ import esprof
 from benchmarks.figures import show
 from esprof.analyzers.advisors.checkpoint.advise import advise_checkpoints
 from esprof.analyzers.advisors.checkpoint.answer import CheckpointAdvice, SaveInterval
+from esprof.analyzers.recorded_job import RecordedJob
 
 FIRST_STEPS = 8
 """Steps that are left out: they start the process's threads and fill its allocator."""
@@ -65,7 +66,7 @@ def carry_out(folder: Path, way: str, state_mb: int, options: argparse.Namespace
     ]
     job = [sys.executable, "-m", "benchmarks.jobs.saves", *argv, "--every"]
     subprocess.run([*record, *job, str(now)], check=True, stdout=sys.stderr)
-    advice = advise_checkpoints(esprof.load(run))
+    advice = advise_checkpoints(RecordedJob(esprof.load(run)))
     intervals = {every: advice.of(every) for every in (now // 2, 2 * now)}
     observed: dict[int, list[float]] = {every: [] for every in intervals}
     for _ in range(options.repeats):

@@ -19,6 +19,7 @@ from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.analyzers.advisors.job.planned import plan_of
 from esprof.analyzers.advisors.loader.advise import advise_loader
 from esprof.analyzers.advisors.loader.answer import LoaderAdvice
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.steps.saves import MAX_OVERHEAD_PCT
 from esprof.core.errors import EsprofError, UsageError
 from esprof.core.plan import Plan, PlanParts
@@ -59,10 +60,11 @@ class Recommendations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Source:
-    """A run, and its replay once an advisor needs that."""
+    """A run, and its replay and its steps once an advisor needs them."""
 
-    def __init__(self, of: Run | Replayed) -> None:
+    def __init__(self, of: Run | Replayed, job: RecordedJob | None = None) -> None:
         self._of = of
+        self._job = job
 
     @property
     def run(self) -> Run:
@@ -72,6 +74,10 @@ class _Source:
     def replayed(self) -> Replayed:
         return self._of if isinstance(self._of, Replayed) else Replayed.of(self._of)
 
+    @cached_property
+    def job(self) -> RecordedJob:
+        return self._job or RecordedJob(self.run)
+
 
 def recommend(of: Run | Replayed, kind: Kind, wanted: Wanted = Wanted()) -> Advice:
     """Advise one kind of change. Raises EsprofError if the run lacks data, UsageError for an inventory if the job is not
@@ -79,9 +85,10 @@ def recommend(of: Run | Replayed, kind: Kind, wanted: Wanted = Wanted()) -> Advi
     return _ADVISORS[kind](_Source(of), wanted)
 
 
-def recommend_all(of: Run | Replayed, wanted: Wanted = Wanted()) -> Recommendations:
-    """Advise every change of which the run has evidence. Raises EsprofError if there is none."""
-    source, advice, declined = _Source(of), dict[Kind, Advice](), dict[Kind, str]()
+def recommend_all(of: Run | Replayed, wanted: Wanted = Wanted(), job: RecordedJob | None = None) -> Recommendations:
+    """Advise every change of which the run has evidence. A `job` of the same run is not read again. Raises EsprofError if
+    there is none."""
+    source, advice, declined = _Source(of, job), dict[Kind, Advice](), dict[Kind, str]()
     for kind, advise in _ADVISORS.items():
         try:
             advice[kind] = advise(source, wanted)
@@ -106,7 +113,7 @@ def _assignment(source: _Source, wanted: Wanted) -> EstAdvice | BatchAdvice:
         return advise_ests(source.replayed, wanted.inventory)
     if wanted.inventory is not None:
         raise UsageError("only jobs of ElasticTrainer(telemetry=RUN) can get advice on other devices")
-    return advise_batches(source.replayed)
+    return advise_batches(source.replayed, source.job.steps)
 
 
 def _compression(source: _Source, wanted: Wanted) -> CompressionAdvice:
@@ -123,7 +130,7 @@ def _loader(source: _Source, wanted: Wanted) -> LoaderAdvice:
 
 def _checkpoint(source: _Source, wanted: Wanted) -> CheckpointAdvice:
     """The interval of checkpoints."""
-    return advise_checkpoints(source.run, max_overhead_pct=wanted.max_overhead_pct, failures=wanted.failures)
+    return advise_checkpoints(source.job, max_overhead_pct=wanted.max_overhead_pct, failures=wanted.failures)
 
 
 _ADVISORS: dict[Kind, Callable[[_Source, Wanted], Advice]] = {

@@ -57,15 +57,15 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
         flame=flame(job.samples),
         memory=memory_use(run),
         probed=probed(run.probes) if run.probes is not None else None,
-        advice=_advice(replayed),
+        advice=_advice(replayed, job),
         not_recorded=tuple(not_recorded(job, operations.shapes_recorded)),
         history=run.history[-MAX_EVENTS:],
         rounds=run.rounds[-MAX_EVENTS:],
     )
 
 
-def _advice(replayed: Replayed) -> Recommendations | None:
+def _advice(replayed: Replayed, job: RecordedJob) -> Recommendations | None:
     try:
-        return recommend_all(replayed)
+        return recommend_all(replayed, job=job)
     except EsprofError:  # Too little was recorded.
         return None

@@ -18,8 +18,8 @@ from esprof.analyzers.advisors.checkpoint.answer import (
 )
 from esprof.analyzers.advisors.job.est_answer import NotRecorded
 from esprof.analyzers.advisors.job.planned import plan_of
-from esprof.analyzers.steps.job_steps import JobSteps
-from esprof.analyzers.steps.saves import MAX_OVERHEAD_PCT, MIN_CLEAN, MIN_SAVES, Saves, saves_of
+from esprof.analyzers.recorded_job import RecordedJob
+from esprof.analyzers.steps.saves import MAX_OVERHEAD_PCT, MIN_CLEAN, MIN_SAVES, Saves
 from esprof.core.errors import EsprofError
 from esprof.core.plan import CheckpointBody, PlanEvidence, PlanPart, PlanParts, PlanPromise
 from esprof.core.save_cost import Failures, SaveCost
@@ -39,13 +39,13 @@ _MIN_SHARE_IN_CALLS = 0.67
 
 
 def advise_checkpoints(
-    run: Run, *, max_overhead_pct: float = MAX_OVERHEAD_PCT, failures: Failures | None = None
+    job: RecordedJob, *, max_overhead_pct: float = MAX_OVERHEAD_PCT, failures: Failures | None = None
 ) -> CheckpointAdvice:
     """Advise how many steps a job makes between two checkpoints.
 
     Raises NotRecorded if the job made too few saves, EsprofError if it saves in nearly every step.
     """
-    saves = _recorded(run)
+    saves = _recorded(job)
     cost = saves.mean_cost
     every = saves.every
     assert every is not None, "there are several saves"
@@ -73,34 +73,34 @@ def advise_checkpoints(
         plan=None,
         warnings=tuple(_warnings(saves, then, max_overhead_pct)),
     )
-    return advice if advised == every else _with_plan(advice, run, then)
+    return advice if advised == every else _with_plan(advice, job.run, then)
 
 
-def _recorded(run: Run) -> Saves:
+def _recorded(job: RecordedJob) -> Saves:
     """The saves of a run, if they are enough."""
-    saves = saves_of(JobSteps(run))
+    saves, path = job.saves, job.run.path
     if saves is None:
         raise NotRecorded(
             "has no saves by torch.save, torch.distributed.checkpoint, safetensors.torch or ElasticTrainer",
-            path=run.path,
+            path=path,
             remedy="Record steps in which the job saves, or mark its function with esprof.stage('save').",
         )
     if saves.is_always_written:
         raise EsprofError(
             "writes a save in nearly every step, so that the cost of one is unknown",
-            path=run.path,
+            path=path,
             remedy="Record the job while it saves less often.",
         )
     if len(saves.clean_ns) < MIN_CLEAN:
         raise EsprofError(
             f"has only {len(saves.clean_ns)} steps without a save, of which {MIN_CLEAN} are needed",
-            path=run.path,
+            path=path,
             remedy="Record the job while it saves less often.",
         )
     if not saves.is_enough:
         raise NotRecorded(
             f"has {len(saves.stops_ns)} saves in steps without profiler, of which {MIN_SAVES} are needed",
-            path=run.path,
+            path=path,
             remedy="Record more steps.",
         )
     return saves

@@ -12,6 +12,7 @@ import numpy as np
 
 from esprof.analyzers.advisors.job.makespan import Device, fewest_seconds
 from esprof.analyzers.advisors.step_advice import MIN_GAIN_IN_ERRORS, StepAdvice
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import EsprofError
 from esprof.core.types import NS_PER_S, Rank, us
 from esprof.replay.dfg import Cls, LaneKind
@@ -56,12 +57,12 @@ class BatchAdvice(StepAdvice, frozen=True, kw_only=True):
     )
 
 
-def advise_batches(replayed: Replayed) -> BatchAdvice:
-    """The batches of the shortest step. Raises EsprofError if a rank's number of samples is unknown."""
+def advise_batches(replayed: Replayed, job: JobSteps) -> BatchAdvice:
+    """The batches of the shortest step of a `job`. Raises EsprofError if a rank's number of samples is unknown."""
     pricer, run = replayed.pricer, replayed.run
     if pricer.too_far_off:
         raise EsprofError(pricer.too_far_off, path=run.path)
-    samples = [_samples(replayed, rank) for rank in pricer.dfg.marks.ranks]
+    samples = [_samples(job, replayed.steps.steady, rank) for rank in pricer.dfg.marks.ranks]
     busy = [_busy_ns(replayed, rank) for rank in pricer.dfg.marks.ranks] if all(samples) else []
     if len(samples) < 2 or run.missing_ranks or not all(samples) or not all(busy):
         raise EsprofError(
@@ -95,10 +96,10 @@ def advise_batches(replayed: Replayed) -> BatchAdvice:
     )
 
 
-def _samples(replayed: Replayed, rank: Rank) -> int:
+def _samples(job: JobSteps, steady: Sequence[int], rank: Rank) -> int:
     """Samples of the rank in a steady-state step; 0 if unknown, or if steps differ."""
-    steps = replayed.run.steps(rank)
-    mine = steps.ints("samples")[np.isin(steps.ints("step"), replayed.steps.steady)]
+    steps = job.table(rank)
+    mine = steps.ints("samples")[np.isin(steps.ints("step"), steady)]
     return int(mine[0]) if len(mine) and mine[0] > 0 and (mine == mine[0]).all() else 0
 
 

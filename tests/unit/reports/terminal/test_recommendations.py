@@ -2,13 +2,14 @@
 
 from esprof.analyzers.advisors.checkpoint.advise import advise_checkpoints
 from esprof.analyzers.advisors.recommend import recommend_all
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.core.save_cost import Failures
 from esprof.reports.terminal.advice.recommendations import draw_advice, draw_recommendations
 from tests.cases.saving_runs import job_that_saves
 
 
 def test_the_interval_of_checkpoints():
-    lines = draw_advice(advise_checkpoints(job_that_saves())).splitlines()
+    lines = draw_advice(advise_checkpoints(RecordedJob(job_that_saves()))).splitlines()
     assert lines[0] == "Save every 15 steps: 3.3 % of the training"
     rows = {int(line.split()[0]): line for line in lines if " steps " in line and line.split()[0].isdigit()}
     assert sorted(rows) == [5, 10, 15, 20]
@@ -18,14 +19,14 @@ def test_the_interval_of_checkpoints():
 
 
 def test_with_failures():
-    text = draw_advice(advise_checkpoints(job_that_saves(), failures=Failures(mtbf_ns=3_600e9)))
+    text = draw_advice(advise_checkpoints(RecordedJob(job_that_saves()), failures=Failures(mtbf_ns=3_600e9)))
     assert "with failures" in text
     assert "loses least" in text
     assert "at most 1 % of the run time more" in text
 
 
 def test_an_interval_that_stays():
-    text = draw_advice(advise_checkpoints(job_that_saves(), max_overhead_pct=5.0))
+    text = draw_advice(advise_checkpoints(RecordedJob(job_that_saves()), max_overhead_pct=5.0))
     assert text.startswith("Keep saving every 10 steps")
 
 

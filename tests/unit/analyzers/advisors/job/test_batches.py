@@ -3,6 +3,7 @@
 import pytest
 
 from esprof.analyzers.advisors.job.batches import advise_batches
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import EsprofError
 from esprof.replay.replayed import Replayed
 from esprof.reports.terminal.advice.placement import draw_batches
@@ -12,8 +13,12 @@ from tests.cases.elastic_runs import elastic_run
 ONE_EACH = [[0], [1]]
 
 
+def advised(run):
+    return advise_batches(Replayed.of(run), JobSteps(run))
+
+
 def test_the_faster_rank_gets_more_samples():
-    found = advise_batches(Replayed.of(elastic_run(ONE_EACH, (10_000, 30_000), records_ests=False)))
+    found = advised(elastic_run(ONE_EACH, (10_000, 30_000), records_ests=False))
     assert [rank.samples for rank in found.decision] == [6, 2]
     assert [rank.weight for rank in found.decision] == [1.5, 0.5]  # The mean of all samples stays the mean.
     assert found.value == pytest.approx(15_000 + 60, rel=0.01)
@@ -23,7 +28,7 @@ def test_the_faster_rank_gets_more_samples():
 
 
 def test_equal_ranks_have_no_plan():
-    found = advise_batches(Replayed.of(elastic_run(ONE_EACH, (10_000, 10_000), records_ests=False)))
+    found = advised(elastic_run(ONE_EACH, (10_000, 10_000), records_ests=False))
     assert [rank.samples for rank in found.decision] == [4, 4]
     assert not found.is_worth_it
     assert "No change recommended" in draw_batches(found)
@@ -31,4 +36,4 @@ def test_equal_ranks_have_no_plan():
 
 def test_a_single_rank_is_rejected():
     with pytest.raises(EsprofError, match="number of samples"):
-        advise_batches(Replayed.of(elastic_run([[0]], (10_000,), records_ests=False)))
+        advised(elastic_run([[0]], (10_000,), records_ests=False))
