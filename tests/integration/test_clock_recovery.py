@@ -46,6 +46,7 @@ def skewed(run, show):
             "stages": run.stages,
             "stacks": run.stacks,
             "samples": run.samples,
+            "allocations": run.allocations,
         }[name](rank).arrow
         if "start_ns" not in table.column_names:
             return Table(table)
