@@ -8,16 +8,32 @@ from docs.tutorial import BLOCK, PAGE, command_blocks, outputs, shortened
 from esprof import load
 from esprof.analyzers import diagnose
 from esprof.analyzers.finding import CPU_CONTENTION
+from esprof.replay.replayed import Replayed
 
 pytestmark = pytest.mark.integration
 
 
+TRIES = 3
+
+
 @pytest.fixture(scope="module")
 def tutorial(tmp_path_factory):
-    """The folder of the job after the last command, and what each block of commands printed."""
-    folder = tmp_path_factory.mktemp("tutorial")
-    printed = dict(zip(command_blocks(), outputs(command_blocks(), folder), strict=True))
+    """The folder of the job after the last command, and what each block of commands printed.
+
+    Runs that esprof calls too noisy to predict or to compare are recorded again, as it advises.
+    """
+    for _ in range(TRIES):
+        folder = tmp_path_factory.mktemp("tutorial")
+        printed = dict(zip(command_blocks(), outputs(command_blocks(), folder), strict=True))
+        if not is_disturbed(folder / "my-job", printed.values()):
+            break
     return folder / "my-job", printed
+
+
+def is_disturbed(folder, printed):
+    """Whether esprof declines to predict a run in the folder, or to decide a check."""
+    replays = [Replayed.of(load(folder / run)).pricer for run in ("before", "after")]
+    return any(pricer.too_far_off for pricer in replays) or any("inconclusive" in output for output in printed)
 
 
 def test_the_findings_that_the_page_names_come_first(tutorial):
