@@ -18,7 +18,7 @@ pytest.importorskip("lmdb")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402  needs torch
 
 from esprof.core.errors import InputError, UsageError  # noqa: E402
-from esprof.data import MinIOCache  # noqa: E402
+from esprof.data import MinIOCache, shared_database  # noqa: E402
 
 ITEMS, ITEM_BYTES = 400, 8000
 MB = 1 << 20
@@ -127,7 +127,7 @@ def test_a_large_epoch_has_each_item_once():
 
 JOB = """
 import random, sys
-from esprof.data import MinIOCache
+from esprof.data import MinIOCache, shared_database
 from tests.cases.samples import MB, Numbered, numbers_of
 dataset = Numbered()
 cache = MinIOCache(dataset, 8 * MB, sys.argv[1])
@@ -178,16 +178,20 @@ def test_a_temporary_cache_is_removed_with_its_object(dataset):
 
 
 OWNER = """
-import time
-from esprof.data import MinIOCache
+import sys, time
+from esprof.data import MinIOCache, shared_database
 from tests.cases.samples import MB, Numbered
+shared_database._SHARED_MEMORY = sys.argv[1]
 cache = MinIOCache(Numbered(), MB)
 print(cache.folder, flush=True)
 time.sleep(600)
 """
 
 
-def test_the_temporary_cache_of_a_killed_process_is_removed_by_the_next(dataset):
+def test_the_temporary_cache_of_a_killed_process_is_removed_by_the_next(dataset, tmp_path, monkeypatch):
+    # Else the next cache of any other test removes it.
+    monkeypatch.setattr(shared_database, "_SHARED_MEMORY", str(tmp_path))
+
     def created() -> MinIOCache:
         """A cache, while those that exist seem to be an hour old."""
         for folder in (own.folder, others):
@@ -195,7 +199,7 @@ def test_the_temporary_cache_of_a_killed_process_is_removed_by_the_next(dataset)
         return MinIOCache(dataset, MB)
 
     own = MinIOCache(dataset, MB)
-    process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     try:
         others = process.stdout.readline().strip()
         created()
