@@ -171,6 +171,11 @@ class Dfg:
         """Ids of the nodes on the lanes of a rank, int64, ascending."""
         return self._by_rank.get(rank, np.zeros(0, np.int64))
 
+    def clock_offset_ns(self, start_ns: np.ndarray, nodes: np.ndarray) -> int:
+        """By how much a rank's own clock, on which its events begin at `start_ns`, is ahead of the graph's, ns: clocks of
+        ranks are aligned in the graph. Most of `nodes`, which have events, begin with theirs. 0 if there are none."""
+        return int(np.median(start_ns[self.event[nodes]] - self.recorded_ns[nodes])) if len(nodes) else 0
+
     @cached_property
     def pred_target(self) -> np.ndarray:
         """int32[E], the node that each edge enters: each node, as often as it has predecessors."""

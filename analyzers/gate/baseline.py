@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from esprof.analyzers.gate.rules import MAX_RUNS
 from esprof.analyzers.steps.job_steps import ComparedPhase, JobSteps
 from esprof.core.errors import InputError, MismatchError
 from esprof.core.types import NS_PER_S, Rank
@@ -16,9 +17,6 @@ SHOWN_PHASE: dict[ComparedPhase, str] = {
     "plain": "plain steps (no profiler)",
     "timed": "timed steps (under the profiler)",
 }
-
-MAX_RUNS = 20
-"""Most runs of a baseline: the latest are retained, so that it follows the machine."""
 
 _VERSIONS = ("python", "torch", "cuda", "cuda_runtime", "nccl")
 

@@ -33,6 +33,9 @@ METRICS = {
     "tokens_per_s": Metric(-1, "1/s", 1, {}),
 }
 
+MAX_RUNS = 20
+"""Most runs of a baseline: the latest are retained, so that it follows the machine."""
+
 _RULE = re.compile(r"(?P<metric>\w+):(?P<sign>[+-]?)(?P<limit>\d+(?:\.\d+)?)(?P<unit>%|[a-z]+)")
 
 

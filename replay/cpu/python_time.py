@@ -166,8 +166,7 @@ class PythonTime:
         """When each node begins and ends on the rank's own clock, ns, int64[N]."""
         dfg, events = self.dfg, self.run.events(self.rank)
         own = np.flatnonzero((dfg.lane == dfg.main_lane(self.rank)) & (dfg.event >= 0))
-        offset_ns = int(np.median(events.ints("start_ns")[dfg.event[own]] - dfg.recorded_ns[own])) if len(own) else 0
-        begin = dfg.recorded_ns + offset_ns
+        begin = dfg.recorded_ns + dfg.clock_offset_ns(events.ints("start_ns"), own)
         return begin, begin + dfg.dur_ns
 
     @cached_property

@@ -145,11 +145,9 @@ class _RankPasses:
         step = events.ints("step")[rows]
         nodes = dfg.nodes_of(rank)
         nodes = nodes[dfg.on(LaneKind.CPU)[nodes] & (dfg.step[nodes] >= 0)]
-        known = nodes[dfg.event[nodes] >= 0]
-        # The clock of the graph against that of the events: most nodes begin with their event.
-        ahead = int(np.median(dfg.recorded_ns[known] - events.ints("start_ns")[dfg.event[known]])) if len(known) else 0
-        end = (events.ints("start_ns") + events.ints("dur_ns"))[rows] + ahead
-        start = _begins(events, rows) + ahead
+        offset_ns = dfg.clock_offset_ns(events.ints("start_ns"), nodes[dfg.event[nodes] >= 0])
+        end = (events.ints("start_ns") + events.ints("dur_ns"))[rows] - offset_ns
+        start = _begins(events, rows) - offset_ns
         moment, took = dfg.recorded_ns[nodes], dfg.dur_ns[nodes] + dfg.residual_ns[nodes]
         at = np.searchsorted(start, moment, side="right") - 1
         inside = (at >= 0) & (np.append(step, -1)[at] == dfg.step[nodes])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 import msgspec
 
-from esprof.analyzers.gate.rules import METRICS, parse_rule
+from esprof.analyzers.gate.rules import MAX_RUNS, METRICS, parse_rule
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.core.output import claim, write_bytes
 from esprof.reports.answers.store import Kept
@@ -24,9 +24,6 @@ from esprof.reports.commands.common import (
 if TYPE_CHECKING:
     from esprof.analyzers.gate.baseline import Baseline
     from esprof.run.run import Run
-
-MAX_RUNS = 20
-"""Like `gate.baseline`, whose import takes longer than an answer that is stored."""
 
 _Style = Literal["text", "markdown", "junit", "github"]
 

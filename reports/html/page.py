@@ -153,7 +153,6 @@ def _environment() -> Environment:
             "rates",
             "hours",
             "size",
-            "peak",
             "when",
             "ranks",
             "ignored",

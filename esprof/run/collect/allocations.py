@@ -8,6 +8,7 @@ import numpy as np
 from esprof.run.kineto.content import content
 from esprof.run.reading import memory_limit
 from esprof.run.schema import ALLOCATIONS, Table, table
+from esprof.run.step_rows import step_at
 
 _EVENT = re.compile(rb'"name": ?"\[memory\]"([^{}]*)\{([^{}]*)\}')
 """An instant event: its own values, and those of its `args`."""
@@ -34,23 +35,10 @@ def read_allocations(path: Path, events: Table) -> Table:
             rows.append((at if at > _ABSOLUTE_NS else at + base_ns, kind != 0, _int64(address), size, total))
     rows.sort(key=lambda row: row[0])
     at_ns = np.array([row[0] for row in rows], np.int64)
+    step = step_at(events.where(np.flatnonzero(events.is_kind("step"))), at_ns)
     columns = {name: [row[at] for row in rows] for at, name in ((1, "on_gpu"), (2, "address"), (3, "bytes"))}
-    return table(
-        {"at_ns": at_ns, "step": _steps(at_ns, events), **columns, "allocated": [row[4] for row in rows]}, ALLOCATIONS
-    )
-
-
-def _steps(at_ns: np.ndarray, events: Table) -> list[int | None]:
-    """The step that ran at each time; None for before the first step of `events` and after the last."""
-    marks = events.where(np.flatnonzero(events.is_kind("step")))
-    begin, number = marks.ints("start_ns"), marks.ints("step")
-    end = begin + marks.ints("dur_ns")
-    order = np.argsort(begin)
-    at = np.searchsorted(begin[order], at_ns, side="right") - 1
-    return [
-        int(number[order[one]]) if one >= 0 and moment < end[order[one]] else None
-        for one, moment in zip(at.tolist(), at_ns.tolist(), strict=True)
-    ]
+    steps = [one if one >= 0 else None for one in step.tolist()]
+    return table({"at_ns": at_ns, "step": steps, **columns, "allocated": [row[4] for row in rows]}, ALLOCATIONS)
 
 
 def _int64(address: int) -> int:

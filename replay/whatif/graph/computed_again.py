@@ -43,8 +43,7 @@ def _on_cpu_ns(events: Table, dfg: Dfg, nodes: np.ndarray, layers: LayerCalls) -
     known = nodes[dfg.event[nodes] >= 0]
     if not len(known):
         return np.zeros(len(layers.tid), np.int64)
-    # Clocks of ranks are aligned in the graph: the offset of this rank's own clock.
-    offset_ns = int(np.median(events.ints("start_ns")[dfg.event[known]] - dfg.recorded_ns[known]))
+    offset_ns = dfg.clock_offset_ns(events.ints("start_ns"), known)
     nodes = nodes[np.argsort(dfg.recorded_ns[nodes], kind="stable")]
     start, took = dfg.recorded_ns[nodes] + offset_ns, dfg.dur_ns[nodes]
     _refuse_communication(dfg, nodes[layers.of(start) >= 0])

@@ -31,8 +31,7 @@ def share_within(run: Run, dfg: Dfg, ranges_of: Mapping[Rank, ThreadRanges]) -> 
         nodes = nodes[on_cpu[nodes]]
         known = nodes[dfg.event[nodes] >= 0]
         main = known[dfg.lane[known] == dfg.main_lane(rank)]
-        # Clocks of ranks are aligned in the graph: the offset of this rank's own clock.
-        offset_ns = int(np.median(start[dfg.event[main]] - dfg.recorded_ns[main])) if len(main) else 0
+        offset_ns = dfg.clock_offset_ns(start, main)
         for lane in np.unique(dfg.lane[known]).tolist():
             thread = tid[dfg.event[known[dfg.lane[known] == lane][0]]]
             mine, here = nodes[dfg.lane[nodes] == lane], ranges.tid == thread

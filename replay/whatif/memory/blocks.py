@@ -1,4 +1,4 @@
-"""MemoryBlocks of memory that tensors take during the steps of a rank, from its recorded allocations."""
+"""Blocks of memory that tensors take during the steps of a rank, from its recorded allocations."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -30,7 +30,7 @@ class Use(IntEnum):
 
 @dataclass(frozen=True)
 class MemoryBlocks:
-    """MemoryBlocks of memory by begin. Arrays of shape (blocks,)."""
+    """Blocks of memory. Arrays of shape (blocks,)."""
 
     begin_ns: np.ndarray
     """int64, ns since the Unix epoch on the rank's clock."""
@@ -50,6 +50,14 @@ class MemoryBlocks:
         """Mask of the blocks that are there at this time."""
         mask: np.ndarray = (self.begin_ns <= moment) & (moment < self.end_ns)
         return mask
+
+    def totals(self) -> tuple[np.ndarray, np.ndarray]:
+        """(times at which blocks are made or freed, ns, ascending; bytes of all blocks after each), int64."""
+        freed = self.end_ns < NEVER
+        at_ns = np.concatenate([self.begin_ns, self.end_ns[freed]])
+        change = np.concatenate([self.bytes, -self.bytes[freed]])
+        order = np.lexsort((change > 0, at_ns))  # At one time, what is freed makes room first.
+        return at_ns[order], np.cumsum(change[order])
 
     def joined(self, other: "MemoryBlocks") -> "MemoryBlocks":
         """These blocks and others."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay.whatif.memory.blocks import NEVER, MemoryBlocks, RankBlocks, Use, grown
+from esprof.replay.whatif.memory.blocks import MemoryBlocks, RankBlocks, Use, grown
 from esprof.replay.whatif.memory.layers import LayerCalls
 
 _LEAST_OUTPUT = 1 / 64
@@ -16,7 +16,7 @@ def with_batch(memory: RankBlocks, factor: float) -> RankBlocks:
     """The memory with `factor` times as many samples in each batch."""
     blocks = memory.blocks
     larger = np.where(blocks.grows, grown(blocks.bytes, factor, on_gpu=memory.on_gpu), blocks.bytes)
-    return memory.with_blocks(MemoryBlocks(blocks.begin_ns, blocks.end_ns, larger, blocks.use, blocks.grows))
+    return memory.with_blocks(replace(blocks, bytes=larger))
 
 
 def with_sharded_optimizer(memory: RankBlocks, ranks: int) -> RankBlocks:
@@ -35,10 +35,8 @@ def with_recomputation(memory: RankBlocks, layers: LayerCalls) -> RankBlocks:
     dropped = (layer >= 0) & (blocks.use == Use.ACTIVATION) & ~_outputs(blocks, layers, layer)
     again = blocks.where(dropped)
     number = layer[dropped]
-    first = MemoryBlocks(again.begin_ns, layers.end_ns[number], again.bytes, again.use, again.grows)
-    second = MemoryBlocks(
-        np.minimum(layers.backward_ns[number], again.end_ns), again.end_ns, again.bytes, again.use, again.grows
-    )
+    first = replace(again, end_ns=layers.end_ns[number])
+    second = replace(again, begin_ns=np.minimum(layers.backward_ns[number], again.end_ns))
     stay = blocks.where(~dropped)
     return memory.with_blocks(stay.joined(first).joined(second).joined(_passing(blocks, layers, layer)))
 
@@ -58,13 +56,8 @@ def _passing(blocks: MemoryBlocks, layers: LayerCalls, layer: np.ndarray) -> Mem
     """A block for each layer: by how much it takes more while it is computed than it keeps."""
     sizes = np.zeros(len(layers.end_ns), np.int64)
     for number in range(len(sizes)):
-        mine = blocks.where(layer == number)
-        freed = mine.end_ns < NEVER
-        at_ns = np.concatenate([mine.begin_ns, mine.end_ns[freed]])
-        change = np.concatenate([mine.bytes, -mine.bytes[freed]])
-        order = np.lexsort((change > 0, at_ns))
-        during = at_ns[order] <= layers.end_ns[number]
-        total = np.cumsum(change[order])[during]
+        at_ns, total = blocks.where(layer == number).totals()
+        total = total[at_ns <= layers.end_ns[number]]
         sizes[number] = max(0, int(total.max(initial=0) - (total[-1] if len(total) else 0)))
     begin = layers.backward_ns
     return MemoryBlocks(begin, begin + 1, sizes, np.full(len(sizes), Use.TEMPORARY, np.int8), np.ones(len(sizes), bool))

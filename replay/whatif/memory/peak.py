@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from esprof.core.types import Bytes, Rank
-from esprof.replay.whatif.memory.blocks import NEVER, MemoryBlocks, RankBlocks, Use
+from esprof.replay.whatif.memory.blocks import MemoryBlocks, RankBlocks, Use
 
 
 class PeakMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +58,7 @@ def peak_memory(memory: RankBlocks, limit: Bytes | None) -> PeakMemory:
 
 def _fullest(blocks: MemoryBlocks, span_ns: tuple[int, int]) -> int:
     """The time within the span at which most bytes are there."""
-    freed = blocks.end_ns < NEVER
-    at_ns = np.concatenate([blocks.begin_ns, blocks.end_ns[freed]])
-    change = np.concatenate([blocks.bytes, -blocks.bytes[freed]])
-    order = np.lexsort((change > 0, at_ns))  # At one time, what is freed makes room first.
-    at_ns, total = at_ns[order], np.cumsum(change[order])
+    at_ns, total = blocks.totals()
     inside = np.flatnonzero((at_ns >= span_ns[0]) & (at_ns <= span_ns[1]))
     if not len(inside):
         return span_ns[0]

@@ -52,7 +52,7 @@ class SpotProblem(ClusterProblem, frozen=True, kw_only=True):
     restore_s: float
     """From the start on an offer to the next step."""
     unit_steps: float
-    """Work is counted in units of so many steps, rounded up; what an offer does in a tick is rounded down."""
+    """Steps in a unit of work. The steps of the job are rounded up to whole units, those of an offer in a tick down."""
     offers: tuple[Offer, ...]
 
     @property

@@ -8,9 +8,9 @@ import pytest
 from scipy.signal import lfilter
 
 from esprof.analyzers.gate import check as gate
-from esprof.analyzers.gate.baseline import MAX_RUNS, Baseline, RunIdentity, choose_phase, decode, measure
+from esprof.analyzers.gate.baseline import Baseline, RunIdentity, choose_phase, decode, measure
 from esprof.analyzers.gate.check import Options, check
-from esprof.analyzers.gate.rules import parse_rule
+from esprof.analyzers.gate.rules import MAX_RUNS, parse_rule
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import InputError, MismatchError, UsageError
 from esprof.core.types import NS_PER_MS

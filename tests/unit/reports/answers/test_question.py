@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from esprof.analyzers.gate import baseline
 from esprof.core.errors import InputError
 from esprof.replay.whatif import pricing
 from esprof.reports.answers import question, store
@@ -210,10 +209,6 @@ def test_nothing_is_written_into_the_run(run):
 
 def test_the_default_of_max_error_is_that_of_replay():
     assert common.MAX_ERROR_PCT == pricing.MAX_ERROR_PCT
-
-
-def test_the_number_of_runs_in_a_baseline_is_that_of_the_gate():
-    assert check.MAX_RUNS == baseline.MAX_RUNS
 
 
 def test_a_check_against_another_baseline_is_computed(run, computed):
