@@ -21,6 +21,22 @@ from .saves import WhenLoaded, rebind
 _STAGES = "torch.distributed.pipelining.stage"
 
 
+def _annotated(
+    original: Callable[..., Any], name_of: Callable[..., str | None], breaker: CircuitBreaker
+) -> Callable[..., Any]:
+    """`original`, which runs in an annotation named by `name_of` its arguments while a profiler records."""
+
+    @functools.wraps(original)
+    def call(*arguments: Any, **options: Any) -> Any:
+        name = breaker.run(lambda: name_of(*arguments, **options)) if is_profiled_here() else None
+        if name is None:
+            return original(*arguments, **options)
+        with annotation(name):
+            return original(*arguments, **options)
+
+    return call
+
+
 class MessageProbe:
     """Wraps `isend` and `irecv`: while a profiler records, an annotation encloses the call (`esprof.run.raw.message`).
 
@@ -36,18 +52,7 @@ class MessageProbe:
             self._wrap(dist.irecv, _received)
 
     def _wrap(self, original: Callable[..., Any], name_of: Callable[..., str | None]) -> None:
-        breaker = self._breaker
-
-        @functools.wraps(original)
-        def call(*arguments: Any, **options: Any) -> Any:
-            if not is_profiled_here():
-                return original(*arguments, **options)
-            name = breaker.run(lambda: name_of(*arguments, **options))
-            if name is None:
-                return original(*arguments, **options)
-            with annotation(name):
-                return original(*arguments, **options)
-
+        call = _annotated(original, name_of, self._breaker)
         hide_from_dynamo(call)
         rebind(original, call)
 
@@ -107,23 +112,12 @@ class PipelineProbe:
             ("backward_one_chunk", _backward),
             ("backward_weight_one_chunk", lambda *_, **__: "W"),
         ):
-            setattr(stage, method, self._marked(getattr(stage, method), kind_of))
+            named = functools.partial(_pass_name, kind_of)
+            setattr(stage, method, _annotated(getattr(stage, method), named, self._breaker))
 
-    def _marked(self, original: Callable[..., Any], kind_of: Callable[..., str]) -> Callable[..., Any]:
-        breaker = self._breaker
 
-        def name_of(stage: Any, microbatch: int, *arguments: Any, **options: Any) -> str:
-            return NamedPass(stage.stage_index, kind_of(*arguments, **options), microbatch).name
-
-        @functools.wraps(original)
-        def run(*arguments: Any, **options: Any) -> Any:
-            name = breaker.run(functools.partial(name_of, **options), *arguments) if is_profiled_here() else None
-            if name is None:
-                return original(*arguments, **options)
-            with annotation(name):
-                return original(*arguments, **options)
-
-        return run
+def _pass_name(kind_of: Callable[..., str], stage: Any, microbatch: int, *arguments: Any, **options: Any) -> str:
+    return NamedPass(stage.stage_index, kind_of(*arguments, **options), microbatch).name
 
 
 def _backward(loss: Any = None, full_backward: bool = True, last_backward: bool = False) -> str:
