@@ -9,7 +9,8 @@ from esprof.analyzers.ops.answer import OpKind
 from esprof.analyzers.ops.nesting import nearest, nested, with_inner
 from esprof.core.types import Ns
 from esprof.replay.building.lookup import numbered, pairs, position
-from esprof.run.schema import MODULE_PREFIX, Table
+from esprof.run.raw.module_events import MODULE_PREFIX
+from esprof.run.schema import Table
 
 _KINDS: dict[str, OpKind] = {
     "op": "op",

@@ -9,7 +9,7 @@ from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.core.types import Rank
 from esprof.replay.cpu.frames import frame
 from esprof.replay.cpu.recorded_frames import recorded_frames
-from esprof.run.schema import MODULE_PREFIX
+from esprof.run.raw.module_events import MODULE_PREFIX
 
 _SCALAR = "aten::_local_scalar_dense"
 ITEM = "aten::item"

@@ -87,9 +87,6 @@ EVENTS = pa.schema(
 - `shapes`: shapes of an operation's inputs, with `record --shapes`;
 - `est`: number of the EST (logical worker) that the event belongs to."""
 
-MODULE_PREFIX = "nn.Module: "
-"""Prefix of the calls of modules: events of torch.profiler with stacks, and of the recorder."""
-
 EST_STEP_PREFIX = "EasyScaleThread#"
 """Prefix of the name of the annotation that encloses an EST step; the number of the EST follows."""
 

@@ -9,7 +9,8 @@ from esprof.analyzers.sharing.redaction.hashed import hashed
 from esprof.analyzers.sharing.redaction.kernels import redacted_kernel
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
 from esprof.run.collective_names import collective_word
-from esprof.run.schema import EST_STEP_PREFIX, MODULE_PREFIX
+from esprof.run.raw.module_events import MODULE_PREFIX
+from esprof.run.schema import EST_STEP_PREFIX
 
 _MEMORY = "Pageable|Pinned|Device|Array|Managed|Unified|Unknown"
 

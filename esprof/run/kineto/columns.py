@@ -25,9 +25,10 @@ from esprof.run.kineto.steps.trace_steps import (
     marked,
 )
 from esprof.run.raw import message
+from esprof.run.raw.module_events import MODULE_PREFIX
 from esprof.run.raw.passes import pass_of
 from esprof.run.run import RunWarning, WarningCode
-from esprof.run.schema import EST_STEP_PREFIX, EVENTS, KINDS, MODULE_PREFIX, STEPS, Table, table
+from esprof.run.schema import EST_STEP_PREFIX, EVENTS, KINDS, STEPS, Table, table
 
 _EST = re.compile(rf"{EST_STEP_PREFIX}(\d{{1,9}})$")
 _BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")

@@ -7,7 +7,8 @@ import numpy as np
 
 from esprof.replay.whatif.memory.passes import BackwardPasses
 from esprof.replay.whatif.scenario import Declined
-from esprof.run.schema import MODULE_PREFIX, Table
+from esprof.run.raw.module_events import MODULE_PREFIX
+from esprof.run.schema import Table
 
 _ENTRY = re.compile(rf"{re.escape(MODULE_PREFIX)}(.+)\.\d+")
 """Matches the call of an entry of `nn.Sequential` or `nn.ModuleList`, by its place in the model."""

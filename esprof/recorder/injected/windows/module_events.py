@@ -9,12 +9,10 @@ from typing import Any
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
+from ....run.raw.module_events import MODULE_PREFIX
 from ...shared.torch_features import annotation, hide_from_dynamo, is_profiled_here
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
-
-_MODULE = "nn.Module: "
-"""Prefix of a module's event, as torch.profiler writes it with stacks."""
 
 _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Attribute in which a wrapper holds its module: of data parallelism and engines, compilation, sharding, checkpointing."""
@@ -86,7 +84,7 @@ class ModuleEvents:
         """The name of a module that is called for the first time; None once stopped."""
         if not self._on:
             return None
-        return self._breaker.run(self._named, module) or _MODULE + type(module).__name__
+        return self._breaker.run(self._named, module) or MODULE_PREFIX + type(module).__name__
 
     def _named(self, root: nn.Module) -> str | None:
         """Name `root`, which is called from outside of all modules with names, and the modules in it. Returns its name."""
@@ -102,7 +100,7 @@ class ModuleEvents:
         for path, module in root.named_modules():
             parts = [label, *(part for part in path.split(".") if part and part not in _WRAPPED[1:])]
             if id(module) not in self._names:
-                self._names[id(module)] = _MODULE + ".".join(parts)
+                self._names[id(module)] = MODULE_PREFIX + ".".join(parts)
                 mine.append(id(module))
             if module is root and _is_wrapper(root):
                 break  # The module in it becomes a root when it is called.
