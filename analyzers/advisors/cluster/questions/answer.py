@@ -1,11 +1,12 @@
 """What all answers to questions on several jobs have in common, and the result of their verification."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
-from esprof.analyzers.advisors.cluster.mix import DeviceType
+from esprof.analyzers.advisors.cluster.mix import DeviceType, JobId
 from esprof.analyzers.advisors.job.growth import Inventory, Model
 from esprof.core.errors import MismatchError
 
@@ -14,6 +15,16 @@ Question = Literal["sizes", "reclaim", "slices", "spot", "proposals"]
 
 _MAX_ROUNDING = 1e-6
 """Relative difference up to which two sums of the same terms are equal."""
+
+
+class NamedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job of a file. Subclasses add what the question needs."""
+
+    id: int | str
+
+    @property
+    def name(self) -> JobId:
+        return str(self.id)
 
 
 class ClusterProblem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +44,14 @@ class OnDevices(ClusterProblem, frozen=True, kw_only=True):
     @property
     def counts(self) -> dict[DeviceType, int]:
         return Inventory(devices=self.cluster).counts
+
+    def fault_of_lists(self, jobs: Sequence[NamedJob]) -> str | None:
+        """Why the jobs or the devices are invalid, whatever is asked; None if they are valid."""
+        if not jobs or len({job.name for job in jobs}) < len(jobs):
+            return "needs at least one job, and no job twice"
+        if min(self.counts.values(), default=0) < 1:
+            return "every type of the cluster needs at least one device"
+        return None
 
 
 class ClusterAnswer(msgspec.Struct, frozen=True, kw_only=True):

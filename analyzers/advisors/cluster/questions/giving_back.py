@@ -16,7 +16,13 @@ from scipy.sparse.csgraph import connected_components
 
 from esprof.analyzers.advisors.cluster.mix import JobId
 from esprof.analyzers.advisors.cluster.program import Optimum, Program, solve_integers
-from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, ClusterProblem, verified
+from esprof.analyzers.advisors.cluster.questions.answer import (
+    CheckedAnswer,
+    ClusterAnswer,
+    ClusterProblem,
+    NamedJob,
+    verified,
+)
 from esprof.core.errors import MismatchError
 
 _MAX_JOBS_ENUMERATED = 12
@@ -31,10 +37,9 @@ _NOT_MODELLED = (
 )
 
 
-class StoppableJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoppableJob(NamedJob, frozen=True, kw_only=True):
     """A job on borrowed servers, and what a stop costs it."""
 
-    id: int | str
     devices: int
     """All devices of the job: they all wait while it restarts."""
     restore_s: float
@@ -45,10 +50,6 @@ class StoppableJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Time to save before it stops; None if it cannot."""
     step_s: float = 0.0
     """Time of a step: the one under way is lost if the job saves."""
-
-    @property
-    def name(self) -> JobId:
-        return str(self.id)
 
     @property
     def should_save(self) -> bool:

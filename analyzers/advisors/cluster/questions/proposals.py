@@ -13,7 +13,13 @@ from scipy.sparse import csr_array
 from esprof.analyzers.advisors.cluster.greedy import ElasticJob, Held, deal, ests_per_s
 from esprof.analyzers.advisors.cluster.mix import DeviceType, JobId
 from esprof.analyzers.advisors.cluster.program import Program, solve_integers
-from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, OnDevices, verified
+from esprof.analyzers.advisors.cluster.questions.answer import (
+    CheckedAnswer,
+    ClusterAnswer,
+    NamedJob,
+    OnDevices,
+    verified,
+)
 from esprof.analyzers.advisors.job.makespan import Device
 from esprof.core.errors import MismatchError
 
@@ -29,22 +35,17 @@ _NOT_MODELLED = (
 )
 
 
-class GrowingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GrowingJob(NamedJob, frozen=True, kw_only=True):
     """A job of logical workers (ESTs)."""
 
-    id: int | str
     n_est: int
     est_s: dict[DeviceType, float]
     """Seconds of an EST on each type of device. It cannot use the others."""
     update_s: float = 0.0
     """Seconds of the optimizer, on each device."""
     min_devices: int = 1
-    held: dict[DeviceType, int] = {}
+    held: dict[DeviceType, int] = msgspec.field(default_factory=dict)
     """Devices that it has."""
-
-    @property
-    def name(self) -> JobId:
-        return str(self.id)
 
     def elastic(self) -> ElasticJob:
         kinds = {kind: Device(kind, kind, one, one, self.update_s) for kind, one in self.est_s.items()}
@@ -61,10 +62,8 @@ class ProposalsProblem(OnDevices, frozen=True, kw_only=True):
     jobs: tuple[GrowingJob, ...]
 
     def fault(self) -> str | None:
-        if not self.jobs or len({job.name for job in self.jobs}) < len(self.jobs):
-            return "needs at least one job, and no job twice"
-        if min(self.counts.values(), default=0) < 1:
-            return "every type of the cluster needs at least one device"
+        if fault := self.fault_of_lists(self.jobs):
+            return fault
         if fault := next((fault for job in self.jobs if (fault := _fault_of(job))), None):
             return fault
         if short := [kind for kind, count in self.free().items() if count < 0]:

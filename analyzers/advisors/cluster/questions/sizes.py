@@ -14,7 +14,13 @@ from scipy.sparse import csr_array, vstack
 
 from esprof.analyzers.advisors.cluster.mix import JobId, PerSecond
 from esprof.analyzers.advisors.cluster.program import Program, solve_integers
-from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, OnDevices, verified
+from esprof.analyzers.advisors.cluster.questions.answer import (
+    CheckedAnswer,
+    ClusterAnswer,
+    NamedJob,
+    OnDevices,
+    verified,
+)
 from esprof.analyzers.advisors.cluster.scaling import SizeChoice, deal_out
 from esprof.core.errors import MismatchError
 
@@ -28,19 +34,14 @@ _NOT_MODELLED = (
 )
 
 
-class SizedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SizedJob(NamedJob, frozen=True, kw_only=True):
     """An elastic job, and its measured throughput at each size."""
 
-    id: int | str
     steps: float
     """Remaining steps."""
     sizes: dict[int, PerSecond]
     """Steps per second by number of devices; the smallest number is what the job needs to run."""
     weight: float = 1.0
-
-    @property
-    def name(self) -> JobId:
-        return str(self.id)
 
     @property
     def least(self) -> int:
@@ -62,12 +63,10 @@ class SizesProblem(OnDevices, frozen=True, kw_only=True):
         return min(sum(self.counts.values()), sum(max(job.sizes) for job in self.jobs))
 
     def fault(self) -> str | None:
-        if not self.jobs or len({job.name for job in self.jobs}) < len(self.jobs):
-            return "needs at least one job, and no job twice"
+        if fault := self.fault_of_lists(self.jobs):
+            return fault
         if len(self.cluster) != 1:
             return f"sizes are measured on one type of device, but the cluster has {len(self.cluster)}"
-        if min(self.counts.values()) < 1:
-            return "the cluster needs at least one device"
         for job in self.jobs:
             numbers = (job.steps, job.weight, *job.sizes.values())
             if not job.sizes or min(job.sizes) < 1 or not all(0 < number < float("inf") for number in numbers):

@@ -13,7 +13,13 @@ from scipy.sparse import csr_array
 from esprof.analyzers.advisors.cluster.mig import Cut, cuts, largest_cuts, profiles
 from esprof.analyzers.advisors.cluster.mix import DeviceType, JobId
 from esprof.analyzers.advisors.cluster.program import Infeasible, Program, bound_in_integers, solve_integers
-from esprof.analyzers.advisors.cluster.questions.answer import CheckedAnswer, ClusterAnswer, OnDevices, verified
+from esprof.analyzers.advisors.cluster.questions.answer import (
+    CheckedAnswer,
+    ClusterAnswer,
+    NamedJob,
+    OnDevices,
+    verified,
+)
 from esprof.analyzers.advisors.job.growth import Model
 from esprof.core.errors import MismatchError
 
@@ -30,18 +36,13 @@ SliceName = str
 """A type of device, or a slice of one, such as `a100/2g.20gb`."""
 
 
-class ServedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServedJob(NamedJob, frozen=True, kw_only=True):
     """A job of independent instances, each on one slice or device."""
 
-    id: int | str
     demand_per_s: float
     """What all instances together must serve, in requests, samples or steps."""
     throughput_per_s: dict[SliceName, float]
     """What one instance serves. It cannot use what is missing, because of its memory or latency."""
-
-    @property
-    def name(self) -> JobId:
-        return str(self.id)
 
 
 class SlicesProblem(OnDevices, frozen=True, kw_only=True):
@@ -50,10 +51,8 @@ class SlicesProblem(OnDevices, frozen=True, kw_only=True):
     jobs: tuple[ServedJob, ...]
 
     def fault(self) -> str | None:
-        if not self.jobs or len({job.name for job in self.jobs}) < len(self.jobs):
-            return "needs at least one job, and no job twice"
-        if min(self.counts.values(), default=0) < 1:
-            return "every type of the cluster needs at least one device"
+        if fault := self.fault_of_lists(self.jobs):
+            return fault
         for job in self.jobs:
             numbers = (job.demand_per_s, *job.throughput_per_s.values())
             if not all(0 < number < float("inf") for number in numbers):
