@@ -69,13 +69,7 @@ def steps_graph(pipeline: PipelineShape, steps: Sequence[PipelineStep], ranks: S
     stages of one rank. The all-reduce of a stage starts after its last backward. Raises UsageError if the schedule does not
     allow these numbers.
     """
-    drawn = ScheduleDrawing(pipeline, ranks, kind)
-    queues = orders(pipeline)
-    for step in steps:
-        if len(step.stages) != pipeline.stages:
-            raise ValueError(f"{len(step.stages)} stages given for a pipeline of {pipeline.stages}")
-        drawn.add_step(step, queues)
-    return drawn.compiled()
+    return ScheduleDrawing(pipeline, ranks, kind).of_steps(steps)
 
 
 @dataclass
@@ -105,7 +99,16 @@ class ScheduleDrawing:
     last_of: dict[int, int] = field(default_factory=dict)
     """The node of the last backward of each stage."""
 
-    def add_step(self, step: PipelineStep, queues: Sequence[Sequence[PipelineTask]]) -> None:
+    def of_steps(self, steps: Sequence[PipelineStep]) -> Dfg:
+        """The graph of these steps. Raises UsageError if the schedule does not allow the numbers of the pipeline."""
+        queues = orders(self.pipeline)
+        for step in steps:
+            if len(step.stages) != self.pipeline.stages:
+                raise ValueError(f"{len(step.stages)} stages given for a pipeline of {self.pipeline.stages}")
+            self._add_step(step, queues)
+        return self._compiled()
+
+    def _add_step(self, step: PipelineStep, queues: Sequence[Sequence[PipelineTask]]) -> None:
         """Add a step in which each rank does its queue of tasks."""
         self.now, places = step, range(self.pipeline.ranks)
         self.done.clear()
@@ -134,10 +137,9 @@ class ScheduleDrawing:
         at = [0] * len(queues)
         while any(place < len(queue) for place, queue in zip(at, queues, strict=True)):
             before = list(at)
-            for rank, queue in enumerate(queues):
-                while at[rank] < len(queue) and self._is_ready(queue[at[rank]]):
-                    self._add_task(queue[at[rank]])
-                    at[rank] += 1
+            for place, queue in enumerate(queues):
+                while at[place] < len(queue) and self._add_if_ready(place, queue, at[place]):
+                    at[place] += 1
             if at == before:
                 raise InputError(f"schedule {self.pipeline.schedule}: the ranks wait for one another")
 
@@ -152,7 +154,7 @@ class ScheduleDrawing:
                 ends[self._add(f"all-reduce of stage {stage}", Cls.COMMUNICATION, took, lane, after)] = Edge.WAIT
         return ends
 
-    def compiled(self) -> Dfg:
+    def _compiled(self) -> Dfg:
         """The Dfg, with the replayed starts as if they were recorded."""
         nodes, by_rank = len(self.dur_ns), np.argsort(self.ranks)
         names = tuple(dict.fromkeys(self.name))
@@ -200,14 +202,14 @@ class ScheduleDrawing:
         whole, part = (after._replace(kind=kind) for kind in (StagePass.BACKWARD, StagePass.INPUTS))
         return whole if whole in self.done else part
 
-    def _is_ready(self, task: PipelineTask) -> bool:
-        needed = self._needed(task)
-        return needed is None or needed in self.done
-
-    def _add_task(self, task: PipelineTask) -> None:
-        needed = self._needed(task)
+    def _add_if_ready(self, place: int, queue: Sequence[PipelineTask], at: int) -> bool:
+        """Add a task of a rank's queue, unless it waits for another one that has not been added."""
+        task, needed = queue[at], self._needed(queue[at])
+        if needed is not None and needed not in self.done:
+            return False
         node = self._add_pass(task, {} if needed is None else {self.done[needed]: Edge.RENDEZVOUS})
         self.done[task] = self._sent(task, node)
+        return True
 
     def _add_pass(self, task: PipelineTask, waits: dict[int, Edge]) -> int:
         """Add the node of a task behind those that it waits for."""
@@ -222,8 +224,8 @@ class ScheduleDrawing:
 
     def _sent(self, task: PipelineTask, node: int) -> int:
         """The node after which another rank may use what a task gives it."""
-        to = task.stage + (1 if task.kind == StagePass.FORWARD else -1)
-        if task.kind == StagePass.WEIGHTS or not 0 <= to < self.pipeline.stages:
+        to = self._given_to(task)
+        if to is None:
             return node
         sender, receiver = self.pipeline.rank_of(task.stage), self.pipeline.rank_of(to)
         took = self._time(max(task.stage, to)).receive_ns
@@ -231,6 +233,11 @@ class ScheduleDrawing:
             return node
         link = Lane(self.ranks[sender], LaneKind.COMM, f"to rank {self.ranks[receiver]}")
         return self._add(f"{self.name[node]}: sent", Cls.COMMUNICATION, took, link, {node: Edge.LAUNCH})
+
+    def _given_to(self, task: PipelineTask) -> int | None:
+        """The stage that needs what a task gives; None if no other does."""
+        to = task.stage + (1 if task.kind == StagePass.FORWARD else -1)
+        return to if task.kind != StagePass.WEIGHTS and 0 <= to < self.pipeline.stages else None
 
     def _add(self, name: str, cls: Cls, dur_ns: Ns, lane: Lane, before: dict[int, Edge] | None = None) -> int:
         """Add a node behind the last one of its lane and `before`; return its number."""

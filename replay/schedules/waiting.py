@@ -1,20 +1,18 @@
 """The graph of a pipeline over gloo as torch.distributed.pipelining runs it: messages need both ends, and are waited for.
 
-The data passes once the sender has done its task and the receiver has come to the task that needs it. Messages that a rank
-receives pass one after the other, as do those that it sends. Sends are waited for, too: in GPipe those of the forward passes
-before the first backward; in 1F1B with the next receive where forward and backward passes take turns, and otherwise after
-the next task.
+A message passes when both ends are ready: the sender has done its task, and the task that needs it is the receiver's next.
+Messages that a rank receives pass one after the other, as do those that it sends. Sends are waited for, too: in GPipe those
+of the forward passes before the first backward; in 1F1B with the next receive where forward and backward passes take turns,
+and otherwise after the next task.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from esprof.core.errors import InputError
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind
 from esprof.replay.schedules.graph import PipelineStep, ScheduleDrawing
-from esprof.replay.schedules.orders import orders
-from esprof.replay.schedules.pipeline import PipelineSchedule, PipelineShape, PipelineTask, StagePass
+from esprof.replay.schedules.pipeline import PipelineSchedule, PipelineShape, PipelineTask
 
 
 def waiting_graph(pipeline: PipelineShape, steps: Sequence[PipelineStep], ranks: Sequence[Rank]) -> Dfg:
@@ -22,11 +20,7 @@ def waiting_graph(pipeline: PipelineShape, steps: Sequence[PipelineStep], ranks:
 
     Raises UsageError if the schedule does not allow these numbers.
     """
-    drawn = _WaitingDrawing(pipeline, ranks, LaneKind.CPU)
-    queues = orders(pipeline)
-    for step in steps:
-        drawn.add_step(step, queues)
-    return drawn.compiled()
+    return _WaitingDrawing(pipeline, ranks, LaneKind.CPU).of_steps(steps)
 
 
 @dataclass
@@ -44,18 +38,9 @@ class _WaitingDrawing(ScheduleDrawing):
         self.reached.clear()
         self.sent.clear()
         self.passed.clear()
-        at = [0] * len(queues)
         for place, queue in enumerate(queues):
             self._reach(queue[0], place)
-        while any(place < len(queue) for place, queue in zip(at, queues, strict=True)):
-            before = list(at)
-            for place, queue in enumerate(queues):
-                while at[place] < len(queue) and self._add_if_ready(queue, at[place]):
-                    at[place] += 1
-                    if at[place] < len(queue):
-                        self._reach(queue[at[place]], place)
-            if at == before:
-                raise InputError(f"schedule {self.pipeline.schedule}: the ranks wait for one another")
+        super()._add_tasks(queues)
 
     def _add_reductions(self, place: int) -> dict[int, Edge]:
         """A rank ends its step when all that it sent is taken."""
@@ -63,7 +48,7 @@ class _WaitingDrawing(ScheduleDrawing):
         return super()._add_reductions(place) | sent
 
     def _reach(self, task: PipelineTask, place: int) -> None:
-        """The rank at this place has come to the task."""
+        """The rank at this place is ready to receive what the task needs."""
         self.reached[task] = self.on_lane[self._compute(place)]
         self._pass_to(task)
 
@@ -82,8 +67,8 @@ class _WaitingDrawing(ScheduleDrawing):
             ends = {self.done[sender]: Edge.LAUNCH, self.reached[task]: Edge.RENDEZVOUS}
             where[sender] = self._add(f"{name}: {what}", Cls.COMMUNICATION, took, link, ends)
 
-    def _add_if_ready(self, queue: Sequence[PipelineTask], at: int) -> bool:
-        """Add a task, unless it waits for a message that has not passed."""
+    def _add_if_ready(self, place: int, queue: Sequence[PipelineTask], at: int) -> bool:
+        """Add a task of a rank's queue, unless it waits for a message that has not passed."""
         task, needed = queue[at], self._needed(queue[at])
         waited = [one for one in _waited_sends(self.pipeline.schedule, queue, at) if self._receiver(one) is not None]
         if any(one not in self.sent for one in (*waited, *([] if needed is None else [needed]))):
@@ -93,12 +78,14 @@ class _WaitingDrawing(ScheduleDrawing):
         receiver = self._receiver(task)
         if receiver is not None:
             self._pass_to(receiver)
+        if at + 1 < len(queue):
+            self._reach(queue[at + 1], place)
         return True
 
     def _receiver(self, task: PipelineTask) -> PipelineTask | None:
         """The task that needs what this one gives; None if no other rank does."""
-        to = task.stage + (1 if task.kind == StagePass.FORWARD else -1)
-        return task._replace(stage=to) if 0 <= to < self.pipeline.stages else None
+        to = self._given_to(task)
+        return None if to is None else task._replace(stage=to)
 
 
 def _waited_sends(schedule: PipelineSchedule, queue: Sequence[PipelineTask], at: int) -> Sequence[PipelineTask]:
