@@ -19,12 +19,16 @@ from statistics import median
 from benchmarks.speed import caching
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION
 
+RUN = "RUN"
+"""Stands for the run in the words of a command."""
+
 COMMANDS = {
     "diagnose": ["diagnose"],
     "report": ["report", "--force", "-o", "/dev/null"],
     "ops": ["ops"],
     "replay": ["replay", "--what-if", "gpu=2x"],
     "validate": ["validate"],
+    "check": ["check", "--baseline", RUN],
 }
 
 
@@ -35,7 +39,8 @@ def main() -> None:
     options = parser.parse_args()
     for run in options.runs:
         for verb, words in COMMANDS.items():
-            pairs = [_pair([sys.executable, "-m", "esprof", *words, run]) for _ in range(options.repeats + 1)][1:]
+            named = [run if word == RUN else word for word in words]
+            pairs = [_pair([sys.executable, "-m", "esprof", *named, run]) for _ in range(options.repeats + 1)][1:]
             for which, times in zip(("first", "second"), zip(*pairs, strict=True), strict=True):
                 context = {"verb": verb, "run": Path(run).name, "repeats": options.repeats}
                 for unit, values in zip(("s", "cpu_s"), zip(*times, strict=True), strict=True):

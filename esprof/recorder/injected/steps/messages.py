@@ -21,7 +21,7 @@ from .saves import WhenLoaded, rebind
 _STAGES = "torch.distributed.pipelining.stage"
 
 
-def _annotated(
+def annotated(
     original: Callable[..., Any], name_of: Callable[..., str | None], breaker: CircuitBreaker
 ) -> Callable[..., Any]:
     """`original`, which runs in an annotation named by `name_of` its arguments while a profiler records."""
@@ -48,22 +48,22 @@ class MessageProbe:
 
     def install(self) -> None:
         if dist.is_available():
-            self._wrap(dist.isend, _sent)
-            self._wrap(dist.irecv, _received)
+            self._wrap(dist.isend, sent)
+            self._wrap(dist.irecv, received)
 
     def _wrap(self, original: Callable[..., Any], name_of: Callable[..., str | None]) -> None:
-        call = _annotated(original, name_of, self._breaker)
+        call = annotated(original, name_of, self._breaker)
         hide_from_dynamo(call)
         rebind(original, call)
 
 
-def _sent(
+def sent(
     tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
 ) -> str | None:
     return _name("send", tensor, dst, group, tag, group_dst)
 
 
-def _received(
+def received(
     tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
 ) -> str | None:
     return _name("recv", tensor, src, group, tag, group_src)
@@ -113,7 +113,7 @@ class PipelineProbe:
             ("backward_weight_one_chunk", lambda *_, **__: "W"),
         ):
             named = functools.partial(_pass_name, kind_of)
-            setattr(stage, method, _annotated(getattr(stage, method), named, self._breaker))
+            setattr(stage, method, annotated(getattr(stage, method), named, self._breaker))
 
 
 def _pass_name(kind_of: Callable[..., str], stage: Any, microbatch: int, *arguments: Any, **options: Any) -> str:

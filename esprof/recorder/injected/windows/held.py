@@ -14,7 +14,7 @@ _MAX_SIZES = 1000
 def held_sizes() -> dict[str, Any]:
     """The sizes of `esprof.run.run.ModelBytes`. Storage that several tensors share counts once, as the first kind.
 
-    All modules and optimizers of the process count. Finding them takes some 50 ms.
+    All modules and optimizers of the process count.
     """
     modules, optimizers = _living()
     parameters = [
