@@ -21,6 +21,7 @@ from itertools import count
 from typing import Any, Literal, Protocol
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from esprof.core.errors import MismatchError
 from esprof.core.frames import stack_of
@@ -385,7 +386,7 @@ def _are_steps(*calls: str) -> bool:
 def _collective_of(thread: int) -> str:
     """The function of torch.distributed that this thread is in; empty where it is in none."""
     found = ""
-    for frame in stack_of(thread):
-        if frame.f_globals.get("__name__") == "torch.distributed.distributed_c10d":
-            found = frame.f_code.co_name
+    for code, _, _ in stack_of(thread):
+        if code.co_filename == distributed_c10d.__file__:
+            found = code.co_name
     return found

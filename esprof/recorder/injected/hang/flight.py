@@ -158,7 +158,7 @@ class FlightWatch:
 
     def _in_own_window(self) -> bool:
         """Whether the training thread is busy with a window of the recorder: that is no fault of the job."""
-        return any(frame.f_code.co_filename in _WINDOW_CODE for frame in stack_of(self._state.thread))
+        return any(code.co_filename in _WINDOW_CODE for code, _, _ in stack_of(self._state.thread))
 
     def _take(self, reason: SnapshotReason, threads: list[dict[str, object]], **error: object) -> None:
         """Take a snapshot; `error` are its fields about an exception."""

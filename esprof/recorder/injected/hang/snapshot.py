@@ -5,12 +5,11 @@ import os
 import threading
 import traceback
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 
-from ....core.frames import stacks
+from ....core.frames import Place, stacks
 from ....run.raw.new_files import write_new
 from ...shared.torch_features import dump_collectives
 from . import loader_waits
@@ -23,11 +22,11 @@ def threads(training: int) -> list[dict[str, object]]:
     """The stacks of all Python threads but this one; that of the thread `training` comes first."""
     names_of = {thread.ident: thread.name for thread in threading.enumerate()}
     own = threading.get_ident()
-    others = [(ident, frames) for ident, frames in stacks(_MAX_FRAMES).items() if ident != own]
-    others.sort(key=lambda stack: stack[0] != training)
+    others = [(ident, stack) for ident, stack in stacks(_MAX_FRAMES).items() if ident != own]
+    others.sort(key=lambda other: other[0] != training)
     return [
-        {"name": names_of.get(ident, ""), "training": ident == training, "frames": _lines(frames)}
-        for ident, frames in others[:_MAX_THREADS]
+        {"name": names_of.get(ident, ""), "training": ident == training, "frames": _lines(stack)}
+        for ident, stack in others[:_MAX_THREADS]
     ]
 
 
@@ -87,6 +86,6 @@ def write_snapshot(path: str, snapshot: dict[str, object]) -> None:
     os.rename(f"{path}.part", path)
 
 
-def _lines(frames: list[FrameType]) -> list[tuple[str, int, str]]:
-    """(file, line, function) of each frame."""
-    return [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name) for frame in frames]
+def _lines(stack: list[Place]) -> list[tuple[str, int, str]]:
+    """(file, line, function) of each place."""
+    return [(code.co_filename, line or 0, code.co_name) for code, line, _ in stack]

@@ -172,7 +172,7 @@ class StartupWatch:
         return self._stillness.idle_ns > self._patience_ns or self._is_joining() or self._is_in_collective()
 
     def _is_joining(self) -> bool:
-        return any(frame.f_code.co_name == _JOIN_FUNCTION for frame in stack_of(self._thread))
+        return any(code.co_name == _JOIN_FUNCTION for code, _, _ in stack_of(self._thread))
 
     def _is_in_collective(self) -> bool:
         """Whether a collective that started long ago is incomplete."""

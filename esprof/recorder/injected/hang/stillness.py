@@ -98,7 +98,7 @@ def _cpu_of_threads() -> dict[int, int]:
 
 
 def _stack_hash(thread: int) -> int:
-    return hash(tuple((id(frame.f_code), frame.f_lasti) for frame in stack_of(thread, _MAX_FRAMES)))
+    return hash(tuple((id(code), instruction) for code, _, instruction in stack_of(thread, _MAX_FRAMES)))
 
 
 def _cpu_of_children(pid: int) -> int:

@@ -8,7 +8,7 @@ import threading
 import time
 from types import CodeType, FrameType
 
-from ....core.frames import outwards, stack_of
+from ....core.frames import Place, outwards, stack_of
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 from ..state import StepState
@@ -130,12 +130,12 @@ class StackSampler:
         if ran_ns is None or step == 0 or state.pauses:
             self._of_thread = 0
             return
-        frames = stack_of(state.thread, _MAX_FRAMES) if frame is None else outwards(frame, _MAX_FRAMES)
-        if not frames:
+        places = stack_of(state.thread, _MAX_FRAMES) if frame is None else outwards(frame, _MAX_FRAMES)
+        if not places:
             self._of_thread = 0
             return
         if native_thread == self._of_thread:
-            stack = self._callers.of(frames)
+            stack = self._callers.of(places)
             # A thread id may be reused by another thread, whose clock starts at zero.
             row = (time.time_ns(), now_ns - self._sampled_ns, max(0, ran_ns - self._ran_ns), step, stack)
             self._log.roll("samples", row)
@@ -155,10 +155,10 @@ class _Callers:
         self._folder = os.path.join(os.getcwd(), "")
         self._library = os.path.join(sysconfig.get_path("stdlib"), "")
 
-    def of(self, frames: list[FrameType]) -> int:
-        """The number of this stack, innermost frame first; 0 for one without a frame."""
+    def of(self, stack: list[Place]) -> int:
+        """The number of this stack, innermost place first; 0 for an empty one."""
         number = 0
-        for code, line in _outermost_first(frames):
+        for code, line in _outermost_first(stack):
             known = self._numbers.get((number, id(code), line))
             if known is None:
                 if code.co_filename.startswith(
@@ -191,15 +191,15 @@ class _Callers:
         return file.removeprefix(self._folder)
 
 
-def _outermost_first(stack: list[FrameType]) -> list[tuple[CodeType, int]]:
-    """The code and the line of each frame. A function that calls itself counts once, at its innermost line: else each depth
+def _outermost_first(stack: list[Place]) -> list[tuple[CodeType, int]]:
+    """The code and the line of each place. A function that calls itself counts once, at its innermost line: else each depth
     of a recursion would be a stack of its own."""
-    frames: list[tuple[CodeType, int]] = []
-    for frame in stack:
-        if not frames or frames[-1][0] is not frame.f_code:
-            frames.append((frame.f_code, frame.f_lineno or 0))
-    frames.reverse()
-    return frames
+    lines: list[tuple[CodeType, int]] = []
+    for code, line, _ in stack:
+        if not lines or lines[-1][0] is not code:
+            lines.append((code, line or 0))
+    lines.reverse()
+    return lines
 
 
 def _readable(text: str) -> str:
