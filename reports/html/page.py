@@ -20,6 +20,7 @@ from esprof.analyzers.views.kernel_names import short_kernel
 from esprof.analyzers.views.probed import CurveSummary
 from esprof.core.output import atomic_file
 from esprof.core.readable import decimal, numbered, runs
+from esprof.replay.whatif.memory.peak import parts_of
 from esprof.reports import operations, units
 from esprof.reports.charts import all_figures
 from esprof.reports.charts.flame import tree_name
@@ -136,7 +137,12 @@ def write_report(report: Report, path: Path) -> None:
 @cache
 def _environment() -> Environment:
     environment = templates(TEMPLATES, longest=4_000)
-    environment.globals |= {"time_class": time_class, "spread": operations.spread, "sorted_by": operations.SORTED_BY}
+    environment.globals |= {
+        "time_class": time_class,
+        "spread": operations.spread,
+        "sorted_by": operations.SORTED_BY,
+        "memory_parts": parts_of,
+    }
     environment.filters |= {
         name: getattr(units, name)
         for name in (

@@ -10,6 +10,7 @@ from esprof.core.step_words import in_words_of
 from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.replay.answer import Coverage, ReplayAnswer
+from esprof.replay.whatif.memory.peak import parts_of
 from esprof.reports import units
 from esprof.reports.classes import time_class
 from esprof.reports.terminal.diagnosis import step_time
@@ -87,8 +88,7 @@ def _peaks(answer: ReplayAnswer) -> Iterable[Text]:
 
 
 def _memory(answer: ReplayAnswer) -> Table:
-    parts = ("parameters", "gradients", "optimizer", "activations", "temporary", "buffers", "buckets", "other")
-    shown = [part for part in parts if any(getattr(one, part) for one in answer.memory)]
+    shown = parts_of(answer.memory)
     table = grid(">rank", ">peak", *(f">{part}" for part in shown), ">limit")
     for one in answer.memory[:MAX_ROWS]:
         sizes = [units.size(getattr(one, part)) for part in ("peak", *shown, "limit")]

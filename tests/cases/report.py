@@ -36,6 +36,7 @@ from esprof.replay.answer import (
     WhatIf,
 )
 from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.memory.peak import PeakMemory
 from esprof.reports.charts import Figure, all_figures
 from esprof.run.logs import JobEvent, Round
 from esprof.run.overhead import Overhead
@@ -194,6 +195,22 @@ def what_ifs():
     )
 
 
+def peak(rank):
+    parts = {"parameters": 2 << 30, "gradients": 2 << 30, "optimizer": 4 << 30, "activations": (21 + rank) << 30}
+    return PeakMemory(
+        rank=rank,
+        on_gpu=True,
+        peak=sum(parts.values()),
+        limit=80 << 30,
+        fits=True,
+        **parts,
+        temporary=0,
+        buffers=0,
+        buckets=0,
+        other=0,
+    )
+
+
 def replay(ranks=4, scenarios=None, warnings=WARNINGS):
     classes = {
         "compute": 246_000.0,
@@ -263,6 +280,7 @@ def replay(ranks=4, scenarios=None, warnings=WARNINGS):
         clocks=(),
         graph=GraphSize(nodes=84_211, edges=112_908),
         timing_s=Timing(read=0.61, build=0.44, replay=0.02),
+        memory=tuple(peak(rank) for rank in range(ranks)),
         warnings=warnings,
     )
 

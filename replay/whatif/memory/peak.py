@@ -1,5 +1,7 @@
 """The peak of a rank's memory, and what it consists of."""
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
@@ -31,6 +33,14 @@ class PeakMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Buckets of DistributedDataParallel."""
     other: Bytes
     """Anything else on the GPU; not known on a CPU."""
+
+
+_PARTS = ("parameters", "gradients", "optimizer", "activations", "temporary", "buffers", "buckets", "other")
+
+
+def parts_of(peaks: Sequence[PeakMemory]) -> tuple[str, ...]:
+    """The fields of `PeakMemory` that are parts of a peak, of those that any of `peaks` has."""
+    return tuple(part for part in _PARTS if any(getattr(one, part) for one in peaks))
 
 
 def peak_memory(memory: RankBlocks, limit: Bytes | None) -> PeakMemory:

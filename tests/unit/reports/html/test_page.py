@@ -297,3 +297,13 @@ def test_the_page_is_written_atomically(tmp_path, html):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError):
         write_report(case.report(), tmp_path / "file" / "report.html")
+
+
+def test_recorded_allocations_show_the_parts_of_each_ranks_peak(html):
+    text = " ".join(Page(html).text)
+    table = text[text.index("Peak of the tensors") :]
+    for shown in ("activations", "29.0 GiB", "21.0 GiB", "80.0 GiB"):
+        assert shown in table
+    assert "buckets" not in table[: table.index("80.0 GiB")]
+    unrecorded = msgspec.structs.replace(case.report(), replay=msgspec.structs.replace(case.replay(), memory=()))
+    assert "Peak of the tensors" not in render_html(unrecorded)
