@@ -118,6 +118,8 @@ def cases(folder: Path) -> Iterator[Case]:
         large = replace(base, argv=(*argv, "--bucket-mb", "25"))
         yield Case(job, "bucket 1 to 25 MB", base, large, "bucket_mb=25")
         yield Case(job, "bucket 25 to 1 MB", large, base, "bucket_mb=1")
+        shared = replace(large, argv=(*large.argv, "--shared-update"))
+        yield Case(job, "update shared by ranks", large, shared, "zero=1")
         yield Case(job, "fp16 gradients", base, replace(base, argv=(*base.argv, "--fp16")), with_fp16)
     even = demo(folder, "even")
     yield Case("demo", "slow loader mended", demo(folder, "loader", slow_storage=[0, FAULT_SHARE]), even, "data=0")

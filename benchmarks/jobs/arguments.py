@@ -22,6 +22,7 @@ class Arguments:
     compress: str
     seed: int
     sample_ms: float = 0.0
+    shared_update: bool = False
 
 
 def parse(description: str | None, *, hidden: int, layers: int, batch: int) -> Arguments:
@@ -42,4 +43,5 @@ def parse(description: str | None, *, hidden: int, layers: int, batch: int) -> A
     parser.add_argument(
         "--sample-ms", type=float, default=0.0, help="time that storage takes for each sample, emulated"
     )
+    parser.add_argument("--shared-update", action="store_true", help="let each rank update a part of the parameters")
     return Arguments(**vars(parser.parse_args()))

@@ -15,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -26,6 +27,8 @@ from esprof import apply_plan
 from esprof.core.plan import CompressionBody, read_plan
 from esprof.elastic.compress import compress
 from esprof.elastic.compress.sharded import compress_sharded
+
+LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,15 @@ def train(task: Task, arguments: Arguments) -> tuple[list[float], list[float]]:
     """Returns time in ms and loss of each step."""
     batches = itertools.islice(endless(*loading(task, arguments)), arguments.steps)
     model = sharded(task, arguments) if arguments.sharded else replicated(task, arguments)
-    return timed(steps(batches, model, torch.optim.AdamW(model.parameters(), lr=1e-3), task.loss))
+    return timed(steps(batches, model, optimizer_of(model, arguments), task.loss))
+
+
+def optimizer_of(model: nn.Module, arguments: Arguments) -> Optimizer:
+    if arguments.shared_update:
+        return ZeroRedundancyOptimizer(
+            model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True, lr=LEARNING_RATE
+        )
+    return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
 
 
 def sharded(task: Task, arguments: Arguments) -> nn.Module:

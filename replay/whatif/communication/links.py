@@ -98,7 +98,11 @@ class Stretches:
 
     def all_reduce_ns(self, size: Bytes, ranks: int) -> Ns:
         """Duration of an all-reduce of `size` bytes on links that carry one at a time, ns."""
-        return round(size * _carried("all_reduce", ranks) * self._typical)
+        return self.collective_ns("all_reduce", size, ranks)
+
+    def collective_ns(self, word: str, size: Bytes, ranks: int) -> Ns:
+        """Duration of a collective of this kind (`bus_factor`) of `size` bytes on links that carry one at a time, ns."""
+        return round(size * _carried(word, ranks) * self._typical)
 
     @cached_property
     def _typical(self) -> float:

@@ -1,0 +1,107 @@
+"""Updates that the ranks share: each updates its part of the parameters, and then sends it to all others (ZeRO, stage 1)."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from esprof.core.types import Bytes, Ns, Rank
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind, StepMarks
+from esprof.replay.whatif.communication.links import stretches
+from esprof.replay.whatif.graph import edits
+from esprof.replay.whatif.graph.overlay import Overlay
+from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
+from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.run.run import Run
+from esprof.run.schema import Table
+
+_OPTIMIZER = "Optimizer.step#"
+"""Prefix of torch's annotations of updates."""
+_EXCHANGE = "all_gather"
+"""The updated parts together travel as in an all-gather: each rank sends and receives all but one part of its size."""
+
+
+def reducing_ranks(run: Run, rank: Rank) -> tuple[Rank, ...]:
+    """The ranks with which `rank` reduces its gradients. Raises Declined if that is not known, or if they share gradients
+    already."""
+    events = run.events(rank)
+    kinds, names = events.texts("collective"), events.texts("group")
+    calls = np.flatnonzero(events.is_kind("collective")).tolist()
+    if any(kinds[row] == "reduce_scatter" for row in calls):
+        raise Declined("the ranks share gradients already: they reduce and scatter them")
+    groups = {names[row] for row in calls if kinds[row] == "all_reduce"}
+    found = [group for group in run.meta.groups if group.name in groups]
+    if len(found) != 1:
+        raise Declined(f"all-reduces of {len(found)} groups were recorded: it needs those of gradients alone")
+    return found[0].ranks
+
+
+def with_shared_update(now: Scenario) -> Scenario:
+    """The scenario in which each rank updates an equal part of the parameters, and the next work of all ranks waits until
+    all have all parts. Raises Declined where updates or the sizes of all-reduces were not recorded, or on GPUs."""
+    dfg, ranks = now.dfg, now.dfg.marks.ranks
+    if dfg.has_gpu():
+        raise Declined("the time of a shared update is predicted on CPUs only")
+    if any(set(reducing_ranks(now.run, rank)) != set(ranks) for rank in ranks):
+        raise Declined("not all ranks reduce their gradients together")
+    link = stretches(now.recorded)
+    if link is None:
+        raise Declined("the sizes of the all-reduces were not recorded")
+    size = _reduced(now.recorded)
+    share = share_within(now.run, dfg, {rank: _updates(now.run.events(rank)) for rank in ranks})
+    shorter = np.rint(dfg.dur_ns * (1 - share * (1 - 1 / len(ranks)))).astype(np.int64)
+    updated = edits.replace(dfg, np.arange(dfg.nodes), shorter)
+    took_ns = link.collective_ns(_EXCHANGE, size, len(ranks))
+    return replace(now, dfg=_exchanged(updated, np.flatnonzero(share > 0), size, took_ns))
+
+
+def _reduced(dfg: Dfg) -> Bytes:
+    """Bytes that each rank reduces in a step: those of the gradients, and of the parameters in the same precision."""
+    nodes = dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.step >= dfg.marks.steps[0])
+    return round(float(dfg.bytes[nodes].clip(0).sum()) / (len(dfg.marks.steps) * len(dfg.marks.ranks)))
+
+
+def _updates(events: Table) -> ThreadRanges:
+    codes, names = events.codes("name")
+    rows = np.flatnonzero(np.array([*(name.startswith(_OPTIMIZER) for name in names), False])[codes])
+    begin = events.ints("start_ns")[rows]
+    return ThreadRanges(events.ints("tid")[rows], begin, begin + events.ints("dur_ns")[rows])
+
+
+def _exchanged(dfg: Dfg, updating: np.ndarray, size: Bytes, took_ns: Ns) -> Dfg:
+    """The graph with an exchange of `size` bytes after the last of the `updating` nodes of each step."""
+    marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, dfg.marks.first.copy(), dfg.marks.last.copy())
+    overlay = Overlay(replace(dfg, marks=marks))
+    for step in marks.steps:
+        number, join = overlay.add_collective(), None
+        for rank in marks.ranks:
+            main = updating[dfg.lane[updating] == dfg.main_lane(rank)]
+            mine = main[dfg.step[main] == step]
+            if not len(mine):
+                raise Declined(f"no update of rank {rank} was recorded in step {step}")
+            last = int(mine.max())
+            ended = int(dfg.recorded_ns[last] + dfg.dur_ns[last])
+            lane = _communication_lane(dfg, rank)
+            arrive = overlay.add(lane, f"{_EXCHANGE} (arrive)", Cls.WAIT, 0, ended, step=step, collective=number)
+            if join is None:
+                join = overlay.add(-1, f"{_EXCHANGE} (join)", Cls.WAIT, 0, ended, step=step, collective=number)
+            exchange = overlay.add(
+                lane, _EXCHANGE, Cls.COMMUNICATION, took_ns, ended, step=step, collective=number, nbytes=size
+            )
+            overlay.link(last, arrive, Edge.LAUNCH)
+            overlay.link(arrive, join, Edge.RENDEZVOUS)
+            overlay.link(join, exchange, Edge.RENDEZVOUS)
+            on_lane = np.flatnonzero(dfg.lane == dfg.lane[last])
+            for follower in on_lane[on_lane > last][:1].tolist():
+                overlay.link(exchange, follower, Edge.SYNC)
+            # A step that ended with the update now ends with the exchange.
+            for ends in (marks.first, marks.last):
+                ends[ends == last] = exchange
+    return overlay.compile()
+
+
+def _communication_lane(dfg: Dfg, rank: Rank) -> int:
+    nodes = dfg.nodes_of(rank)
+    nodes = nodes[(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION))[nodes]]
+    if not len(nodes):
+        raise Declined(f"no communication of rank {rank} was recorded")
+    return int(dfg.lane[nodes[0]])
