@@ -12,6 +12,9 @@ from esprof.core.types import NS_PER_US, Ns, Rank
 MIN_TENSOR_WORK_NS: Ns = 200 * NS_PER_US
 """Code with most samples in operations longer than this works on tensors: it is no Python overhead."""
 
+MAX_GAP_NS: Ns = 1_000 * NS_PER_US
+"""Longest gap between two operations that is attributed to code that calls them."""
+
 MIN_RECORDED_SAMPLES = 3
 """Fewest samples of code in recorded steps from which its work is classified."""
 
@@ -23,8 +26,10 @@ class RecordedWork:
     in_operation: np.ndarray
     in_long_operation: np.ndarray
     """Whether it lies within an operation longer than `MIN_TENSOR_WORK_NS`."""
+    near_operation: np.ndarray
+    """Whether it lies within an operation, or in a gap of at most `MAX_GAP_NS` between two."""
     in_gradient: np.ndarray
-    """Whether it lies within an operation whose gradient is computed."""
+    """Whether the gradient of that operation is computed, or of one of those two."""
 
     @property
     def is_on_tensors(self) -> bool:
@@ -33,8 +38,9 @@ class RecordedWork:
 
     @property
     def has_gradient(self) -> bool | None:
-        """Whether most of the operations have a gradient; None if too few are known."""
-        known = self.in_gradient[self.in_operation]
+        """Whether most of the operations have a gradient; None if too few are known. A loop of small operations is mostly
+        sampled between them."""
+        known = self.in_gradient[self.near_operation]
         return bool(known.mean() > 0.5) if len(known) >= MIN_RECORDED_SAMPLES else None
 
 
@@ -61,11 +67,23 @@ class RecordedSamples:
             timed = self._samples.steps.in_phase(rank, "timed")
             recorded = np.isin(samples.step, timed) & (samples.code >= 0)
             rows = np.flatnonzero(events.is_kind("op"))
+            rows = rows[np.argsort(events.ints("start_ns")[rows], kind="stable")]
             begin, dur = events.ints("start_ns")[rows], events.ints("dur_ns")[rows]
             end, is_long, gradient = begin + dur, dur > MIN_TENSOR_WORK_NS, has_gradient(events)[rows]
-            work = np.zeros((3, int(recorded.sum())), bool)
+            work = np.zeros((4, int(recorded.sum())), bool)
             for at, moment in enumerate(samples.at_ns[recorded].tolist()):
                 around = (begin <= moment) & (moment < end)
-                work[:, at] = around.any(), is_long[around].any(), gradient[around].any()
+                near = around if around.any() else _beside(begin, end, moment)
+                work[:, at] = around.any(), is_long[around].any(), near.any(), gradient[near].any()
             self._of_rank[rank] = samples.code[recorded], work
         return self._of_rank[rank]
+
+
+def _beside(begin: np.ndarray, end: np.ndarray, moment: Ns) -> np.ndarray:
+    """Mask of the operations, sorted by `begin`, before and after the gap around `moment`; none if it is long."""
+    mask = np.zeros(len(begin), bool)
+    after = int(np.searchsorted(begin, moment, side="right"))
+    if 0 < after < len(begin):
+        before = int(np.argmax(end[:after]))
+        mask[[before, after]] = begin[after] - end[before] <= MAX_GAP_NS
+    return mask
