@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -15,7 +15,7 @@ from esprof.analyzers.steps.step_groups import MIN_STEPS, SLOW_TIMES_MEDIAN
 from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
 from esprof.replay.cpu.frames import frame
-from esprof.run.stacks import SourceLocation, functions_of, is_own
+from esprof.run.stacks import SourceLocation, functions_of, is_own, location_of
 
 MIN_SAMPLES = 8
 """Fewest samples of a function, over all ranks, from which its time is estimated."""
@@ -303,6 +303,22 @@ def _is_training(above: list[str], below: list[str]) -> bool:
     called = max((number for number, line in enumerate(above) if line.endswith(_CALLS_MODEL)), default=len(above))
     is_model = any(line.endswith(("forward", "backward")) for line in above[called + 1 :])
     return is_model or bool(_TRAINING.search("\n".join(below)))
+
+
+def is_outside_training(samples: JobSamples, wanted: Callable[[SourceLocation], bool]) -> bool:
+    """Whether windows with stacks show the `wanted` locations, at most `MAX_SHARE_OF_TRAINING` of their samples as part of
+    the training."""
+    count = training = 0
+    for rank in samples.run.ranks:
+        rank_samples = samples.of(rank)
+        here = (rank_samples.code >= 0) & np.isin(rank_samples.step, samples.steps.in_phase(rank, "stack"))
+        times = np.bincount(rank_samples.code[here], minlength=len(rank_samples.stacks))
+        for at in np.flatnonzero(times).tolist():
+            stack = rank_samples.stacks[at]
+            if wanted(location_of(stack)):
+                count += int(times[at])
+                training += int(times[at]) * any(one.is_training for one in _chain(stack)[-1:])
+    return count > 0 and training <= MAX_SHARE_OF_TRAINING * count
 
 
 def leading_functions(samples: JobSamples, ranks: Sequence[Rank]) -> set[str]:

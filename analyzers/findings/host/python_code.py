@@ -7,20 +7,22 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from itertools import islice
 
+import numpy as np
+
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.price import MIN_PCT_OF_STEP, MeasuredPrice
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.samples.function_time import FunctionTimes, leading_functions
+from esprof.analyzers.samples.function_time import FunctionTimes, is_outside_training, leading_functions
 from esprof.analyzers.samples.garbage import COLLECT_LESS, Collections
 from esprof.analyzers.steps.excess import stage_of
 from esprof.analyzers.steps.step_groups import MIN_STEPS_AT_RANDOM
 from esprof.core import readable
-from esprof.core.statistics import lower_median
+from esprof.core.statistics import lower_median, mean_margin
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
 from esprof.replay.cpu.frames import frame
-from esprof.replay.cpu.python_time import PythonTime, text_of
+from esprof.replay.cpu.python_time import PythonTime, matches, text_of
 from esprof.replay.cpu.sampled import MIN_RUNNING_SHARE
 from esprof.replay.whatif.grammar import literal
 from esprof.run.raw.stages import GARBAGE_COLLECTION
@@ -37,9 +39,9 @@ MIN_KNOWN_SHARE = 0.8
 """Least share of the time of code for which it must be known whether the thread ran."""
 
 CERTAIN_SHARE = 0.5
-"""Share of the predicted saving that is certain for the job's own code that the samples of all steps show, too. Planted
-code cost at least 0.78 times its prediction (fourth and fifth set, docs/results/planted-faults.md). The error of `python=`
-is a share of a step, whatever it saves."""
+"""Share of the predicted saving that is certain for the job's own code that the samples of all steps, or all recorded
+steps, show. Planted code cost at least 0.78 times its prediction (fourth and fifth set, docs/results/planted-faults.md).
+The error of `python=` is a share of a step, whatever it saves."""
 
 MAX_LOCATIONS_REPORTED = 5
 """Number of source locations that are reported, costliest first."""
@@ -114,7 +116,7 @@ def python_code(case: Case) -> Iterator[Cause]:
             yield (
                 _garbage_cause(spot.took, spot.worst.frame, price)
                 if spot.is_garbage_collection
-                else _cause(spot, price, CERTAIN_SHARE if _is_certain(spot, times) else 0.0)
+                else _cause(spot, price, CERTAIN_SHARE if _is_certain(case, spot, times) else 0.0)
             )
             reported |= {spot.worst.frame, *functions_of(spot.worst.frame)}
     if times is not None:
@@ -153,13 +155,26 @@ def _price(case: Case, spot: _HotSpot, times: FunctionTimes | None) -> str | Mea
     return spot.scenario if case.is_worth_reporting(saving) else None
 
 
-def _is_certain(spot: _HotSpot, times: FunctionTimes | None) -> bool:
-    """Whether the samples of all steps without profiler show this code of the job, beyond their scatter."""
+def _is_certain(case: Case, spot: _HotSpot, times: FunctionTimes | None) -> bool:
+    """Whether the samples of all steps without profiler show this code of the job, or every recorded step, beyond their
+    scatter. Code that computes holds the GIL and is hardly sampled; code that waits may do so by chance."""
     line = frame(spot.worst.frame)
     if times is None or line.origin != "job" or line.function.endswith(".forward"):
         return False
-    of_run = times.of(re.compile(spot.pattern))
-    return of_run is not None and of_run.saving_ns > of_run.margin_ns
+    pattern = re.compile(spot.pattern)
+    of_run = times.of(pattern)
+    if of_run is not None and of_run.saving_ns > of_run.margin_ns:
+        return True
+    computes = spot.cpu_share >= MIN_RUNNING_SHARE and is_outside_training(case.job.samples, matches(pattern))
+    return computes and all(took.mean() > mean_margin(took) for took in _took_in_steps(case, pattern))
+
+
+def _took_in_steps(case: Case, pattern: re.Pattern[str]) -> Iterator[np.ndarray]:
+    """Time of the matching code in each steady-state step of each rank, ns, float64[steps]."""
+    dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
+    for rank in dfg.marks.ranks:
+        took = PythonTime(case.run, dfg, rank).share(matches(pattern)) * dfg.dur_ns
+        yield np.array([took[dfg.step == step].sum() for step in steps])
 
 
 def _is_reported(job: RecordedJob, collections: Collections) -> bool:
@@ -322,9 +337,9 @@ _PAGES = (
         "profiler replace this prediction by a measured time in two cases. On CPUs, if they show clearly more time for "
         "the function: it also runs operations too short to leave gaps. And if the code sleeps and they show clearly "
         "less time: the profiled steps had a pause by chance. At least half of the saving counts as certain if they show "
-        "the code beyond their scatter. A function that leaves no gaps at all, or a line "
-        "of the training loop, is reported if the samples show it for at least 3 % of a step. Excluded are the model, the "
-        "input pipeline, the optimizer, and what mostly has a gradient, as a loss does.",
+        "the code beyond their scatter, or if it computes in every recorded step. A function that leaves no gaps at all, or "
+        "a line of the training loop, is reported if the samples show it for at least 3 % of a step. Excluded are the "
+        "model, the input pipeline, the optimizer, and what mostly has a gradient, as a loss does.",
         "Do this work less often, in another thread or process, ahead of time, or on whole tensors.",
     ),
     Page(

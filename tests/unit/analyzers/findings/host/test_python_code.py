@@ -296,10 +296,19 @@ def test_a_pause_in_the_window_by_chance_is_priced_by_the_run():
 
 
 def test_half_the_saving_is_certain_if_all_steps_show_the_code():
-    (shown,) = found_in_run(f"{LINE}\n{HOOK}", gap_ms=10, ms=10)
-    (unseen,) = found_in_run(LINE, gap_ms=10)
+    (shown,) = found_in_run(f"{LINE}\n{HOOK}", gap_ms=10, ran=0.0, ms=10)
+    (unseen,) = found_in_run(LINE, gap_ms=10, ran=0.0)
     assert shown.command is not None
     assert (shown.saving_low_us, unseen.saving_low_us) == (pytest.approx(0.5 * shown.saving_us), 0)
+
+
+@pytest.mark.parametrize(
+    ("stack", "certain"),
+    [(f"{LINE}\n{HOOK}", 0.5), (f"{LINE}\n{TORCH}nn/modules/{CALL}\nmodel.py(3): Net.forward\n{HOOK}", 0), (LINE, 0)],
+)
+def test_half_the_saving_of_code_that_computes_is_certain_if_every_recorded_step_shows_it(stack, certain):
+    (computes,) = found([seen(HOOK, 10, ran=0.9)], gap_ms=10, stack=stack)
+    assert computes.saving_low_us == pytest.approx(certain * computes.saving_us)
 
 
 # Samples only
