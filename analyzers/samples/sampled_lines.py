@@ -40,12 +40,7 @@ def seen_within(samples: JobSamples, rank: Rank, spans_ns: np.ndarray) -> Seen |
     None if there are no samples in them, or no function has most of the time.
     """
     rank_samples = samples.of(rank)
-    if not len(rank_samples) or not len(spans_ns):
-        return None
-    order = np.argsort(spans_ns[:, 0])
-    begin, end = spans_ns[order, 0], spans_ns[order, 1]
-    span = np.searchsorted(begin, rank_samples.at_ns) - 1
-    return _most(rank_samples, (span >= 0) & (rank_samples.at_ns <= end[span]))
+    return _most(rank_samples, _inside(rank_samples, spans_ns))
 
 
 def seen_calling(samples: JobSamples, rank: Rank, callee: re.Pattern[str]) -> tuple[Seen, float] | None:
@@ -64,16 +59,32 @@ def seen_calling(samples: JobSamples, rank: Rank, callee: re.Pattern[str]) -> tu
     return seen, float(rank_samples.dur_ns[chosen].sum()) * seen.share / max(1, len(usual))
 
 
-def seen_above(samples: JobSamples, rank: Rank, callee: re.Pattern[str]) -> str | None:
-    """The line of the job's own code that is most often seen right above a frame that matches `callee`, as `file(line):
-    function`; None without such samples."""
+def seen_above(
+    samples: JobSamples, rank: Rank, callee: re.Pattern[str], spans_ns: np.ndarray | None = None
+) -> str | None:
+    """The line of the job's own code that is most often seen right above the first frame that matches `callee`, as
+    `file(line): function`; None without such samples. Only samples in `spans_ns` count, as for `seen_within`, if given."""
     rank_samples, above = samples.of(rank), Counter[str]()
-    of_stack = np.bincount(rank_samples.code[rank_samples.code >= 0], minlength=len(rank_samples.stacks))
+    chosen = rank_samples.code >= 0
+    if spans_ns is not None:
+        chosen &= _inside(rank_samples, spans_ns)
+    of_stack = np.bincount(rank_samples.code[chosen], minlength=len(rank_samples.stacks))
     for stack, count in zip(rank_samples.stacks, of_stack.tolist(), strict=True):
-        if found := callee.search(stack):
+        if count and (found := callee.search(stack)):
             own = [line for line in stack[: found.start()].split("\n") if line and is_own(line)]
             above.update(dict.fromkeys(own[-1:], count))
     return above.most_common(1)[0][0] if above else None
+
+
+def _inside(rank_samples: StackSamples, spans_ns: np.ndarray) -> np.ndarray:
+    """Mask of the samples in `spans_ns`, int64[n, 2]: disjoint intervals on the rank's clock."""
+    if not len(spans_ns):
+        return np.zeros(len(rank_samples), bool)
+    order = np.argsort(spans_ns[:, 0])
+    begin, end = spans_ns[order, 0], spans_ns[order, 1]
+    span = np.searchsorted(begin, rank_samples.at_ns) - 1
+    mask: np.ndarray = (span >= 0) & (rank_samples.at_ns <= end[span])
+    return mask
 
 
 def _most(rank_samples: StackSamples, chosen: np.ndarray) -> Seen | None:

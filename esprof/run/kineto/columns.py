@@ -24,7 +24,7 @@ from esprof.run.kineto.steps.trace_steps import (
     by_optimizers,
     marked,
 )
-from esprof.run.raw import message
+from esprof.run.raw import call_marks, message
 from esprof.run.raw.module_events import MODULE_PREFIX
 from esprof.run.raw.passes import pass_of
 from esprof.run.run import RunWarning, WarningCode
@@ -104,7 +104,7 @@ def _kind_of_host_name(name: str) -> int:
         return _CODE["step"]
     if name.startswith("enumerate(DataLoader)#"):
         return _CODE["loader"]
-    if name.startswith(message.PREFIX) or pass_of(name) is not None:
+    if name.startswith((message.PREFIX, call_marks.PREFIX)) or pass_of(name) is not None:
         return _CODE["annotation"]
     if name.startswith(MODULE_PREFIX):
         return _CODE["python"]

@@ -8,7 +8,8 @@ import numpy as np
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.graph import edits
-from esprof.replay.whatif.graph.recomputation import launches_of, recompute_ranges
+from esprof.replay.whatif.graph.recomputation import recompute_ranges
+from esprof.replay.whatif.graph.thread_ranges import launches_of
 from esprof.replay.whatif.memory.layers import LayerCalls, layers_of
 from esprof.replay.whatif.memory.passes import backward_passes
 from esprof.replay.whatif.scenario import Declined, Scenario

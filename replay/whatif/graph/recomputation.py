@@ -5,9 +5,9 @@ import re
 import numpy as np
 
 from esprof.core.compiled import compiled
-from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.dfg import Dfg
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
-from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
+from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, work_share
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
@@ -19,38 +19,7 @@ gradient of a gradient (`create_graph=True`) has numbered operations inside node
 def recompute_share(run: Run, dfg: Dfg) -> np.ndarray:
     """Share of the time of each node that recomputes activations, float64[N]: on CPU threads, and of GPU work that was
     launched there."""
-    ranges = {rank: recompute_ranges(run.events(rank)) for rank in dfg.marks.ranks}
-    share = share_within(run, dfg, ranges)
-    is_kernel = dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMPUTE) & (dfg.event >= 0)
-    for rank, of_rank in ranges.items():
-        nodes = dfg.nodes_of(rank)
-        nodes = nodes[is_kernel[nodes]]
-        share[nodes] = _is_launched_in(run.events(rank), dfg.event[nodes], of_rank)
-    return share
-
-
-def _is_launched_in(events: Table, kernels: np.ndarray, ranges: ThreadRanges) -> np.ndarray:
-    """Whether each kernel (row) was launched within the ranges, which do not overlap, bool[kernels]."""
-    found = np.zeros(len(kernels), bool)
-    launch = launches_of(events, kernels)
-    moment, tid = events.ints("start_ns")[launch], events.ints("tid")[launch]
-    for thread in np.unique(ranges.tid).tolist():
-        mine = ranges.tid == thread
-        begin, end = np.sort(ranges.begin_ns[mine]), np.sort(ranges.end_ns[mine])
-        before = np.searchsorted(begin, moment, side="right") - 1
-        found |= (launch >= 0) & (tid == thread) & (before >= 0) & (moment < end[before])
-    return found
-
-
-def launches_of(events: Table, kernels: np.ndarray) -> np.ndarray:
-    """Row of the call that launched each kernel (row), int64[kernels]; -1 where it was not recorded."""
-    correlation = events.ints("correlation", -1)
-    calls = np.flatnonzero(events.is_kind("runtime") & (correlation >= 0))
-    if not len(calls):
-        return np.full(len(kernels), -1)
-    calls = calls[np.argsort(correlation[calls])]
-    launch = calls[np.minimum(np.searchsorted(correlation[calls], correlation[kernels]), len(calls) - 1)]
-    return np.where(correlation[launch] == correlation[kernels], launch, -1)
+    return work_share(run, dfg, {rank: recompute_ranges(run.events(rank)) for rank in dfg.marks.ranks})
 
 
 def recompute_ranges(events: Table) -> ThreadRanges:

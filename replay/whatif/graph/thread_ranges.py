@@ -1,4 +1,4 @@
-"""How much of the time of the nodes on CPU threads lies within given ranges of these threads."""
+"""How much of the time of nodes is work of given ranges of CPU threads."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from esprof.core.types import Rank
-from esprof.replay.dfg import Dfg, LaneKind
+from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine.timeline import covered_ns
 from esprof.run.run import Run
+from esprof.run.schema import Table
 
 
 class ThreadRanges(NamedTuple):
@@ -40,3 +41,39 @@ def share_within(run: Run, dfg: Dfg, ranges_of: Mapping[Rank, ThreadRanges]) -> 
             within = covered_ns(*spans, begin + dfg.dur_ns[mine]) - covered_ns(*spans, begin)
             share[mine] = within / np.maximum(dfg.dur_ns[mine], 1)
     return share
+
+
+def work_share(run: Run, dfg: Dfg, ranges_of: Mapping[Rank, ThreadRanges]) -> np.ndarray:
+    """Share of the time of each node that is work of the ranges of its rank, float64[N]: within them on CPU threads, and
+    launched there on the GPU."""
+    share = share_within(run, dfg, ranges_of)
+    is_kernel = dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMPUTE) & (dfg.event >= 0)
+    for rank, of_rank in ranges_of.items():
+        nodes = dfg.nodes_of(rank)
+        nodes = nodes[is_kernel[nodes]]
+        share[nodes] = _is_launched_in(run.events(rank), dfg.event[nodes], of_rank)
+    return share
+
+
+def _is_launched_in(events: Table, kernels: np.ndarray, ranges: ThreadRanges) -> np.ndarray:
+    """Whether each kernel (row) was launched within the ranges, bool[kernels]."""
+    launch = launches_of(events, kernels)
+    moment, tid = events.ints("start_ns")[launch], events.ints("tid")[launch]
+    found = np.zeros(len(kernels), bool)
+    for thread in np.unique(ranges.tid).tolist():
+        mine = ranges.tid == thread
+        spans = ranges.begin_ns[mine], ranges.end_ns[mine]
+        inside = covered_ns(*spans, moment + 1) > covered_ns(*spans, moment)
+        found |= (launch >= 0) & (tid == thread) & inside
+    return found
+
+
+def launches_of(events: Table, kernels: np.ndarray) -> np.ndarray:
+    """Row of the call that launched each kernel (row), int64[kernels]; -1 where it was not recorded."""
+    correlation = events.ints("correlation", -1)
+    calls = np.flatnonzero(events.is_kind("runtime") & (correlation >= 0))
+    if not len(calls):
+        return np.full(len(kernels), -1)
+    calls = calls[np.argsort(correlation[calls])]
+    launch = calls[np.minimum(np.searchsorted(correlation[calls], correlation[kernels]), len(calls) - 1)]
+    return np.where(correlation[launch] == correlation[kernels], launch, -1)

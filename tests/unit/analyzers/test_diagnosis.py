@@ -528,6 +528,8 @@ def test_every_finding_has_a_page():
         "ESP703",
         "ESP704",
         "ESP705",
+        "ESP706",
+        "ESP707",
         "ESP801",
         "ESP802",
         "ESP803",

@@ -18,6 +18,7 @@ from torch.utils.data import get_worker_info
 
 from ....run.raw.paced import PacedBy
 from ...shared.torch_features import hide_from_dynamo
+from .. import optimizers
 from ..hang import loader_waits
 from ..log.circuit_breaker import CircuitBreaker
 from .module_calls import OutermostCalls
@@ -91,12 +92,13 @@ class Pace:
 
         @functools.wraps(original)
         def __init__(optimizer: Optimizer, *arguments: Any, **options: Any) -> None:
-            self._breaker.run(self._optimizer_made)
+            self._breaker.run(self._optimizer_made, optimizer)
             original(optimizer, *arguments, **options)
 
         Optimizer.__init__ = __init__  # type: ignore[method-assign, assignment]
 
-    def _optimizer_made(self) -> None:
+    def _optimizer_made(self, optimizer: Optimizer) -> None:
+        optimizers.add(optimizer)
         self._has_optimizer = True
         self._calls.stop()
 

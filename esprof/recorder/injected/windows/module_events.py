@@ -4,6 +4,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from torch import nn
@@ -13,6 +14,7 @@ from ....run.raw.module_events import MODULE_PREFIX
 from ...shared.torch_features import annotation, hide_from_dynamo, is_profiled_here
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
+from .call_marks import CallMarks
 
 _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Attribute in which a wrapper holds its module: of data parallelism and engines, compilation, sharding, checkpointing."""
@@ -22,7 +24,8 @@ _MAX_ROOTS = 100
 
 
 class ModuleEvents:
-    """Between `start` and `stop`, each call of a module is an event `nn.Module: NAME` of the running profiler.
+    """Between `start` and `stop`, each call of a module is an event `nn.Module: NAME` of the running profiler. What is known
+    of the calls of roots are events within them (`call_marks`).
 
     `nn.Module.__call__` is replaced for that. A hook for all modules would do as well, but each compiled module would be
     compiled again when the hook comes and when it goes, and torch warns of it. Dynamo does not guard `__call__`. It takes
@@ -37,6 +40,8 @@ class ModuleEvents:
         self._roots: list[weakref.ref[nn.Module]] = []
         """The roots of the window. With the end of one its names go, as other modules may get the same identifiers."""
         self._of_class: Counter[str] = Counter()
+        self._marks = CallMarks()
+        self._marks_breaker = CircuitBreaker("marking of calls", log, self._marks.clear)
         self._original: Callable[..., Any] | None = None
         self._replacement: Callable[..., Any] | None = None
         self._before_dynamo = False
@@ -44,9 +49,13 @@ class ModuleEvents:
     def start(self) -> None:
         self._breaker.run(self._install)
 
+    def begin_step(self) -> None:
+        self._marks.begin_step()
+
     def stop(self) -> None:
         """Stop, even after a fault."""
         self._on = False
+        self._marks.clear()
         for found in (self._names, self._roots, self._of_class):
             found.clear()
         if self._before_dynamo and "torch._dynamo" in sys.modules:
@@ -65,7 +74,7 @@ class ModuleEvents:
         self._on = True
 
     def _replaced(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        known = self._names.get
+        known, roots = self._names.get, self._marks.models
 
         def __call__(module: nn.Module, *arguments: Any, **options: Any) -> Any:
             # Where dynamo traces this, it knows the first answer, and goes on to the original.
@@ -74,7 +83,13 @@ class ModuleEvents:
             name = known(id(module)) or self._new(module)
             if name is None:
                 return original(module, *arguments, **options)
-            with annotation(name):
+            if id(module) not in roots:
+                with annotation(name):
+                    return original(module, *arguments, **options)
+            marks = self._marks_breaker.run(self._marks.of, module, arguments, options) or ()
+            with annotation(name), ExitStack() as within:
+                for mark in marks:
+                    within.enter_context(annotation(mark))
                 return original(module, *arguments, **options)
 
         hide_from_dynamo(__call__)  # Else a compiled step that calls this behind a graph break would compile it, too.
@@ -94,6 +109,7 @@ class ModuleEvents:
             return None
         mine: list[int] = []
         self._roots.append(weakref.ref(root, lambda _: self._forget(mine)))
+        self._marks.add(root)
         kind = type(root).__name__
         self._of_class[kind] += 1
         label = kind if self._of_class[kind] == 1 else f"{kind}_{self._of_class[kind]}"
@@ -109,6 +125,7 @@ class ModuleEvents:
     def _forget(self, modules: list[int]) -> None:
         for module in modules:
             self._names.pop(module, None)
+            self._marks.forget(module)
 
 
 def _is_wrapper(module: nn.Module) -> bool:

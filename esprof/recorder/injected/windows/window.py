@@ -68,6 +68,8 @@ class ProfilerWindow:
     def begin_step(self, step: int) -> None:
         """End the running step's annotation and begin that of `step`."""
         self.end_step()
+        if self._modules is not None:
+            self._modules.begin_step()
         self._step = record_function(f"{_STEP}{step}")
         self._step.__enter__()
 

@@ -1,0 +1,83 @@
+"""Work of calls of modules that the recorder has marked: its time, module and line."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.rule import Case
+from esprof.analyzers.samples.sampled_lines import seen_above
+from esprof.analyzers.views.enclosing import EnclosingCalls
+from esprof.core import readable
+from esprof.core.text import LONGEST_NAME, printable
+from esprof.core.types import Rank
+from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, work_share
+
+_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): ")
+"""Matches the frame of a call of a module."""
+
+
+@dataclass(frozen=True)
+class MarkedWork:
+    """Work of marked calls in the steady-state steps."""
+
+    module: str
+    """The module with the most calls."""
+    calls: float
+    """Calls in a mean step of a mean rank."""
+    spent_ns: dict[Rank, float]
+    """Time of threads and GPU in a mean step, ns, by rank."""
+    line: str | None
+    """The line of the job's own code that makes the calls, if samples show it."""
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        worst = max(self.spent_ns.values())
+        return tuple(rank for rank, spent in self.spent_ns.items() if spent >= worst / 2)
+
+    @property
+    def takes(self) -> str:
+        up_to = "up to " if len(self.spent_ns) > 1 else ""
+        return up_to + readable.duration(max(self.spent_ns.values()))
+
+    @property
+    def where(self) -> str:
+        """The line behind a comma, if it is known."""
+        return f", at {printable(self.line, LONGEST_NAME)}" if self.line else ""
+
+    def evidence(self) -> dict[str, Evidence]:
+        found = {
+            "module": Evidence(self.module),
+            "calls_per_step_and_rank": Evidence(round(self.calls, 1)),
+            "per_step": by_rank({rank: round(spent) for rank, spent in self.spent_ns.items()}, "ns"),
+        }
+        return found | ({"source_line": Evidence(printable(self.line, LONGEST_NAME))} if self.line else {})
+
+
+def marked_work(
+    case: Case, calls_of: Mapping[Rank, np.ndarray], ranges_of: Mapping[Rank, ThreadRanges]
+) -> MarkedWork | None:
+    """The work in `ranges_of` these calls, rows by rank; None if no step after the window's first has one."""
+    dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
+    steady = {rank: rows[np.isin(case.run.events(rank).ints("step")[rows], steps)] for rank, rows in calls_of.items()}
+    if all((case.run.events(rank).ints("step")[rows] <= min(steps)).all() for rank, rows in steady.items()):
+        return None
+    took = np.where(np.isin(dfg.step, steps), work_share(case.run, dfg, ranges_of) * dfg.dur_ns, 0.0) / len(steps)
+    spent = {rank: float(took[dfg.nodes_of(rank)].sum()) for rank in steady}
+    worst = max(spent, key=lambda rank: spent[rank])
+    if not len(steady[worst]):
+        return None
+    enclosing = EnclosingCalls(case.job.samples, worst)
+    modules = Counter(enclosing.modules(row) or "a module" for row in steady[worst].tolist())
+    events = case.run.events(worst)
+    begin = events.ints("start_ns")[steady[worst]]
+    spans = np.stack([begin, begin + events.ints("dur_ns")[steady[worst]]], axis=1)
+    return MarkedWork(
+        module=printable(modules.most_common(1)[0][0], LONGEST_NAME),
+        calls=sum(map(len, steady.values())) / len(steps) / len(steady),
+        spent_ns=spent,
+        line=seen_above(case.job.samples, worst, _CALL, spans),
+    )

@@ -1,0 +1,143 @@
+"""What is known of the calls of a model in a window: equal inputs, and gradients that no optimizer uses."""
+
+import weakref
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+
+from ....run.raw.call_marks import NOT_OPTIMIZED, SAME_INPUTS
+from .. import optimizers
+
+_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+"""Types of arguments, beside tensors, of which equal ones are the same input."""
+
+
+class CallMarks:
+    """Tells the marks of each call of a root: a module that is called from outside of all others."""
+
+    def __init__(self) -> None:
+        self.models: dict[int, _Model] = {}
+        """Of roots, by identifier."""
+        self._held: set[int] = set()
+        """Identifiers of the parameters that optimizers hold."""
+        self._made = -1
+        """How many optimizers had been made by then."""
+        self._trains = False
+        """Whether a root has been called whose parameters an optimizer holds: engines that update copies hold none."""
+
+    def begin_step(self) -> None:
+        for model in self.models.values():
+            model.calls.clear()
+
+    def add(self, root: nn.Module) -> None:
+        self.models[id(root)] = _Model(root)
+
+    def forget(self, root: int) -> None:
+        self.models.pop(root, None)
+
+    def clear(self) -> None:
+        self.models.clear()
+        self._held, self._made, self._trains = set(), -1, False
+
+    def of(self, root: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> list[str]:
+        """The marks of a call that begins."""
+        model = self.models.get(id(root))
+        if model is None or torch._C._current_graph_task_id() != -1:
+            return []  # A backward pass computes activations again.
+        leaves = tree_leaves((arguments, options))
+        marks = [SAME_INPUTS] if model.is_repeated(root, leaves) else []
+        return marks + ([NOT_OPTIMIZED] if self._is_in_vain(model, leaves) else [])
+
+    def _is_in_vain(self, model: "_Model", leaves: list[Any]) -> bool:
+        """Whether gradients of the parameters will be computed that no optimizer uses."""
+        if self._made != optimizers.made():
+            self._made, self._held = optimizers.made(), {id(one) for one in _parameters(optimizers.alive())}
+        parameters = model.parameters()
+        if any(id(one) in self._held for one in parameters):
+            self._trains = True
+            return False
+        needs_input = any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves)
+        will_compute = torch.is_grad_enabled() and any(one.requires_grad for one in parameters)
+        return self._trains and will_compute and not needs_input and model.is_constant(parameters)
+
+
+class _Model:
+    """A root, with its parameters and buffers as of the first call in the window."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self._parameters = [weakref.ref(one) for one in root.parameters()]
+        self._buffers = [weakref.ref(one) for one in root.buffers()]
+        self._at_first = _versions(self.parameters())
+        self._is_random = any(map(_has_dropout, root.modules()))
+        self.calls: list[tuple[list[Any], list[int]]] = []
+        """Inputs of the calls in this step, tensors by weak reference and version, and versions of the tensors."""
+
+    def parameters(self) -> list[torch.Tensor]:
+        return [one for ref in self._parameters if (one := ref()) is not None]
+
+    def is_constant(self, parameters: list[torch.Tensor]) -> bool:
+        return all(one.is_leaf for one in parameters) and _versions(parameters) == self._at_first
+
+    def is_repeated(self, root: nn.Module, leaves: list[Any]) -> bool:
+        """Whether a call in this step had the same inputs; adds this one."""
+        if self._is_random and root.training:
+            return False
+        inputs = _inputs(leaves)
+        if inputs is None:
+            return False
+        buffers = [one for ref in self._buffers if (one := ref()) is not None]
+        now = [*inputs, root.training], _versions([*self.parameters(), *buffers])
+        if now in self.calls:
+            return True
+        self.calls.append(now)
+        return False
+
+
+def _has_dropout(module: nn.Module) -> bool:
+    """Whether a module is a dropout, or has one as a number, as attention does."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    return any("drop" in name and isinstance(value, float) and value > 0 for name, value in vars(module).items())
+
+
+def _inputs(leaves: list[Any]) -> list[Any] | None:
+    """The inputs of a call, comparable with those of another; None if some are not, or there is no tensor."""
+    if not all(isinstance(one, (torch.Tensor, *_PLAIN)) for one in leaves):
+        return None
+    tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
+    if not tensors or any(one.is_inference() for one in tensors):  # Those have no versions.
+        return None
+    # Weak references are equal if they are the same tensor: tensors themselves would be compared by their values.
+    return [_Same(one) if isinstance(one, torch.Tensor) else (type(one), one) for one in leaves]
+
+
+class _Same:
+    """A tensor, as long as it lives, and how often it had been changed."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = weakref.ref(tensor)
+        self._version = tensor._version
+
+    def __eq__(self, other: object) -> bool:
+        mine = self._tensor()
+        return (
+            isinstance(other, _Same)
+            and mine is not None
+            and mine is other._tensor()
+            and self._version == other._version
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _versions(tensors: list[torch.Tensor]) -> list[int]:
+    return [-1 if one.is_inference() else one._version for one in tensors]
+
+
+def _parameters(some: list[Optimizer]) -> Iterator[torch.Tensor]:
+    return chain.from_iterable(group["params"] for one in some for group in one.param_groups)

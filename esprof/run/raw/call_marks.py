@@ -1,0 +1,11 @@
+"""Annotations around the work of a module's call, by which the recorder tells what operations do not show."""
+
+PREFIX = "esprof.call#"
+
+SAME_INPUTS = f"{PREFIX}same inputs"
+"""A call in the same step has had the same inputs, parameters and buffers, unchanged since, and draws no random numbers that
+the module's class tells of."""
+
+NOT_OPTIMIZED = f"{PREFIX}not optimized"
+"""The backward pass will compute gradients of the module's parameters, though no optimizer holds one of them and nothing
+changes them, and its inputs need no gradient."""

@@ -1,0 +1,95 @@
+"""ESP706 and ESP707: models that are called again with the same inputs, and gradients that no optimizer uses."""
+
+import pytest
+
+from esprof.analyzers import diagnose
+from esprof.replay.building.build import build
+from esprof.replay.whatif.pricing import what_if
+from esprof.run.raw.call_marks import NOT_OPTIMIZED, SAME_INPUTS
+from esprof.run.raw.module_events import MODULE_PREFIX
+from tests.cases.graph import call, launched, numbered, op, run_of, step
+
+MS, STEP = 1_000.0, 100_000.0
+
+
+def steps(*marks, only=range(6), inside=(), ranks=1):
+    """Six steps of 100 ms: `Teacher` is called for 20 ms, for 10 ms again, with these marks in the steps `only`, and
+    `Student` for 10 ms. The backward pass takes 10 ms for the second call, and 50 ms for the rest."""
+    rows = []
+    for n in range(6):
+        at, number = STEP * n, 10 * n
+        rows += [
+            step(n, at, at + STEP),
+            op(f"{MODULE_PREFIX}Teacher", at, 20 * MS),
+            numbered("aten::linear", at, 20 * MS, number),
+            op(f"{MODULE_PREFIX}Teacher", at + 20 * MS, 10 * MS),
+            *(op(mark, at + 20 * MS, 10 * MS) for mark in marks if n in only),
+            numbered("aten::linear", at + 20 * MS, 10 * MS, number + 1),
+            *(op(name, at + 25 * MS, MS) for name in inside),
+            op(f"{MODULE_PREFIX}Student", at + 30 * MS, 10 * MS),
+            numbered("aten::linear", at + 30 * MS, 10 * MS, number + 2),
+            numbered("AddmmBackward0", at + 40 * MS, 40 * MS, number + 2, forward_thread=1),
+            numbered("AddmmBackward0", at + 80 * MS, 10 * MS, number + 1, forward_thread=1),
+            numbered("AddmmBackward0", at + 90 * MS, 10 * MS, number, forward_thread=1),
+        ]
+    return run_of(dict.fromkeys(range(ranks), rows))
+
+
+def found(run):
+    return {one.id: one for one in diagnose(run).findings if one.id in ("ESP706", "ESP707")}
+
+
+def test_a_second_call_with_the_same_inputs_is_named_and_priced_with_its_backward_pass():
+    finding = found(steps(SAME_INPUTS, ranks=2))["ESP706"]
+    assert finding.what_if == "repeated_calls=0"
+    assert finding.saving_us == pytest.approx(20 * MS, rel=0.01)
+    assert finding.saving_low_us >= 0.5 * finding.saving_us
+    assert (finding.evidence["module"].value, finding.evidence["calls_per_step_and_rank"].value) == ("Teacher", 1)
+    assert finding.title == "Teacher is called again with the same inputs, which takes up to 20.0 ms of a step"
+
+
+def test_a_backward_pass_that_no_optimizer_needs_is_named_and_priced():
+    finding = found(steps(NOT_OPTIMIZED))["ESP707"]
+    assert finding.what_if == "unused_gradients=0"
+    assert finding.saving_us == pytest.approx(10 * MS, rel=0.01)
+    assert finding.title == "Gradients of Teacher, which no optimizer changes, take 10.0 ms of a step"
+
+
+@pytest.mark.parametrize(
+    ("marks", "how"),
+    [
+        ((), {}),  # two views of a batch, or two halves of it
+        ((SAME_INPUTS,), {"inside": ["aten::native_dropout"]}),  # another sample of the model
+        ((SAME_INPUTS,), {"inside": ["aten::bernoulli_"]}),
+        ((NOT_OPTIMIZED,), {"only": [0, 1]}),  # before its optimizer has stepped
+    ],
+)
+def test_other_calls_are_needed(marks, how):
+    assert found(steps(*marks, **how)) == {}
+
+
+def test_a_call_in_eval_mode_has_the_operation_of_dropout_but_draws_nothing():
+    assert "ESP706" in found(steps(SAME_INPUTS, inside=["aten::dropout"]))
+
+
+def test_gpu_work_of_the_second_call_is_removed():
+    rows, long = [], 91.3 * MS
+    for n in range(6):
+        at, number = long * n, 100 * n
+        rows += [step(n, at, at + long), op(SAME_INPUTS, at + MS, MS)]
+        rows += launched("first", at + 100, at + 200, 30 * MS, number + 1)
+        rows += launched("second", at + 1.1 * MS, at + 30.2 * MS, 20 * MS, number + 2)
+        rows += launched("rest", at + 4 * MS, at + 50.2 * MS, 40 * MS, number + 3)
+        rows.append(call("cudaDeviceSynchronize", at + 7 * MS, 84.2 * MS, number + 4))
+    run = run_of({0: rows})
+    (answer,) = what_if(run, build(run), ["repeated_calls=0"])
+    assert answer.saving_us == pytest.approx(20 * MS, rel=0.05)
+
+
+@pytest.mark.parametrize("spec", ["repeated_calls=0", "unused_gradients=0"])
+def test_a_run_without_such_calls_declines(spec):
+    run = steps()
+    (answer,) = what_if(run, build(run), [spec])
+    assert not answer.answered
+    assert answer.reason is not None
+    assert "was recorded" in answer.reason

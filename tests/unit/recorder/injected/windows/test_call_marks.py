@@ -1,0 +1,147 @@
+"""Marks of calls: equal inputs, and gradients that no optimizer uses."""
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from esprof.recorder.injected import optimizers
+from esprof.recorder.injected.windows.call_marks import CallMarks
+from esprof.run.raw.call_marks import NOT_OPTIMIZED, SAME_INPUTS
+
+
+@pytest.fixture
+def marks(monkeypatch):
+    """Tells the marks of calls; models are added as they come."""
+    monkeypatch.setattr(optimizers, "_alive", set())
+    watched = CallMarks()
+
+    def of(model, *arguments, **options):
+        if id(model) not in watched.models:
+            watched.add(model)
+        return watched.of(model, arguments, options)
+
+    of.watched = watched
+    return of
+
+
+def trained(*models):
+    for model in models:
+        optimizers.add(SGD(model.parameters(), lr=1))
+
+
+@pytest.fixture
+def model():
+    return nn.Linear(2, 2)
+
+
+def test_a_call_with_the_same_tensor_is_marked(marks, model):
+    x = torch.ones(1, 2)
+    with torch.no_grad():
+        assert marks(model, x, scale=1.0) == []
+        assert marks(model, x, scale=1.0) == [SAME_INPUTS]
+        assert marks(model, {"x": [x]}) == []
+        assert marks(model, {"x": [x]}) == [SAME_INPUTS]
+
+
+def test_calls_with_other_inputs_are_not(marks, model):
+    x = torch.ones(1, 2)
+    assert [marks(model, torch.ones(1, 2)) for _ in range(2)] == [[], []]
+    assert [marks(model, x, scale=scale) for scale in (1, True, 2, None)] == [[]] * 4
+    assert [marks(model, object(), x) for _ in range(2)] == [[], []]
+    assert [marks(model) for _ in range(2)] == [[], []]
+    with torch.inference_mode():
+        inferred = torch.ones(1, 2)
+        assert [marks(model, inferred) for _ in range(2)] == [[], []]
+
+
+def test_calls_after_a_change_are_not(marks, model):
+    x = torch.ones(1, 2)
+
+    def written():
+        x.add_(1)
+
+    def trained_meanwhile():
+        with torch.no_grad():
+            model.weight.add_(1)
+
+    for change in (written, trained_meanwhile, model.eval, marks.watched.begin_step):
+        marks(model, x)
+        change()
+        assert marks(model, x) == []
+
+
+def test_statistics_that_a_call_changes_make_the_next_one_another(marks):
+    model, x = nn.BatchNorm1d(2), torch.ones(2, 2)
+    marks(model, x)
+    model(x)
+    assert marks(model, x) == []
+    model.eval()
+    assert (marks(model, x), marks(model, x)) == ([], [SAME_INPUTS])
+
+
+@pytest.mark.parametrize("inner", [nn.Dropout(0.1), nn.MultiheadAttention(2, 1, dropout=0.1)])
+def test_a_model_with_dropout_differs_from_call_to_call(marks, inner):
+    model, x = nn.Sequential(inner), torch.ones(1, 2)
+    assert [marks(model, x) for _ in range(2)] == [[], []]
+    model.eval()
+    assert (marks(model, x), marks(model, x)) == ([], [SAME_INPUTS])
+
+
+def test_gradients_of_a_model_without_optimizer_are_marked(marks, model):
+    teacher, x = nn.Linear(2, 2), torch.ones(1, 2)
+    trained(model)
+    marks(model, x)
+    assert marks(teacher, x) == [NOT_OPTIMIZED]
+
+
+def test_models_that_learn_or_have_no_gradient_are_not(marks, model):
+    trained(model)
+    marks(model, torch.ones(1, 2))
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    assert marks(frozen, torch.ones(1, 2)) == []
+    teacher = nn.Linear(2, 2)
+    with torch.no_grad():
+        assert marks(teacher, torch.ones(1, 2)) == []
+    assert marks(teacher, torch.ones(1, 2, requires_grad=True)) == []  # the gradient goes on to the inputs
+    by_hand = nn.Linear(2, 2)
+    marks(by_hand, torch.ones(1, 2))
+    with torch.no_grad():
+        by_hand.weight -= 1
+    assert marks(by_hand, torch.ones(1, 2)) == []
+    trained(later := nn.Linear(2, 2))
+    assert marks(later, torch.ones(1, 2)) == []
+
+
+def test_where_optimizers_hold_copies_nothing_is_known(marks, model):
+    trained(nn.Linear(2, 2))
+    assert [marks(model, torch.ones(1, 2)) for _ in range(2)] == [[], []]
+
+
+def test_a_model_that_the_backward_pass_computes_again_is_not_marked(marks, model):
+    seen = []
+
+    class Again(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(marks(model, x))
+            return gradient
+
+    x = torch.ones(1, 2, requires_grad=True)
+    marks(model, x)
+    Again.apply(x).sum().backward()
+    assert seen == [[]]
+
+
+def test_tensors_are_not_kept_alive(marks, model):
+    x = torch.ones(1, 2)
+    marks(model, x)
+    gone = weakref.ref(x)
+    del x
+    assert gone() is None
