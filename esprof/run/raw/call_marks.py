@@ -9,3 +9,6 @@ the module's class tells of."""
 NOT_OPTIMIZED = f"{PREFIX}not optimized"
 """The backward pass will compute gradients of the module's parameters, though no optimizer holds one of them and nothing
 changes them, and its inputs need no gradient."""
+
+FLOAT64 = f"{PREFIX}float64"
+"""The module's own parameters are of 64 bits, and those of other modules of the window are not."""

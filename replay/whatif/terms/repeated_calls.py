@@ -17,10 +17,8 @@ def _without_repeats(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
 TERM = Kind(
     name="repeated_calls",
     examples=("repeated_calls=0", "rank3.repeated_calls=0"),
-    meaning="A model is not called again with the same inputs and weights in the same step. Neither are these calls' "
-    "backward passes computed.",
-    needs="A window of `esprof record` in which such calls were marked.",
-    assumes="The result of the first call is used in place of the others.",
+    meaning="No model is called again with the same inputs and weights in a step.",
+    needs="A window of `esprof record` with such calls.",
     effect=Edit(TermPhase.REMOVE, _without_repeats),
     value=zero,
     scoped=True,

@@ -19,7 +19,7 @@ TERM = Kind(
     name="unused_gradients",
     examples=("unused_gradients=0", "rank3.unused_gradients=0"),
     meaning="Models that no optimizer changes have no backward pass, unless their inputs need a gradient.",
-    needs="A window of `esprof record` in which calls of such models were marked.",
+    needs="A window of `esprof record` with calls of such models.",
     assumes="The job uses their gradients for nothing else.",
     effect=Edit(TermPhase.REMOVE, _without_gradients),
     value=zero,

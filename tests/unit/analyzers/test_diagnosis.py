@@ -530,6 +530,7 @@ def test_every_finding_has_a_page():
         "ESP705",
         "ESP706",
         "ESP707",
+        "ESP708",
         "ESP801",
         "ESP802",
         "ESP803",

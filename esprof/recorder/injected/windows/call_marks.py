@@ -1,4 +1,4 @@
-"""What is known of the calls of a model in a window: equal inputs, and gradients that no optimizer uses."""
+"""What is known of the calls of a model in a window: equal inputs, gradients that no optimizer uses, 64 bits."""
 
 import weakref
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from ....run.raw.call_marks import NOT_OPTIMIZED, SAME_INPUTS
+from ....run.raw.call_marks import FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 from .. import optimizers
 
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -18,11 +18,18 @@ _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
 class CallMarks:
-    """Tells the marks of each call of a root: a module that is called from outside of all others."""
+    """Tells the marks of each call of a root, which is a module that is called from outside of all others, and of modules
+    whose parameters have 64 bits."""
 
     def __init__(self) -> None:
-        self.models: dict[int, _Model] = {}
+        self.watched: set[int] = set()
+        """Identifiers of the modules that may have marks."""
+        self._models: dict[int, _Model] = {}
         """Of roots, by identifier."""
+        self._double: set[int] = set()
+        """Identifiers of modules with parameters of 64 bits of their own."""
+        self._has_single = False
+        """Whether others have parameters of less."""
         self._held: set[int] = set()
         """Identifiers of the parameters that optimizers hold."""
         self._made = -1
@@ -31,26 +38,37 @@ class CallMarks:
         """Whether a root has been called whose parameters an optimizer holds: engines that update copies hold none."""
 
     def begin_step(self) -> None:
-        for model in self.models.values():
+        for model in self._models.values():
             model.calls.clear()
 
     def add(self, root: nn.Module) -> None:
-        self.models[id(root)] = _Model(root)
+        self._models[id(root)] = _Model(root)
+        self.watched.add(id(root))
+        for module in root.modules():
+            kinds = {one.dtype for one in module._parameters.values() if one is not None and one.is_floating_point()}
+            if torch.float64 in kinds:
+                self._double.add(id(module))
+                self.watched.add(id(module))
+            self._has_single |= bool(kinds - {torch.float64})
 
-    def forget(self, root: int) -> None:
-        self.models.pop(root, None)
+    def forget(self, module: int) -> None:
+        self._models.pop(module, None)
+        self._double.discard(module)
+        self.watched.discard(module)
 
     def clear(self) -> None:
-        self.models.clear()
-        self._held, self._made, self._trains = set(), -1, False
+        for known in (self._models, self._double, self.watched, self._held):
+            known.clear()
+        self._made, self._trains, self._has_single = -1, False, False
 
-    def of(self, root: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> list[str]:
+    def of(self, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> list[str]:
         """The marks of a call that begins."""
-        model = self.models.get(id(root))
+        marks = [FLOAT64] if self._has_single and id(module) in self._double else []
+        model = self._models.get(id(module))
         if model is None or torch._C._current_graph_task_id() != -1:
-            return []  # A backward pass computes activations again.
+            return marks  # A backward pass computes activations again.
         leaves = tree_leaves((arguments, options))
-        marks = [SAME_INPUTS] if model.is_repeated(root, leaves) else []
+        marks += [SAME_INPUTS] if model.is_repeated(module, leaves) else []
         return marks + ([NOT_OPTIMIZED] if self._is_in_vain(model, leaves) else [])
 
     def _is_in_vain(self, model: "_Model", leaves: list[Any]) -> bool:

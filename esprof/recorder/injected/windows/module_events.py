@@ -25,7 +25,7 @@ _MAX_ROOTS = 100
 
 class ModuleEvents:
     """Between `start` and `stop`, each call of a module is an event `nn.Module: NAME` of the running profiler. What is known
-    of the calls of roots are events within them (`call_marks`).
+    of the calls are events within them (`call_marks`).
 
     `nn.Module.__call__` is replaced for that. A hook for all modules would do as well, but each compiled module would be
     compiled again when the hook comes and when it goes, and torch warns of it. Dynamo does not guard `__call__`. It takes
@@ -74,7 +74,7 @@ class ModuleEvents:
         self._on = True
 
     def _replaced(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        known, roots = self._names.get, self._marks.models
+        known, watched = self._names.get, self._marks.watched
 
         def __call__(module: nn.Module, *arguments: Any, **options: Any) -> Any:
             # Where dynamo traces this, it knows the first answer, and goes on to the original.
@@ -83,7 +83,7 @@ class ModuleEvents:
             name = known(id(module)) or self._new(module)
             if name is None:
                 return original(module, *arguments, **options)
-            if id(module) not in roots:
+            if id(module) not in watched:
                 with annotation(name):
                     return original(module, *arguments, **options)
             marks = self._marks_breaker.run(self._marks.of, module, arguments, options) or ()

@@ -1,11 +1,11 @@
-"""ESP706 and ESP707: models that are called again with the same inputs, and gradients that no optimizer uses."""
+"""ESP706 to ESP708: models that are called again with the same inputs, gradients that no optimizer uses, and float64."""
 
 import pytest
 
 from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
 from esprof.replay.whatif.pricing import what_if
-from esprof.run.raw.call_marks import NOT_OPTIMIZED, SAME_INPUTS
+from esprof.run.raw.call_marks import FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 from esprof.run.raw.module_events import MODULE_PREFIX
 from tests.cases.graph import call, launched, numbered, op, run_of, step
 
@@ -36,7 +36,7 @@ def steps(*marks, only=range(6), inside=(), ranks=1):
 
 
 def found(run):
-    return {one.id: one for one in diagnose(run).findings if one.id in ("ESP706", "ESP707")}
+    return {one.id: one for one in diagnose(run).findings if one.id in ("ESP706", "ESP707", "ESP708")}
 
 
 def test_a_second_call_with_the_same_inputs_is_named_and_priced_with_its_backward_pass():
@@ -53,6 +53,13 @@ def test_a_backward_pass_that_no_optimizer_needs_is_named_and_priced():
     assert finding.what_if == "unused_gradients=0"
     assert finding.saving_us == pytest.approx(10 * MS, rel=0.01)
     assert finding.title == "Gradients of Teacher, which no optimizer changes, take 10.0 ms of a step"
+
+
+def test_modules_that_compute_in_float64_are_named_and_priced_at_half_their_time():
+    finding = found(steps(FLOAT64, ranks=2))["ESP708"]
+    assert finding.what_if == "double_precision=2x"
+    assert finding.saving_us == pytest.approx(10 * MS, rel=0.01)
+    assert finding.title == "Some modules compute in float64 for up to 20.0 ms of a step, as Teacher"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def test_gpu_work_of_the_second_call_is_removed():
     assert answer.saving_us == pytest.approx(20 * MS, rel=0.05)
 
 
-@pytest.mark.parametrize("spec", ["repeated_calls=0", "unused_gradients=0"])
+@pytest.mark.parametrize("spec", ["repeated_calls=0", "unused_gradients=0", "double_precision=2x"])
 def test_a_run_without_such_calls_declines(spec):
     run = steps()
     (answer,) = what_if(run, build(run), [spec])

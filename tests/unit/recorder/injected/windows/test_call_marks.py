@@ -9,7 +9,7 @@ from torch.optim import SGD
 
 from esprof.recorder.injected import optimizers
 from esprof.recorder.injected.windows.call_marks import CallMarks
-from esprof.run.raw.call_marks import NOT_OPTIMIZED, SAME_INPUTS
+from esprof.run.raw.call_marks import FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def marks(monkeypatch):
     watched = CallMarks()
 
     def of(model, *arguments, **options):
-        if id(model) not in watched.models:
+        if id(model) not in watched.watched:
             watched.add(model)
         return watched.of(model, arguments, options)
 
@@ -113,6 +113,17 @@ def test_models_that_learn_or_have_no_gradient_are_not(marks, model):
     assert marks(by_hand, torch.ones(1, 2)) == []
     trained(later := nn.Linear(2, 2))
     assert marks(later, torch.ones(1, 2)) == []
+
+
+def test_modules_of_64_bits_among_others_are_marked(marks, model):
+    exact, x = nn.Sequential(nn.Linear(2, 2).double(), nn.ReLU(), model), torch.ones(1, 2)
+    marks(exact, x)
+    assert [marks(one, x) for one in exact] == [[FLOAT64], [], []]
+
+
+def test_a_job_of_64_bits_needs_them(marks):
+    exact, x = nn.Sequential(nn.Linear(2, 2), nn.Embedding(2, 2)).double(), torch.ones(1, 2)
+    assert [marks(one, x) for one in (exact, *exact)] == [[], [], []]
 
 
 def test_where_optimizers_hold_copies_nothing_is_known(marks, model):
