@@ -47,12 +47,14 @@ def stragglers(case: Case) -> Iterator[Cause]:
     They are priced together, because fixing only one of two slow ranks may save nothing
     (docs/explanation/replay.md §4).
     """
-    ranks = case.pricer.blame.slow_ranks
+    ranks, own = case.pricer.blame.slow_ranks, _single_rank_work(case)
     reported: set[Rank] = set()
     for cause in _late_causes(case, ranks) if ranks else ():
+        if _is_uncertain(case, cause) and {*cause.ranks} <= {*own}:
+            continue  # What the samples of all steps show is certain.
         reported.update(cause.ranks)
         yield cause
-    for rank, work in _single_rank_work(case).items():
+    for rank, work in own.items():
         if rank not in reported:
             yield _single_rank_cause(rank, work)
 
@@ -64,6 +66,14 @@ def _late_causes(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
         case, ranks, alone=not by_work
     ):
         yield _cause(case, ranks, INPUT, INPUT.scenario, {})
+
+
+def _is_uncertain(case: Case, cause: Cause) -> bool:
+    """Whether the interval of the predicted saving contains zero."""
+    if cause.scenario is None:
+        return False
+    (answer,) = case.pricer.answers([cause.scenario])
+    return answer.saving_low_us is not None and answer.saving_low_us <= 0
 
 
 def _is_late_by_input(case: Case, ranks: tuple[Rank, ...], *, alone: bool) -> bool:

@@ -15,18 +15,18 @@ CALL = "python3.11/site-packages/torch/nn/modules/module.py(1786): Module._call_
 FORWARD = "model.py(3): Net.forward"
 
 
-def rows() -> list:
-    """Six steps of 100 ms of equal ranks, whose all-reduce ends at 60 ms."""
-    found = []
+def rows(late_ms=0) -> list:
+    """Six steps of 100 ms of equal ranks, whose all-reduce ends at 60 ms; a rank may come to it so much later."""
+    found, arrives = [], (50 + late_ms) * MS
     for n in range(6):
         at = 100 * MS * n
-        found += [step(n, at, at + 100 * MS), op("aten::mm", at, 50 * MS)]
-        found += [*gloo(at + 50 * MS, at + 50 * MS + 5, at + 60 * MS), op("aten::add", at + 60 * MS, 40 * MS)]
+        found += [step(n, at, at + 100 * MS), op("aten::mm", at, arrives)]
+        found += [*gloo(at + arrives, at + arrives + 5, at + 60 * MS), op("aten::add", at + 60 * MS, 40 * MS)]
     return found
 
 
-def stragglers(*stacks_of_ranks, ms=10):
-    """Findings on slow ranks of a job of 40 steps without profiler.
+def stragglers(*stacks_of_ranks, ms=10, late_ms=0):
+    """Findings on slow ranks of a job of 40 steps without profiler, in which the last rank is late by `late_ms`.
 
     In each of these steps the samples show each of a rank's stacks for `ms`, and otherwise the model.
     """
@@ -43,7 +43,8 @@ def stragglers(*stacks_of_ranks, ms=10):
             ]
             sampled.append((begin[at] + 90 * NS, 20 * NS, 20 * NS, 7 + at, f"{MAIN}\n{CALL}\n{FORWARD}"))
         samples.append(table(dict(zip(SAMPLES.names, zip(*sampled, strict=True), strict=True)), SAMPLES))
-    run = run_of({rank: rows() for rank in range(len(samples))})
+    late = len(samples) - 1
+    run = run_of({rank: rows(late_ms if rank == late else 0) for rank in range(len(samples))})
 
     def read(name, rank):
         return {"samples": samples[rank], "steps": steps}.get(name) or getattr(run, name)(rank)
@@ -62,6 +63,13 @@ def test_work_that_only_one_rank_does_is_reported_with_its_line_and_cost():
     assert finding.evidence["python_call"].of(1) == WRITE
     assert finding.evidence["cpu_share"].value == 0.5
     assert finding.evidence["per_step"].of(0) == 0
+
+
+def test_it_is_reported_where_the_prediction_for_the_late_rank_is_uncertain():
+    assert stragglers([], [], late_ms=6) == []
+    (finding,) = stragglers([], [f"{MAIN}\n{LOG}"], late_ms=6)
+    assert (finding.ranks, finding.evidence["python_line"].of(1)) == ((1,), LOG)
+    assert finding.saving_us == pytest.approx(10 * MS * (PLAIN - 1) / PLAIN, rel=0.03)
 
 
 def test_the_line_belongs_to_the_function_that_no_other_rank_runs():
