@@ -19,8 +19,8 @@ from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, advise_parallel
+from esprof.analyzers.advisors.parallel.model import read_model
 from esprof.analyzers.advisors.parallel.profile import Devices
-from esprof.analyzers.advisors.parallel.published import read_profile
 from esprof.analyzers.advisors.recommend import Kind, Recommendations, Wanted
 from esprof.analyzers.steps.saves import MAX_OVERHEAD_PCT
 from esprof.core.errors import EXIT_OK, InputError, UsageError
@@ -33,8 +33,9 @@ from esprof.reports.commands.proofs import check_file
 from esprof.reports.commands.searched import Search, search_options
 from esprof.reports.terminal.advice.cluster import draw_cluster
 from esprof.reports.terminal.advice.compression import draw_instance
+from esprof.reports.terminal.advice.parallel import draw_parallel
 from esprof.reports.terminal.advice.placement import draw_mix
-from esprof.reports.terminal.advice.recommendations import draw_advice, draw_parallel, draw_recommendations
+from esprof.reports.terminal.advice.recommendations import draw_advice, draw_recommendations
 from esprof.reports.terminal.advice.search import draw_search
 
 _S_PER_HOUR = 3_600
@@ -88,7 +89,7 @@ class _DevicePrices(msgspec.Struct, frozen=True):
 @click.option(
     "--only",
     type=click.Choice((*get_args(Kind), "parallel")),
-    help="With RUN: recommend only this. `parallel` takes a file with the times of a model's layers instead of RUN.",
+    help="With RUN: recommend only this. `parallel` takes files with the times of layers, or sizes of a transformer.",
 )
 @click.option(
     "--batch",
@@ -176,7 +177,7 @@ def command(
     which `esprof apply` sends to a running elastic job. Gains below twice the prediction's error are left out.
 
     --search finds the best set of changes together, those that pay only with others included, with a lower bound.
-    --only parallel splits a model over the devices of --inventory: pipeline stages, and replicas of each.
+    --only parallel splits a model, of which RUN is files with times of layers or sizes, over the --inventory.
 
     Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that
     no other share is better. --objective sizes, proposals, reclaim or slices answers in whole devices, servers or
@@ -307,21 +308,21 @@ def _answer_jobs(advice: MixAdvice | ClusterAnswer, output: Path | None, *, as_j
 def _answer_parallel(
     sources: tuple[str, ...], inventory: Path | None, batch: int | None, output: Path | None, *, as_json: bool
 ) -> int:
-    """Split the model of a profile over the devices of an inventory."""
-    if inventory is None or batch is None or len(sources) != 1:
-        raise UsageError("--only parallel needs one file with the times of layers, --inventory and --batch")
-    source = Path(sources[0])
-    if source.is_dir():
+    """Split a model over the devices of an inventory."""
+    if inventory is None or batch is None:
+        raise UsageError("--only parallel needs files with the times of layers, --inventory and --batch")
+    files = [Path(source) for source in sources]
+    for source in filter(Path.is_dir, files):
         raise InputError(
             "a recording gives no times of layers",
             path=source,
             remedy="Write them to a file: docs/how-to/parallel.md shows the format.",
         )
-    profile, devices = read_profile(source), read(inventory, Devices)
+    model, devices = read_model(files), read(inventory, Devices)
     if fault := devices.fault():
         raise InputError(fault, path=inventory)
     with status("Searching"):
-        advice = advise_parallel(profile, devices, batch)
+        advice = advise_parallel(model, devices, batch)
     _write_advice(advice, output)
     answer(advice, draw_parallel, as_json=as_json)
     return EXIT_OK

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from esprof.analyzers.advisors.job.growth import Model
-from esprof.analyzers.advisors.parallel.partition import Problem, Split, Stage
+from esprof.analyzers.advisors.parallel.problem import Problem, Split, Stage
 from esprof.analyzers.advisors.parallel.profile import Devices, Layer, LayerProfile, PassTimes
 
 
@@ -55,7 +55,7 @@ def every_split(problem: Problem) -> Iterator[Split]:
 
     def fits(split: Split) -> bool:
         held = [min(problem.microbatches, len(split) - place) for place in range(len(split))]
-        needed = [problem.memory_bytes(stage, most) for stage, most in zip(split, held, strict=True)]
+        needed = [problem.memory_bytes([stage], most) for stage, most in zip(split, held, strict=True)]
         return all(size <= problem.memory[stage.kind] for size, stage in zip(needed, split, strict=True))
 
     yield from filter(fits, from_layer(0, tuple(problem.counts.tolist())))

@@ -188,10 +188,27 @@ def test_a_model_is_split_over_devices(tmp_path):
     wanted = ("recommend", layers, "--only", "parallel", "--inventory", gpus, "--batch", 8)
     done = esprof(*wanted, "-o", split)
     assert done.returncode == 0, done.stderr
-    assert "Best plan: layers 2 on 1 V100, 2 on 1 V100 (1f1b), 54.0 ms a step" in done.stdout
+    assert "Best plan: layers 1 on 1 V100, 1 on 1 V100, 1 on 1 V100, 1 on 1 V100 (interleaved)" in done.stdout
+    assert "pp 2, dp 1, tp 1; ScheduleInterleaved1F1B over 8 microbatches" in done.stdout
     assert json.loads(esprof(*wanted, "--json").stdout) == json.loads(split.read_text())
     assert "verified" in esprof("recommend", "--check", split).stdout
     refused = esprof("recommend", tmp_path, "--only", "parallel", "--inventory", gpus, "--batch", 8)
     assert refused.returncode == 1
     assert "a recording gives no times of layers" in refused.stderr
     assert esprof("recommend", layers, "--only", "parallel", "--inventory", gpus).returncode == 2
+
+
+def test_a_described_transformer_is_split_with_its_tensors(tmp_path):
+    gpt, gpus, split = (tmp_path / name for name in ("gpt.yaml", "gpus.yaml", "split.json"))
+    gpt.write_text(
+        "{schema: esprof.transformer/1, layers: 4, hidden: 4096, heads: 32, vocabulary: 51200, sequence: 2048,"
+        " tflops: {A100: 150}, tokens: 1_000_000_000}"
+    )
+    gpus.write_text(
+        "{devices: {A100: {count: 4, memory_gb: 6}}, network_gb_per_s: 25, server_gb_per_s: 250, per_server: 4}"
+    )
+    done = esprof("recommend", gpt, "--only", "parallel", "--inventory", gpus, "--batch", 64, "-o", split)
+    assert done.returncode == 0, done.stderr
+    assert "groups of 4 A100" in done.stdout
+    assert "1.02 × 10⁹ parameters" in done.stdout
+    assert "verified" in esprof("recommend", "--check", split).stdout

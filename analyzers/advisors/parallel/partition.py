@@ -5,15 +5,13 @@ for a microbatch and m microbatches, the search minimises ΣT + (m − 1) max T,
 stages. T includes transfers, and the stage's all-reduce divided by m.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
-from esprof.analyzers.advisors.parallel.profile import Devices, DeviceType, LayerProfile
+from esprof.analyzers.advisors.parallel.problem import Problem, Split, Stage, ranges
+from esprof.analyzers.advisors.parallel.profile import DeviceType
 from esprof.core.compiled import compiled
 from esprof.core.errors import UsageError
 
@@ -22,110 +20,6 @@ _MAX_TRIED = 1_000_000_000
 
 _STEP_DOWN = 1e-12
 """How far the limit of T goes below the last one, relative: more than rounding."""
-
-
-class Stage(NamedTuple):
-    """Layers `first` to before `end` on `replicas` devices of one type."""
-
-    first: int
-    end: int
-    kind: int
-    """Number of the type of device."""
-    replicas: int
-
-
-Split = tuple[Stage, ...]
-"""The stages of a plan in order."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Layers, devices and microbatches. L layers, T types; times in µs, sizes in bytes."""
-
-    kinds: tuple[DeviceType, ...]
-    counts: np.ndarray
-    """int64[T], devices of each type."""
-    memory: np.ndarray
-    """float64[T], bytes of a device; infinite if that is no limit."""
-    microbatches: int
-    work_us: np.ndarray
-    """float64[T, L + 1], sums over the layers before each of forward and backward of a microbatch."""
-    state: np.ndarray
-    """float64[L + 1], sums of weights, gradients and optimizer state, bytes."""
-    kept: np.ndarray
-    """float64[L + 1], sums of activations kept of a microbatch, bytes."""
-    parameters: np.ndarray
-    """float64[L + 1], sums of parameters, bytes."""
-    receive_us: np.ndarray
-    """float64[L], transfer of the input of each layer of a microbatch from the layer before, one way."""
-    us_per_byte: np.ndarray
-    """float64[T], time of a byte among devices of a type."""
-
-    @classmethod
-    def of(cls, profile: LayerProfile, devices: Devices, microbatches: int) -> "Problem":
-        """The problem of `profile`, which has times on all types of `devices`."""
-        kinds, layers = tuple(devices.devices), profile.layers
-        work = [[one.times[kind].forward_us + one.times[kind].backward_us for one in layers] for kind in kinds]
-        parameters = np.cumsum([0.0, *(one.parameter_bytes for one in layers)])
-        sent = [0.0, *(one.output_bytes for one in layers[:-1])]
-        return cls(
-            kinds=kinds,
-            counts=np.array([devices.counts[kind] for kind in kinds], np.int64),
-            memory=np.array([devices.memory_bytes(kind) for kind in kinds]),
-            microbatches=microbatches,
-            work_us=np.array([np.cumsum([0.0, *row]) for row in work]),
-            state=parameters * profile.state_factor,
-            kept=np.cumsum([0.0, *(float(one.kept) for one in layers)]),
-            parameters=parameters,
-            receive_us=np.array(sent) * devices.us_per_byte_between(),
-            us_per_byte=np.array([devices.us_per_byte(kind) for kind in kinds]),
-        )
-
-    @property
-    def layers(self) -> int:
-        return len(self.receive_us)
-
-    @property
-    def most_stages(self) -> int:
-        return min(self.layers, int(self.counts.sum()))
-
-    @cached_property
-    def _reductions_us(self) -> np.ndarray:
-        """Time of the ring all-reduce of the gradients of each stage, µs, float64[T, most replicas, L, L + 1]: 2 (r − 1)/r
-        of its bytes pass each link."""
-        replicas = np.arange(1, int(self.counts.max()) + 1)
-        per_byte = np.outer(self.us_per_byte, 2 * (replicas - 1) / replicas)
-        times: np.ndarray = per_byte[:, :, None, None] * _ranges(self.parameters)[: self.layers]
-        return times
-
-    @cached_property
-    def stages_us(self) -> np.ndarray:
-        """T of each stage, µs, float64[T, most replicas, L, L + 1]: its work, its transfers with the stage before, and its
-        share of the all-reduce."""
-        replicas = np.arange(1, int(self.counts.max()) + 1)[None, :, None, None]
-        work = np.stack([_ranges(one)[: self.layers] for one in self.work_us])
-        busy = work + 2 * self.receive_us[:, None]
-        times: np.ndarray = busy[:, None] / replicas + self._reductions_us / self.microbatches
-        return times
-
-    def reduce_us(self, stage: Stage) -> float:
-        """Time of the all-reduce of a stage's gradients, µs."""
-        return float(self._reductions_us[stage.kind, stage.replicas - 1, stage.first, stage.end])
-
-    def stage_us(self, stage: Stage) -> float:
-        """T of a stage, µs."""
-        return float(self.stages_us[stage.kind, stage.replicas - 1, stage.first, stage.end])
-
-    def memory_bytes(self, stage: Stage, held: float) -> float:
-        """Memory of one device of a stage that holds activations of `held` microbatches."""
-        state = self.state[stage.end] - self.state[stage.first]
-        kept = self.kept[stage.end] - self.kept[stage.first]
-        return float(state + held * kept / stage.replicas)
-
-    def bound_us(self, split: Split) -> float:
-        """ΣT + (m − 1) max T, the objective."""
-        times = [self.stage_us(stage) for stage in split]
-        return sum(times) + (self.microbatches - 1) * max(times)
 
 
 def search(problem: Problem) -> list[Split]:
@@ -154,24 +48,38 @@ def search(problem: Problem) -> list[Split]:
     return sorted(found, key=lambda split: (problem.bound_us(split), len(split), split))
 
 
-def lower_bound_us(problem: Problem) -> float:
-    """A time that no plan and no schedule is below: that of all work of the step, divided among all devices at will, by
-    linear programming."""
+def lower_bound_us(problems: Sequence[Problem], counts: Mapping[DeviceType, int], batch: int) -> float:
+    """A time that no plan and no schedule is below: that of all work of the step, divided among all `counts` devices at
+    will, by linear programming. Each layer has the best of its times in the problems."""
+    alike = dict[tuple[str, ...], list[Problem]]()
+    for one in problems:
+        alike.setdefault(one.names, []).append(one)
+    return batch * min(_least_share_us(some, counts) for some in alike.values())
+
+
+def _least_share_us(problems: Sequence[Problem], counts: Mapping[DeviceType, int]) -> float:
+    """The least time for a sample of all layers, divided among all devices at will."""
     # Those who plan nothing do not pay for importing scipy.
     from scipy.optimize import linprog
 
-    kinds, layers = len(problem.kinds), problem.layers
-    work = np.diff(problem.work_us, axis=1)
+    kinds, layers = len(counts), problems[0].layers
+    work = np.full((kinds, layers), np.inf)
+    for one in problems:
+        for row, name in zip(np.diff(one.work_us, axis=1), one.kinds, strict=True):
+            at = list(counts).index(name)
+            work[at] = np.minimum(work[at], row * one.tensor / one.microbatch)
     # Variables: the share of each layer on each type, then the time.
+    possible = np.isfinite(work)
     busy = np.zeros((kinds, kinds * layers + 1))
     for kind in range(kinds):
-        busy[kind, kind * layers : (kind + 1) * layers] = work[kind]
-    busy[:, -1] = -problem.counts
+        busy[kind, kind * layers : (kind + 1) * layers] = np.where(possible[kind], work[kind], 0)
+    busy[:, -1] = [-count for count in counts.values()]
     whole = np.hstack([np.tile(np.eye(layers), kinds), np.zeros((layers, 1))])
     gain = np.zeros(kinds * layers + 1)
     gain[-1] = 1
-    solved = linprog(gain, A_ub=busy, b_ub=np.zeros(kinds), A_eq=whole, b_eq=np.ones(layers), method="highs")
-    return float(solved.fun) * problem.microbatches
+    bounds = [(0, 1 if one else 0) for one in possible.ravel()] + [(0, None)]
+    solved = linprog(gain, busy, np.zeros(kinds), whole, np.ones(layers), bounds=bounds, method="highs")
+    return float(solved.fun)
 
 
 def _tried(problem: Problem) -> int:
@@ -190,8 +98,8 @@ def _least_sums(problem: Problem, limit_us: float) -> Iterator[Split]:
     least[0, :, problem.layers] = 0
     choice = np.full(shape, -1, np.int64)
     widest = int(problem.counts.max()) + 1
-    _fill(problem.stages_us, _ranges(problem.state), _ranges(problem.kept), problem.memory, problem.counts, radix,
-          problem.microbatches, limit_us, widest, least, choice)  # fmt: skip
+    _fill(problem.stages_us, ranges(problem.state), problem.shared_bytes, problem.held_bytes, problem.memory,
+          problem.counts, radix, problem.microbatches, limit_us, widest, least, choice)  # fmt: skip
     for stages in range(1, problem.most_stages + 1):
         if least[stages, -1, 0] < np.inf:
             yield _traced(choice, radix, widest, stages)
@@ -208,16 +116,11 @@ def _traced(choice: np.ndarray, radix: np.ndarray, widest: int, stages: int) -> 
     return tuple(split)
 
 
-def _ranges(sums: np.ndarray) -> np.ndarray:
-    """The sum from each layer to before each other one, from sums over all layers before."""
-    between: np.ndarray = sums[None, :] - sums[:, None]
-    return between
-
-
 @compiled
 def _fill(
     cost: np.ndarray,
     state: np.ndarray,
+    shared: np.ndarray,
     kept: np.ndarray,
     memory: np.ndarray,
     counts: np.ndarray,
@@ -241,7 +144,7 @@ def _fill(
                         rest = left - replicas * radix[kind]
                         for end in range(first + 1, layers + 1):
                             took = cost[kind, replicas - 1, first, end]
-                            needed = state[first, end] + held * kept[first, end] / replicas
+                            needed = state[first, end] + (shared[first, end] + held * kept[first, end]) / replicas
                             # Both grow with each layer.
                             if took > limit or needed > memory[kind]:
                                 break

@@ -34,6 +34,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parameter_bytes: Bytes
     kept_bytes: Bytes | None = None
     """Activations that are kept for the backward; None if only the output is."""
+    tensor_bytes: Bytes = 0
+    """What each device of a tensor group sends in forward and backward; the times include it."""
 
     @property
     def kept(self) -> Bytes:
@@ -47,8 +49,13 @@ class LayerProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     layers: tuple[Layer, ...]
     microbatch: int = 1
     """Samples in the microbatch that was measured; 1 if the file does not say: a batch is then counted in microbatches."""
+    tensor: int = 1
+    """Devices that share each layer (tensor parallelism). Times and sizes are those of one of them."""
     state_factor: float = 4.0
     """Bytes of weights, gradients and optimizer state for each byte of parameters: 4 for Adam in one precision."""
+    optimizer_factor: float = 0.0
+    """How much of `state_factor` is optimizer state that replicas may share: 2 for Adam in one precision. 0 if they may
+    not."""
 
     def fault(self) -> str | None:
         """What is wrong with the profile; None if nothing is."""
@@ -56,8 +63,10 @@ class LayerProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             return f"has the schema {self.schema}, not esprof.layers/1"
         if not self.layers:
             return "lists no layer"
-        if self.microbatch < 1 or not 0 <= self.state_factor < float("inf"):
-            return "needs a microbatch of at least 1 and a state_factor that is not negative"
+        if self.microbatch < 1 or self.tensor < 1:
+            return "needs a microbatch and a tensor degree of at least 1"
+        if not 0 <= self.optimizer_factor <= self.state_factor < float("inf"):
+            return "needs an optimizer_factor from 0 to its state_factor"
         return next((fault for layer in self.layers if (fault := _fault_of(layer))), None)
 
 
@@ -90,6 +99,23 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
         """Time of a byte between two stages: of the network, unless there is one server only."""
         kinds = list(self.devices)
         return self.us_per_byte(kinds[0]) if len(kinds) == 1 else 1e-3 / self.network_gb_per_s
+
+    def us_per_byte_in_server(self) -> float:
+        """Time of a byte in a server, or of the network if that is no faster."""
+        return 1e-3 / (self.server_gb_per_s or self.network_gb_per_s)
+
+    def grouped(self, tensor: int) -> "Devices | None":
+        """Groups of `tensor` devices of one server, as if each was one device; None if there is none."""
+        servers = {kind: divmod(count, self.per_server) for kind, count in self.counts.items()}
+        counts = {kind: full * (self.per_server // tensor) + rest // tensor for kind, (full, rest) in servers.items()}
+        grouped = {
+            kind: counts[kind] if isinstance(one, int) else msgspec.structs.replace(one, count=counts[kind])
+            for kind, one in self.devices.items()
+            if counts[kind]
+        }
+        if not grouped:
+            return None
+        return msgspec.structs.replace(self, devices=grouped, per_server=max(1, self.per_server // tensor))
 
     def fault(self) -> str | None:
         """What is wrong with the devices; None if nothing is."""
@@ -125,7 +151,7 @@ def matched(profile: LayerProfile, devices: Devices) -> LayerProfile:
 
 
 def _fault_of(layer: Layer) -> str | None:
-    sizes = (layer.output_bytes, layer.parameter_bytes, layer.kept)
+    sizes = (layer.output_bytes, layer.parameter_bytes, layer.kept, layer.tensor_bytes)
     times = [time for one in layer.times.values() for time in (one.forward_us, one.backward_us, one.weights_us or 0.0)]
     if not all(isfinite(number) and number >= 0 for number in (*sizes, *times)):
         return f"layer {layer.name} has a number that is negative or not finite"

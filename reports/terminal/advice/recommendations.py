@@ -1,4 +1,4 @@
-"""All recommendations for one job, and those of the interval of checkpoints and the split of a model, for a terminal."""
+"""All recommendations for one job, and those of the interval of checkpoints, for a terminal."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,6 @@ from esprof.analyzers.advisors.checkpoint.answer import CheckpointAdvice, MeanTi
 from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.job.batches import BatchAdvice
 from esprof.analyzers.advisors.loader.answer import LoaderAdvice
-from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, ParallelPlan
 from esprof.analyzers.advisors.recommend import Advice, Recommendations
 from esprof.core.text import printable
 from esprof.reports import units
@@ -99,53 +98,3 @@ def _facts(advice: CheckpointAdvice, screen: Screen) -> Iterable[Text]:
 
 def _mean(time: MeanTime) -> str:
     return f"{units.duration(time.mean_us)} ({units.interval(time.low_us, time.high_us)})"
-
-
-def draw_parallel(advice: ParallelAdvice, screen: Screen = PLAIN) -> str:
-    """The best plans, the stages of the best one, and the bound."""
-    best = advice.plans[0]
-    title = f"Best plan: layers {_shape(best)} ({best.schedule}), {units.duration(best.step_us)} a step"
-    rows = grid("layers on devices", "schedule", ">step", ">above the bound", ">idle", "", padding=2)
-    for plan in advice.plans:
-        rows.add_row(
-            _shape(plan),
-            plan.schedule,
-            units.duration(plan.step_us),
-            units.pct(plan.gap_pct),
-            units.pct(plan.idle_pct),
-            "" if plan.rectangular else "own process groups",
-        )
-    stages = grid("layers", ">number", ">replicas", ">work", ">memory", padding=2)
-    for stage in best.stages:
-        stages.add_row(
-            printable(stage.first if stage.layers == 1 else f"{stage.first} … {stage.last}"),
-            str(stage.layers),
-            f"{stage.replicas} × {printable(stage.device)}",
-            units.duration(stage.work_us),
-            units.size(stage.memory_bytes),
-        )
-    blocks: list[RenderableType] = [headline(title, screen), Text(), heading("Best plans"), rows, Text()]
-    return drawn(screen, *blocks, heading("Stages of the best plan"), stages, Text(), *_limits(advice, screen))
-
-
-def _shape(plan: ParallelPlan) -> str:
-    """The number of layers of each stage and its devices, such as `24 on 3 V100, 16 on 1 P100`."""
-    return ", ".join(f"{stage.layers} on {stage.replicas} {printable(stage.device)}" for stage in plan.stages)
-
-
-def _limits(advice: ParallelAdvice, screen: Screen) -> Iterable[Text]:
-    bound = units.duration(advice.lower_bound_us)
-    yield fact("Bound", f"{bound}: no plan and no schedule on these devices has a shorter step", screen)
-    if advice.one_stage is None:
-        yield fact("Unsplit", "the model does not fit on one device", screen)
-    else:
-        (alone,) = advice.one_stage.stages
-        devices = f"{alone.replicas} {printable(alone.device)}"
-        took = units.duration(advice.one_stage.step_us)
-        yield fact("Unsplit", f"{took} with data parallelism on {devices}", screen)
-    yield fact("Step", f"{advice.microbatches} microbatches, {advice.batch} samples", screen)
-    if not all(plan.rectangular for plan in advice.plans):
-        yield fact("Note", "a DeviceMesh cannot express stages with unlike numbers of replicas", screen)
-    for text in advice.warnings:
-        yield fact("Note", text, screen)
-    yield fact("Omits", "; ".join(advice.not_modelled), screen)
