@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from esprof.analyzers.advisors.job.growth import Model
-from esprof.analyzers.advisors.parallel.problem import Problem, Split, Stage
+from esprof.analyzers.advisors.parallel.problem import Problem, Recompute, Split, Stage
 from esprof.analyzers.advisors.parallel.profile import Devices, Layer, LayerProfile, PassTimes
 
 
@@ -38,7 +38,8 @@ def random_problem(seed: int) -> Problem:
         server_gb_per_s=50.0,
         per_server=2,
     )
-    return Problem.of(LayerProfile(layers=layers), devices, draw.choice((1, 3, 8)))
+    profile = LayerProfile(layers=layers, optimizer_factor=draw.choice((0.0, 2.0)))
+    return Problem.of(profile, devices, draw.choice((1, 3, 8)), draw.choice(list(Recompute)))
 
 
 def every_split(problem: Problem) -> Iterator[Split]:

@@ -154,9 +154,12 @@ def _objective(candidate: Candidate) -> float:
 
 
 def _ranked(plans: Sequence[ParallelPlan]) -> list[ParallelPlan]:
-    """Plans by their time, each once."""
-    unlike = [plan for at, plan in enumerate(plans) if plan not in plans[:at]]
-    return sorted(unlike, key=lambda plan: (plan.step_us, *plan.place))
+    """Plans by their time. Of those that differ only in how replicas share a microbatch, one: both searches find it."""
+    unlike = dict[tuple[object, ...], ParallelPlan]()
+    for plan in sorted(plans, key=lambda plan: (plan.step_us, *plan.place)):
+        # Their times differ by the rounding of passes to nanoseconds.
+        unlike.setdefault((f"{plan.step_us:.6g}", *plan.shape), plan)
+    return list(unlike.values())
 
 
 def _modules(transformer: Transformer | None) -> TensorModules:

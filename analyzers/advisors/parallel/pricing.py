@@ -103,11 +103,17 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
     """None if the plan is not rectangular."""
 
     @property
-    def place(self) -> tuple[object, ...]:
-        """Where the plan stands among those of equal time: the simplest first."""
+    def shape(self) -> tuple[object, ...]:
+        """What distinguishes the plan, except for its microbatches: the simplest is the least."""
         of_schedule = (*_OF_ONE, PipelineSchedule.INTERLEAVED).index(self.schedule)
-        simple = (len(self.stages), self.tensor, self.recompute is not Recompute.NONE, self.is_sharded, of_schedule)
-        return (*simple, *(stage.layers for stage in self.stages))
+        numbers = (len(self.stages), self.tensor, list(Recompute).index(self.recompute), self.is_sharded, of_schedule)
+        return (*numbers, self.chunks, *((stage.layers, stage.replicas, stage.device) for stage in self.stages))
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Where the plan stands among those of equal time: the simplest first, and of these the one whose replicas have
+        the larger share of a microbatch."""
+        return (*self.shape, -self.microbatch)
 
 
 class TensorModules(NamedTuple):

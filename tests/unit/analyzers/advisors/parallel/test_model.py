@@ -44,8 +44,8 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         read_model([profile, profile])
     with pytest.raises(InputError, match="3 heads, which do not divide"):
         read_model([_written(tmp_path / "odd.json", **_GPT | {"heads": 3})])
-    with pytest.raises(InputError, match="widht"):
-        read_model([_written(tmp_path / "typo.json", **_GPT, widht=3)])
+    with pytest.raises(InputError, match="depth"):
+        read_model([_written(tmp_path / "typo.json", **_GPT, depth=3)])
 
 
 def test_the_best_of_measured_tensor_degrees_and_microbatches_is_chosen() -> None:
