@@ -33,6 +33,8 @@ KNOBS_END = "<!-- end of the knobs -->"
 NOTE = "<!-- Written by `make docs` from the code. -->\n"
 MAX_LINES = 200
 """Of a page."""
+NEEDLESS = ("barriers", "repeated_calls", "unused_gradients", "double_precision")
+"""What-if terms on work that a job does without need."""
 
 
 def commands() -> dict[str, str]:
@@ -132,16 +134,22 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 
 def what_ifs() -> str:
-    """All kinds of what-if terms but those on loaders and memory, in the order in which a scenario applies them."""
+    """All kinds of what-if terms but those with pages of their own, in the order in which a scenario applies them."""
     intro = (
         "A scenario is one or more terms, separated by commas; all of them apply at once. A comma inside brackets belongs "
         "to the term. Some terms take a scope before their name, which limits them to some ranks: `rank3.`, "
         "`rank0-3+6.`, or `device[NAME].`, where NAME is part of the device's name. "
         "A term is declined, with the reason, if the run lacks the evidence for it. "
-        "[What-ifs on DataLoaders](what-ifs-loaders.md) and [on memory](what-ifs-memory.md) have pages of their own."
+        "What-ifs on [DataLoaders](what-ifs-loaders.md), [memory](what-ifs-memory.md) and [needless "
+        "work](what-ifs-needless.md) have pages of their own."
     )
     others = [kind for kind in TERMS.values() if not isinstance(kind.effect, Loading) and kind.memory is None]
-    return _terms("What-ifs", intro, others)
+    return _terms("What-ifs", intro, [kind for kind in others if kind.name not in NEEDLESS])
+
+
+def what_ifs_on_needless_work() -> str:
+    intro = "These [terms](what-ifs.md) leave out work that a job does without need, or needs only a part of."
+    return _terms("What-ifs on needless work", intro, [TERMS[name] for name in NEEDLESS])
 
 
 def what_ifs_on_memory() -> str:
@@ -214,6 +222,7 @@ def _pages() -> dict[str, str]:
         "reference/what-ifs.md": what_ifs(),
         "reference/what-ifs-loaders.md": what_ifs_on_loaders(),
         "reference/what-ifs-memory.md": what_ifs_on_memory(),
+        "reference/what-ifs-needless.md": what_ifs_on_needless_work(),
         "how-to/verify.md": verify(),
         "reference/plan.schema.json": plan_schema(),
         "reference/advice.schema.json": advice_schema(),

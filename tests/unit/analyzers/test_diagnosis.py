@@ -507,6 +507,7 @@ def test_every_finding_has_a_page():
         "ESP304",
         "ESP305",
         "ESP306",
+        "ESP307",
         "ESP401",
         "ESP402",
         "ESP403",
