@@ -1,0 +1,32 @@
+"""Work that a recorded job does without need: marks of the recorder, and what replay says of them."""
+
+from collections import Counter
+
+import pytest
+
+from esprof.analyzers.recorded_job import RecordedJob
+from esprof.analyzers.views.enclosing import EnclosingCalls
+from esprof.replay.building.build import build
+from esprof.replay.whatif.gradients.marked_calls import calls_marked
+from esprof.replay.whatif.pricing import what_if
+from esprof.run.raw.call_marks import FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
+from tests.cases.record import job, recording, run
+
+
+@pytest.mark.integration
+def test_needless_work_of_a_recorded_job_is_marked_and_priced(tmp_path):
+    ended = run(recording(tmp_path / "run", job("needless.py"), steps=4, stack_steps=0), tmp_path / "run")
+    assert ended.code == 0, ended.stderr
+    events, enclosing = ended.run.events(0), EnclosingCalls(RecordedJob(ended.run).samples, 0)
+    of_step = events.ints("step") == max(events.ints("step"))
+
+    def marked(mark):
+        return Counter(enclosing.modules(row) for row in calls_marked(events, mark) if of_step[row])
+
+    assert marked(SAME_INPUTS) == {"Sequential": 1}
+    assert marked(NOT_OPTIMIZED) == {"Sequential": 2}
+    assert marked(FLOAT64) == {"Student.exact": 1}
+    answers = what_if(ended.run, build(ended.run), ["repeated_calls=0", "unused_gradients=0", "double_precision=2x"])
+    assert [answer.reason for answer in answers] == [None] * 3
+    assert answers[0].saving_us > 0
+    assert answers[1].saving_us > 0
