@@ -11,7 +11,7 @@ from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, work_share
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
-_LAYER = re.compile(r"aten::(linear|conv\w*|\w+_norm|scaled_dot_product_attention|embedding|lstm|gru)")
+_LAYER = re.compile(r"aten::(linear|conv(?!\w*_backward)\w*|\w+_norm|scaled_dot_product_attention|embedding|lstm|gru)")
 """Matches operations of a forward pass that no backward formula calls. A node that calls one computes activations again. A
 gradient of a gradient (`create_graph=True`) has numbered operations inside nodes, too, but none of these."""
 

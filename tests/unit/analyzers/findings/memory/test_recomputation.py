@@ -48,6 +48,7 @@ def test_a_second_forward_pass_is_named_and_priced():
     [
         [("aten::mm", 41, 50, None)],  # a usual backward pass
         [("aten::mm", 41, 20, 1), ("aten::mul", 62, 20, 2)],  # a gradient of a gradient
+        [("aten::convolution_backward", 41, 50, 1)],  # the same
         [("aten::linear", 41, 0.2, 1)],  # too short
     ],
 )
