@@ -4,6 +4,9 @@ This module imports nothing of esprof, so that every layer can start a verb. No 
 """
 
 import sys
+from pathlib import Path
+
+_START = Path(__file__).with_name("start.py")
 
 GROUPS = {
     "Record": {
@@ -62,5 +65,10 @@ def command_line(verb: str, *words: str) -> list[str]:
 
 
 def module_line(module: str, *words: str, python: str = sys.executable) -> list[str]:
-    """Return the command that runs a module of esprof."""
-    return [python, "-m", module, *words]
+    """Return the command that runs a module of esprof and imports nothing from the current folder."""
+    return [python, "-P", str(_START), module, *words]
+
+
+def foreign_module_line(module: str) -> list[str]:
+    """Return the command that runs a module of another package and imports nothing from the current folder."""
+    return [sys.executable, "-P", "-m", module]

@@ -1,7 +1,6 @@
 """`esprof demo`."""
 
 import json
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from esprof.reports.commands.common import json_option, json_text, refuse_stdout
 from esprof.reports.commands.record import diagnosed, record, say, say_recorded, say_verdict
 from esprof.run.raw.settings import Settings
 from esprof.run.run import Run
+from esprof.verbs import foreign_module_line
 
 JOB = Path(recorder.__file__).parent / "demo_job.py"
 WORKERS = 2
@@ -146,7 +146,7 @@ def _record(job_config: dict[str, Any], output: Path, **options: Any) -> tuple[R
     with tempfile.TemporaryDirectory(prefix="gpt-") as folder, changed({"OMP_NUM_THREADS": "1"}):
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(job_config))
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
+        command = [*foreign_module_line("torch.distributed.run"), "--standalone", f"--nproc-per-node={WORKERS}"]
         recording = record([*command, str(JOB), f"--config={file}"], output, WINDOW, **options)
         measured = file.with_name("measured.json")
         return recording, MachineFacts(**json.loads(measured.read_text())) if measured.exists() else None

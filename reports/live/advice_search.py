@@ -1,4 +1,4 @@
-"""Search for a better plan for a running job, as a process: `python -m esprof.reports.live.advice_search RUN STEP`.
+"""Search for a better plan for a running job, as a process with the words RUN and STEP.
 
 It takes seconds of CPU time, which would delay the page; its low priority protects a job on this machine.
 """

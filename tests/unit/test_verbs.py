@@ -1,18 +1,19 @@
 """How verbs are started as processes, and that no other place tells of it."""
 
 import ast
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from esprof.verbs import VERBS, command_line, module_of
+from esprof.verbs import VERBS, command_line, foreign_module_line, module_line, module_of
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [path for folder in ("esprof", "replay", "analyzers", "reports") for path in (ROOT / folder).rglob("*.py")]
 PLACE = ROOT / "esprof" / "verbs.py"
-NO_VERB = ROOT / "esprof" / "data" / "hosts" / "server_process.py"
-"""Starts the server of a cache."""
+PLANTED = ("esprof", "runpy", "json", "numpy", "msgspec", "click", "torch")
+"""Modules that a folder may hold to be imported in place of the real ones."""
 
 
 def texts(tree):
@@ -37,6 +38,34 @@ def test_a_verb_starts_as_a_process():
     assert VERBS["explain"] in done.stdout
 
 
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """The current folder, with modules of known names."""
+    for name in PLANTED:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('planted')")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def start(words, **variables):
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, env=os.environ | variables)
+
+
+@pytest.mark.parametrize("words", [command_line("explain", "ESP101"), foreign_module_line("pydoc")])
+def test_a_process_imports_nothing_from_the_current_folder(planted, words):
+    done = start(words)
+    assert "planted" not in done.stderr
+    assert done.returncode == 0
+
+
+def test_a_process_runs_this_checkout_wherever_it_is_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen" / "told.py").write_text("import esprof, sys; print(esprof.__file__, sys.argv[1:], sys.path[0])")
+    done = start(module_line("told", "a", "b"), PYTHONPATH=str(tmp_path / "seen"))
+    assert done.stdout == f"{ROOT / 'esprof' / '__init__.py'} ['a', 'b'] {tmp_path / 'seen'}\n"
+
+
 def test_what_is_no_verb_has_no_command_line():
     with pytest.raises(AssertionError):
         command_line("explode")
@@ -47,7 +76,7 @@ def test_one_module_alone_knows_how_a_verb_is_started():
     found = [
         f"{path.relative_to(ROOT)}: {text}"
         for path in SOURCES
-        if path not in (PLACE, NO_VERB)
+        if path != PLACE
         for text, before in texts(ast.parse(path.read_text()))
         if starts_a_verb(text, before)
     ]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from esprof.core.errors import EsprofError
+from esprof.verbs import module_line
 
 _PATIENCE_S = 5.0
 """How long a server may take to end."""
@@ -43,7 +44,7 @@ def start_server(served: Served, owner: object) -> Running:
     """Start a server that ends with `owner` or with this process. Raises EsprofError if it does not start."""
     path = os.pathsep.join(filter(None, sys.path))
     process = subprocess.Popen(
-        [sys.executable, "-m", "esprof.data.hosts.server"],
+        module_line("esprof.data.hosts.server"),
         env=os.environ | {"PYTHONPATH": path},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """The first program of a worker: imports slow modules, waits for the start, then runs the script in this process.
 
-    python -m esprof.elastic.launch.bootstrap SCRIPT.py … | -m MODULE …
+    python -P …/esprof/start.py esprof.elastic.launch.bootstrap SCRIPT.py … | -m MODULE …
 
 Reads one line of JSON from stdin, the environment variables of the script. The worker ends if stdin is closed before.
 """
@@ -36,13 +36,15 @@ def main() -> None:
 
 
 def _become(script: list[str]) -> None:
-    """Run the script as Python would."""
-    if script[0] == "-m":
+    """Run the script as Python would, which imports from its folder first."""
+    is_module = script[0] == "-m"
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, os.getcwd() if is_module else str(Path(script[0]).resolve().parent))
+    if is_module:
         sys.argv = script[1:]
         runpy.run_module(script[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = script
-        sys.path[0] = str(Path(script[0]).resolve().parent)
         runpy.run_path(script[0], run_name="__main__")
 
 

@@ -9,7 +9,6 @@ import fcntl
 import os
 import socket
 import struct
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 from esprof.core.errors import EXIT_OK, UsageError
 from esprof.elastic.launch.messages import VARIABLE, Launch, read_left, taken
 from esprof.recorder.launcher.child import run_child
+from esprof.verbs import foreign_module_line
 
 _SIOCGIFADDR = 0x8915
 _MAX_RESTARTS = 10_000
@@ -54,7 +54,7 @@ def command(asked: HostsMeeting, procs_per_host: int, script: Sequence[str]) -> 
         "keep_alive_max_attempt": asked.keep_alive_misses,
     }
     return [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *foreign_module_line("torch.distributed.run"),
         f"--nnodes={asked.least}:{asked.most}",
         f"--nproc-per-node={procs_per_host}",
         f"--max-restarts={_MAX_RESTARTS}",
