@@ -1,4 +1,4 @@
-"""What a file system tells: why it refused to write, and whether a folder belongs to this user alone."""
+"""What a file system tells: why it refused to write, whether a folder belongs to this user alone, and what is a file."""
 
 import errno
 import os
@@ -19,6 +19,35 @@ def _mounted_at(path: str) -> str:
     while not os.path.ismount(above):
         above = os.path.dirname(above)
     return above
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file and return its descriptor; one that is created is for its owner only.
+
+    In a folder that others write to, a pipe, a device or a link may have a file's name. Reading a pipe would block, a device
+    need not end, and writing through a link would change a file elsewhere. Raises OSError for these.
+    """
+    if flags & (os.O_WRONLY | os.O_RDWR):
+        flags |= os.O_NOFOLLOW
+    try:
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link") from error
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return file
+
+
+def read_regular(path: str | Path, limit: int) -> bytes:
+    """Return the content of a regular file. Raises OSError if it is none, or larger than `limit` bytes."""
+    with open(open_regular(path), "rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit} bytes")
+    return content
 
 
 def cache_of_user(name: str, base: str | None = None) -> Path | None:

@@ -3,6 +3,7 @@
 Every file is complete or absent, and only its owner may read it, as it has names of files, hosts and functions of the job.
 """
 
+import os
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from esprof.core.credentials import without_secrets
+from esprof.core.disk import open_regular, read_regular
 from esprof.core.errors import InputError, OutputError, unreadable
 from esprof.core.output import atomic_file, claim
 from esprof.core.types import Rank
@@ -97,9 +99,7 @@ def read_probes(path: Path) -> Probes | None:
     broken."""
     file = path / files.PROBES
     try:
-        if file.stat().st_size > memory_limit():
-            raise InputError("is larger than the memory limit", path=file, remedy=_WITHOUT_IT)
-        raw = file.read_bytes()
+        raw = read_regular(file, memory_limit())
         schema = msgspec.json.decode(raw, type=_RunEnvelope).schema
         if schema != PROBES_SCHEMA:
             raise InputError(f"schema {schema!r} is not {PROBES_SCHEMA!r}", path=file, remedy="Probe the job again.")
@@ -186,7 +186,7 @@ def _private_file(run: Path, path: Path) -> AbstractContextManager[BinaryIO]:
 def _read_flight(run: Path, rank: Rank) -> FlightLog | None:
     path = flight_path(run, rank)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=FlightLog)
+        return msgspec.json.decode(read_regular(path, memory_limit()), type=FlightLog)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -197,7 +197,7 @@ def _read_flight(run: Path, rank: Rank) -> FlightLog | None:
 
 def _read_meta(path: Path) -> RunMeta:
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, memory_limit())
         schema = msgspec.json.decode(raw, type=_RunEnvelope).schema
         if schema != SCHEMA:
             remedy = "Use the version of esprof that wrote it."
@@ -219,6 +219,7 @@ def _fault(run: Path, name: str, rank: Rank) -> str | None:
     """Return the defect of a table according to its footer; None if there is none, or if a side table is absent."""
     path = table_path(run, name, rank)
     try:
+        os.close(open_regular(path))
         footer = pq.read_metadata(path)
     except FileNotFoundError:
         return "its events are missing" if name == "events" else None

@@ -113,7 +113,8 @@ def _is_trace(file: Path) -> bool:
 
 def _traces_in(folder: Path) -> list[Path]:
     """Return the traces in a folder, or else the archives in it."""
-    named = [file for file in sorted(folder.iterdir()) if not file.name.startswith(".")]
+    # A pipe would block, and a device need not end.
+    named = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
     files = list(filter(_is_trace, named)) or list(filter(is_archive, named))
     if not files and (inner := next(filter(None, (reader.folder_in(folder) for reader in READERS)), None)) is not None:
         return _traces_in(inner)

@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from esprof.core.disk import open_regular
 from esprof.core.errors import unreadable
 from esprof.core.output import unwritable
 from esprof.core.plan import LoaderBody
@@ -39,7 +40,7 @@ class JsonLog(Generic[_Line]):
         path, written = folder / self._name, msgspec.json.encode(line) + b"\n"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            file = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             try:
                 size = os.fstat(file).st_size
                 torn = (
@@ -56,7 +57,7 @@ class JsonLog(Generic[_Line]):
         InputError if it cannot be read."""
         path = folder / self._name
         try:
-            with path.open("rb") as file:
+            with open(open_regular(path), "rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - MAX_BYTES_READ))
                 raw = file.read(MAX_BYTES_READ)
@@ -341,7 +342,7 @@ class Live:
         """None after a failure."""
         try:
             run.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._file = open_regular(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
         except OSError as error:
             raise unwritable(self._path, error) from error
 
@@ -373,7 +374,7 @@ class Tail:
         """Return the steps since the last call, at first all in the file, without invalid or incomplete lines; empty if the
         file does not exist. Raises InputError if it cannot be read."""
         try:
-            with self._path.open("rb") as file:
+            with open(open_regular(self._path), "rb") as file:
                 if os.fstat(file.fileno()).st_size < self._read:  # It was emptied.
                     self._read = 0
                 file.seek(self._read)

@@ -108,7 +108,7 @@ def _write(runs: dict[Path, Run], out: Path) -> None:
     for path, run in runs.items():
         for meta in run.meta.ranks:
             for name in SCHEMAS:
-                _copy(table_path(path, name, meta.rank), table_path(out, name, meta.rank))
+                _copy(path, table_path(path, name, meta.rank), table_path(out, name, meta.rank))
             write_flight(out, meta.rank, run.flight(meta.rank))
     probes = [run.probes for run in runs.values() if run.probes is not None]
     if probes:
@@ -116,9 +116,14 @@ def _write(runs: dict[Path, Run], out: Path) -> None:
     write_meta(out, _joined(list(runs.values())))
 
 
-def _copy(table: Path, to: Path) -> None:
-    """Copy a table, readable by its owner only; skip a missing side table."""
-    if table.exists():
+def _copy(run: Path, table: Path, to: Path) -> None:
+    """Copy a table, readable by its owner only; skip a missing side table.
+
+    Raises InputError for a link to a file that is not of the Run: whoever gets the whole Run would get that file.
+    """
+    if not table.resolve().is_relative_to(run.resolve()):
+        raise InputError("is a link that leads out of the run", path=table, remedy="Replace it by the file itself.")
+    if table.is_file():
         to.parent.mkdir(mode=0o700, exist_ok=True)
         to.touch(mode=0o600)
         shutil.copyfile(table, to)

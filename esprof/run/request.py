@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from esprof.core.disk import read_regular
 from esprof.core.output import write_bytes
 from esprof.run import files
 
@@ -46,8 +47,6 @@ def waiting(run: Path) -> TelemetryRequest | None:
     """Return the open request; None if there is none or it is invalid."""
     path = run / files.TELEMETRY_REQUEST
     try:
-        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            return None
-        return msgspec.json.decode(path.read_bytes(), type=TelemetryRequest)
+        return msgspec.json.decode(read_regular(path, _MAX_BYTES), type=TelemetryRequest)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from esprof.core.disk import read_regular
 from esprof.core.errors import EsprofError, InputError, unreadable
 from esprof.core.plan import Plan, PlanStatus, read_plan
 from esprof.reports.live.change_point import ChangePointDetector
@@ -22,6 +23,7 @@ _MAX_STEPS_RETAINED = 1_000
 _MAX_STEPS_COMPARED = 300
 """Most steps tested for a change point per read, since each takes a statistical test."""
 
+_MAX_STATUS_BYTES = 1 << 20
 
 _Content = TypeVar("_Content")
 
@@ -159,7 +161,7 @@ class _WatchedFile(Generic[_Content]):
 
 def _read_status(path: Path) -> PlanStatus:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=PlanStatus)
+        return msgspec.json.decode(read_regular(path, _MAX_STATUS_BYTES), type=PlanStatus)
     except OSError as error:
         raise unreadable(path, error) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -9,6 +9,7 @@ from typing import Self
 
 import msgspec
 
+from esprof.core.disk import open_regular
 from esprof.core.errors import EsprofError
 from esprof.core.output import unwritable
 from esprof.run import files
@@ -31,7 +32,7 @@ class Lock:
         """Raises EsprofError if another process holds the lock, OutputError if its file cannot be created."""
         path = run / files.SERVE_LOCK
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise unwritable(path, error) from error
         try:

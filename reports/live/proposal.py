@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from esprof.core.disk import read_regular
 from esprof.core.errors import InputError, unreadable
 from esprof.core.output import write_bytes
 from esprof.core.plan import Plan, check
@@ -71,8 +72,7 @@ def write_search(run: Path, latest_search: LatestSearch) -> None:
 def read_search(path: Path) -> LatestSearch | None:
     """Read the file; None if it is missing. Raises InputError if it is damaged."""
     try:
-        with path.open("rb") as file:
-            latest_search = msgspec.json.decode(file.read(_MAX_BYTES), type=LatestSearch)
+        latest_search = msgspec.json.decode(read_regular(path, _MAX_BYTES), type=LatestSearch)
         if latest_search.proposal is not None and latest_search.proposal.plan is not None:
             check(latest_search.proposal.plan)
         if latest_search.proposal is not None and not latest_search.proposal.baselines.get("now"):

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from esprof.core.disk import open_regular, read_regular
 from esprof.core.errors import UsageError
 from esprof.core.output import unwritable, write_bytes
 from esprof.core.types import Ns
@@ -16,6 +17,9 @@ from esprof.run import files
 from esprof.run.logs import JsonLog
 
 VARIABLE = "ESPROF_LAUNCH"
+
+_MAX_BYTES = 1 << 20
+"""Size limit of a message."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +83,7 @@ def taken(folder: Path) -> Iterator[None]:
     OutputError if it cannot be created."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = os.open(folder / files.LAUNCH_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        file = open_regular(folder / files.LAUNCH_LOCK, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise unwritable(folder, error) from error
     try:
@@ -114,7 +118,7 @@ def write_left(launch: Launch, left: Left) -> None:
 
 def read_left(folder: Path, generation: int) -> Left | None:
     with suppress(OSError, msgspec.MsgspecError, RecursionError):
-        return msgspec.json.decode(files.left_path(folder, generation).read_bytes(), type=Left)
+        return msgspec.json.decode(read_regular(files.left_path(folder, generation), _MAX_BYTES), type=Left)
     return None
 
 
@@ -126,7 +130,7 @@ def write_state(folder: Path, state: LaunchState) -> None:
 def read_state(folder: Path) -> LaunchState | None:
     """The state of a launch; None if nothing was launched in this folder."""
     with suppress(OSError, msgspec.MsgspecError, RecursionError):
-        return msgspec.json.decode((folder / files.LAUNCH_STATE).read_bytes(), type=LaunchState)
+        return msgspec.json.decode(read_regular(folder / files.LAUNCH_STATE, _MAX_BYTES), type=LaunchState)
     return None
 
 
@@ -138,7 +142,7 @@ def want(folder: Path, world: int) -> None:
 def wanted(folder: Path) -> int | None:
     """The requested number of workers; None without a valid request."""
     try:
-        return int((folder / files.WORLD_WANTED).read_bytes()[:20])
+        return int(read_regular(folder / files.WORLD_WANTED, 20))
     except (OSError, ValueError):
         return None
 

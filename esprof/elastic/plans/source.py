@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Protocol
 
+from esprof.core.disk import read_regular
 from esprof.core.output import write_bytes
 from esprof.run.files import status_path
 
@@ -37,9 +38,9 @@ class PlanFile:
         try:
             now = self._path.stat()
             seen = (now.st_mtime_ns, now.st_ino, now.st_size)
-            if seen == self._seen or now.st_size > _MAX_PLAN_BYTES:
+            if seen == self._seen:
                 return None
-            content = self._path.read_bytes()
+            content = read_regular(self._path, _MAX_PLAN_BYTES)
         except OSError:
             return None
         self._seen = seen
@@ -53,7 +54,7 @@ class PlanFile:
 
     def status(self) -> bytes | None:
         try:
-            return self._status.read_bytes()
+            return read_regular(self._status, _MAX_PLAN_BYTES)
         except OSError:
             return None
 

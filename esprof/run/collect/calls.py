@@ -16,10 +16,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from esprof.core.disk import read_regular
 from esprof.core.errors import InputError, unreadable
 from esprof.core.types import Bytes, Ns
 from esprof.run.collective_names import ITEM_BYTES
 from esprof.run.groups import Group
+from esprof.run.reading import memory_limit
 from esprof.run.schema import EVENTS, Table
 
 ItemT = TypeVar("ItemT")
@@ -67,7 +69,7 @@ _DUMP = msgspec.json.Decoder(_Dump)  # Created once, as several threads use it: 
 def read_calls(path: Path) -> list[RecordedCall]:
     """Return the calls in a dump of the Flight Recorder, oldest first. Raises InputError if it cannot be read."""
     try:
-        found = _DUMP.decode(path.read_bytes()).entries
+        found = _DUMP.decode(read_regular(path, memory_limit())).entries
     except OSError as error:
         raise unreadable(path, error) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from esprof.core.disk import read_regular
 from esprof.run.probes import Condition, NotMeasured, Point, Probes, Sweep, put_together
 from esprof.run.raw import names
 from esprof.run.raw.settings import Settings
+from esprof.run.reading import memory_limit
 
 
 class _PointRow(Point, frozen=True, kw_only=True):
@@ -53,7 +56,10 @@ class _OfRank:
         self.left_out: list[NotMeasured] = []
         self.conditions: list[Condition] = []
         self.end = _EndRow(0.0, False)
-        for line in path.read_bytes().splitlines():
+        content = b""
+        with suppress(OSError):
+            content = read_regular(path, memory_limit())
+        for line in content.splitlines():
             try:
                 self._add(_ROWS.decode(line))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from esprof.core.disk import open_regular, read_regular
 from esprof.core.output import write_bytes
 from esprof.core.types import Ns, Rank
 from esprof.run.collect.notes import RankIdentity, RankNotes, RankRow, RecordedWindow
@@ -21,6 +22,8 @@ RowT = TypeVar("RowT")
 # Created once, as several threads use them: docs/decisions/0002-libraries.md.
 _RANK_ROWS: msgspec.json.Decoder[RankRow] = msgspec.json.Decoder(RankRow)
 _ROLLED_ROWS: msgspec.json.Decoder[RolledRows] = msgspec.json.Decoder(RolledRows)
+
+_MAX_JOB_BYTES = 16 << 20
 
 
 class LaunchedJob(msgspec.Struct, frozen=True):
@@ -45,7 +48,7 @@ def write_job(raw: Path, job: LaunchedJob) -> None:
 def read_job(raw: Path) -> LaunchedJob:
     """Return the job that is recorded in `raw`; an empty one if `job.json` is missing or corrupt."""
     try:
-        return msgspec.json.decode((raw / names.JOB).read_bytes(), type=LaunchedJob)
+        return msgspec.json.decode(read_regular(raw / names.JOB, _MAX_JOB_BYTES), type=LaunchedJob)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return LaunchedJob()
 
@@ -169,7 +172,7 @@ def _lines(file: Path, decoder: msgspec.json.Decoder[RowT], unreadable: list[str
     """Yield the decoded lines of `file`. Messages about corrupt lines and read errors are added to `unreadable`."""
     broken = 0
     try:
-        with file.open("rb") as opened:
+        with open(open_regular(file), "rb") as opened:
             for line in opened:
                 try:
                     yield decoder.decode(line)

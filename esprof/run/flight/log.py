@@ -13,10 +13,12 @@ from pathlib import Path
 
 import msgspec
 
+from esprof.core.disk import open_regular, read_regular
 from esprof.core.types import Bytes, Ns, Rank
 from esprof.run.collective_names import ITEM_BYTES
 from esprof.run.raw import names
 from esprof.run.raw.reasons import SnapshotReason
+from esprof.run.reading import memory_limit
 
 _LIBRARY = re.compile(
     r"^<frozen |(^|/)(site-packages|dist-packages|lib/python\d[.\d]*|esprof/recorder/(injected|shared|hook))/"
@@ -259,7 +261,7 @@ def read_flight(raw: Path, files: names.RankFiles, *, ended: bool) -> FlightLog:
 def read_snapshot(file: Path) -> Snapshot | None:
     """Read one snapshot; None if the file is corrupt or was replaced by a newer one."""
     try:
-        return _SNAPSHOT.decode(file.read_bytes())
+        return _SNAPSHOT.decode(read_regular(file, memory_limit()))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -273,7 +275,7 @@ def is_locked(notes: Path) -> bool | None:
     """Whether a process holds the lock of the file `notes`, as its writer does while alive; None if unknown, such as on a
     file system without locks."""
     try:
-        with notes.open("rb") as file:
+        with open(open_regular(notes), "rb") as file:
             # An empty file may not be locked yet, and this attempt could prevent its owner from locking it.
             if not os.fstat(file.fileno()).st_size:
                 return None
@@ -289,6 +291,6 @@ def is_locked(notes: Path) -> bool | None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
+        return read_regular(file, memory_limit()).decode(errors="replace")
     except OSError:
         return ""

@@ -98,7 +98,10 @@ class Settings:
 
     @classmethod
     def read(cls, raw: str) -> "Settings":
-        with open(os.path.join(raw, SETTINGS)) as file:
+        path = os.path.join(raw, SETTINGS)
+        if not os.path.isfile(path):  # Opening a pipe would block.
+            raise FileNotFoundError(path)
+        with open(path) as file:
             values = json.load(file)
         knobs = tuple((name, value) for name, value in values["knobs"])
         return cls(**values | {"probed": tuple(values["probed"]), "knobs": knobs})

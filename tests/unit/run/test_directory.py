@@ -1,5 +1,6 @@
 """The Run directory: what is written comes back; what is missing, broken or foreign is named."""
 
+import os
 import stat
 
 import msgspec
@@ -49,6 +50,27 @@ def run(tmp_path):
     tables = {("events", rank): events(rank) for rank in range(2)} | {("steps", rank): steps(rank) for rank in range(2)}
     write_run(path, META, tables)
     return path
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["run.json", "probes.json", "history.jsonl", "events/rank-00000.parquet"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_pipe_or_device_in_place_of_a_file_is_unreadable(run, name, kind):
+    path = run / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    if name == "run.json":
+        with pytest.raises(InputError, match="it is no regular file"):
+            load(run)
+    else:
+        assert "it is no regular file" in load(run).warnings[-1].message
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_among_traces_is_none(tmp_path):
+    os.mkfifo(tmp_path / "trace.json")
+    with pytest.raises(InputError, match="contains no run"):
+        load(tmp_path)
 
 
 def test_what_is_written_comes_back(run):

@@ -1,5 +1,7 @@
 """The logs of a Run: what is appended comes back, whatever else stands there."""
 
+import os
+
 import msgspec
 import pytest
 
@@ -33,6 +35,27 @@ def test_half_a_line_spoils_no_other(tmp_path):
         HISTORY.append(tmp_path, JobEvent(what="left", step=9))
         assert [event.what for event in HISTORY.read(tmp_path)][-1] == "left"
         assert HISTORY.read(tmp_path)[0].what == "started"
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    target = tmp_path / "notes"
+    target.write_text("of the user")
+    for name in ("history.jsonl", "live.jsonl"):
+        (tmp_path / name).symlink_to(target)
+    with pytest.raises(OutputError, match="it is a symbolic link"):
+        HISTORY.append(tmp_path, JobEvent(what="started", step=0))
+    with pytest.raises(OutputError, match="it is a symbolic link"):
+        Live(tmp_path)
+    assert target.read_text() == "of the user"
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_is_no_log(tmp_path):
+    os.mkfifo(tmp_path / "live.jsonl")
+    with pytest.raises(InputError, match="it is no regular file"):
+        Tail(tmp_path).read()
+    with pytest.raises(OutputError):
+        Live(tmp_path)
 
 
 def test_of_a_long_log_the_end_is_read(tmp_path, monkeypatch):

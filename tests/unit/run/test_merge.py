@@ -46,6 +46,16 @@ def parts(tmp_path):
     ]
 
 
+def test_a_link_out_of_a_run_is_not_copied(tmp_path, parts):
+    secret = tmp_path / "secret"
+    secret.write_text("not of the run")
+    (parts[0] / "stages").mkdir()
+    table_path(parts[0], "stages", 2).symlink_to(secret)
+    with pytest.raises(InputError, match="leads out of the run"):
+        merge(parts, tmp_path / "whole")
+    assert not (tmp_path / "whole").exists()
+
+
 def test_the_ranks_of_all_hosts_are_in_the_whole(tmp_path, parts):
     whole = merge(parts, tmp_path / "whole")
     assert [(rank.rank, rank.host, rank.pid) for rank in whole.meta.ranks] == [

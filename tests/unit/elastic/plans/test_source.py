@@ -1,5 +1,6 @@
 """Where plans come from: files and stores, and how they are handed over."""
 
+import os
 import threading
 import time
 from datetime import timedelta
@@ -30,6 +31,14 @@ def test_a_file_is_read_once_each_time_it_changes(tmp_path):
     assert place.poll() is None
     place.report_status(b"{}")
     assert (tmp_path / "plan.status.json").read_bytes() == PlanFile(path).status() == b"{}"
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_gives_nothing(tmp_path):
+    for name in ("plan.json", "plan.status.json"):
+        os.mkfifo(tmp_path / name)
+    place = PlanFile(tmp_path / "plan.json")
+    assert (place.poll(), place.status()) == (None, None)
 
 
 def test_a_file_that_cannot_be_read_or_is_huge_gives_nothing(tmp_path):

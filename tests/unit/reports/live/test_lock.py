@@ -42,6 +42,15 @@ def test_the_address_of_an_earlier_server_is_not_reported(tmp_path):
     assert "127.0.0.1" not in str(error.value)
 
 
+def test_a_link_in_place_of_the_lock_file_leaves_its_target_as_it_is(tmp_path):
+    target = tmp_path / "notes"
+    target.write_text("of the user")
+    (tmp_path / "serve.lock").symlink_to(target)
+    with pytest.raises(OutputError, match="it is a symbolic link"):
+        Lock(tmp_path)
+    assert target.read_text() == "of the user"
+
+
 def test_a_lock_file_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "serve.lock").mkdir()
     with pytest.raises(OutputError, match="cannot be written"):
