@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from types import ModuleType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
@@ -115,6 +115,8 @@ def _type(of: Any, *, optional: bool = False) -> str:
     if origin in (Union, UnionType):
         (inner,) = (one for one in of_what if one is not type(None))
         return _type(inner, optional=True)
+    if origin is Annotated:
+        return _type(of_what[0], optional=optional)
     if origin is Literal:
         text = ", ".join(f"`{value}`" for value in of_what)
     elif origin is tuple and of_what[-1] is ...:

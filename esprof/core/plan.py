@@ -12,6 +12,7 @@ import msgspec
 from esprof.core.assignment import Assignment
 from esprof.core.errors import InputError, UsageError, unreadable
 from esprof.core.output import write_bytes
+from esprof.core.types import Number
 
 SCHEMA = "esprof.plan/1"
 
@@ -193,14 +194,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: Literal["esprof.plan/1"] = "esprof.plan/1"
     id: str
-    version: int = 1
+    version: Number = 1
     """A runtime adopts only a higher version than its current one."""
     parent: str | None = None
     """Id of the preceding plan."""
     job: PlannedJob
     determinism: str = "D1"
     """Lowest level of determinism at which results keep the same bits under this plan."""
-    apply_at: int | None = None
+    apply_at: Number | None = None
     """Step at which the plan is adopted; None for the next one."""
     fallback: Fallback = Fallback()
     parts: PlanParts
@@ -218,8 +219,8 @@ class PlanStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     plan: str | None = None
     """Id of the plan; None if the file is not a plan."""
-    version: int | None = None
-    step: int
+    version: Number | None = None
+    step: Number
     """The state was reached before this step."""
     before_us: float | None = None
     """Median step before the plan; after a trial, the mean step without it."""

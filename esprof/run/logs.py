@@ -17,7 +17,7 @@ from esprof.core.disk import open_regular
 from esprof.core.errors import unreadable
 from esprof.core.output import unwritable
 from esprof.core.plan import LoaderBody
-from esprof.core.types import Ns
+from esprof.core.types import Number, Time
 from esprof.run import files
 
 MAX_BYTES_READ = 16 << 20
@@ -107,7 +107,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """None if the plan does not change it."""
     loader: LoaderBody | None = None
     """None if the plan does not change it."""
-    every: int | None = None
+    every: Number | None = None
     """Steps between checkpoints; None if the plan does not change it."""
 
 
@@ -116,13 +116,13 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     what: EventKind
     """Kind of the event."""
-    step: int
+    step: Number
     """The event happened before this step."""
-    time_ns: Ns = msgspec.field(default_factory=time.time_ns)
+    time_ns: Time = msgspec.field(default_factory=time.time_ns)
     """Since the Unix epoch."""
     plan: str | None = None
     """Id of the plan concerned."""
-    version: int | None = None
+    version: Number | None = None
     """Version of the plan."""
     before_us: float | None = None
     """Median step before the plan."""
@@ -138,7 +138,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Downtime by phase when the number of processes changed."""
     was: Setting | None = None
     """The setting before an adopted or tried plan, which a rollback restores."""
-    every: int | None = None
+    every: Number | None = None
     """Steps to the next checkpoint, if the job adapts that."""
     reason: str = ""
     """Reason for the event, if one is known."""
@@ -158,11 +158,11 @@ RoundKind = Literal["assignment", "compression"]
 class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One round of `esprof tune`: the advice to a running job with the predicted and measured gain. Times are per step."""
 
-    round: int
+    round: Number
     """Number of the round."""
     kind: RoundKind
     """What the advice changes."""
-    step: int
+    step: Number
     """The job was asked before this step."""
     outcome: RoundOutcome
     """Result of the trial."""
@@ -172,7 +172,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Planned number of ESTs of each rank; empty in rounds of compression."""
     codec: str = ""
     """Planned codec, in rounds of compression."""
-    noticed_step: int | None = None
+    noticed_step: Number | None = None
     """The step at which a change of the job was detected, if that started the round."""
     before_us: float | None = None
     """Measured without the plan, in the same period as `measured_us`."""
@@ -235,7 +235,7 @@ class ReplayPromise(msgspec.Struct, frozen=True, kw_only=True, tag_field="what",
 
     id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
     """Links the prediction with its outcome."""
-    time_ns: Ns = msgspec.field(default_factory=time.time_ns)
+    time_ns: Time = msgspec.field(default_factory=time.time_ns)
     """Since the Unix epoch."""
     spec: str
     """The scenario, as written."""
@@ -277,7 +277,7 @@ class ObservedOutcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="what
 
     id: str
     """Id of the prediction."""
-    time_ns: Ns = msgspec.field(default_factory=time.time_ns)
+    time_ns: Time = msgspec.field(default_factory=time.time_ns)
     """Since the Unix epoch."""
     spec: str
     """The scenario, as written."""
@@ -313,7 +313,7 @@ to the outcome, and failed ones are not lost."""
 class LiveStep(msgspec.Struct, frozen=True, kw_only=True):
     """One finished step of a running job."""
 
-    step: int
+    step: Number
     """Number of the step."""
     took_us: float
     """Time since the end of the preceding step."""
@@ -323,7 +323,7 @@ class LiveStep(msgspec.Struct, frozen=True, kw_only=True):
     """Number of ESTs of each rank."""
     updated_us: tuple[float, ...] = ()
     """Time of each rank's preceding optimizer step, the only measure of a rank without ESTs."""
-    version: int | None = None
+    version: Number | None = None
     """Version of the adopted plan; None before the first one."""
     twice: bool = False
     """Whether its ESTs ran twice; its times do not count then."""

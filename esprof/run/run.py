@@ -13,7 +13,7 @@ import numpy as np
 from esprof.core import readable
 from esprof.core.step_words import Unit
 from esprof.core.text import printable
-from esprof.core.types import Bytes, Ns, Rank
+from esprof.core.types import Large, Number, Rank, Span, Time
 from esprof.run.flight.log import FlightLog
 from esprof.run.groups import MAX_RANKS, Group, RankField
 from esprof.run.logs import JobEvent, Round
@@ -77,16 +77,16 @@ class KnobReading(msgspec.Struct, frozen=True, kw_only=True):
 class ModelBytes(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the tensors that a process holds from step to step, counted once where they share storage."""
 
-    parameters: Bytes
-    gradients: Bytes
+    parameters: Large
+    gradients: Large
     """Gradients at the end of a step."""
-    buffers: Bytes
+    buffers: Large
     """Buffers of modules, such as running means."""
-    optimizer: Bytes
+    optimizer: Large
     """States of optimizers."""
-    buckets: Bytes
+    buckets: Large
     """Buckets of DistributedDataParallel, where gradients are not views into them."""
-    parameter_sizes: tuple[Bytes, ...]
+    parameter_sizes: tuple[Large, ...]
     """Distinct sizes of parameters."""
 
 
@@ -97,38 +97,38 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     device: str | None = None
     """Name of the accelerator, or of the CPU for a job without one."""
-    accelerators: int | None = None
-    cpus: tuple[int, ...] = ()
+    accelerators: Number | None = None
+    cpus: tuple[Number, ...] = ()
     """Numbers of the host's CPUs that the rank may run on; empty if unknown."""
     cpu_quota: float | None = None
     """CPU quota of its control groups, in CPUs; None without a quota."""
-    threads: int | None = None
+    threads: Number | None = None
     """Intra-op CPU threads at the end of its first step."""
     paced_by: str | None = None
     """Event that ends its steps: `job` (`esprof.step`), `optimizer`, `loader` (the next batch of a DataLoader is requested)
     or `module` (the outermost module returns)."""
-    pid: int | None = None
-    clock_offset_ns: Ns | None = None
+    pid: Large | None = None
+    clock_offset_ns: Span | None = None
     """Offset of the clock to that of rank 0 in the middle of its readings, ns; the tables are corrected for it."""
     clock_drift_ppm: float | None = None
     """Drift of the clock relative to that of rank 0, µs per s; the tables are corrected for it."""
-    clock_residual_ns: Ns | None = None
+    clock_residual_ns: Span | None = None
     """Residual error of corrected times, ns."""
     windows: tuple[Window, ...] = ()
-    events: int = 0
-    dropped_events: int = 0
-    dropped_steps: int = 0
+    events: Large = 0
+    dropped_events: Large = 0
+    dropped_steps: Large = 0
     """Steps whose rows were dropped to limit the size of the recording."""
-    windows_lost: int = 0
+    windows_lost: Number = 0
     """Windows that were started or requested, and lost."""
     ended: bool = True
     """Whether the rank's process ended normally, as far as known; False if it was killed or is running."""
     overhead: Overhead | None = None
     """Overhead of its profiled steps, relative to the plain steps near them; None if unknown."""
-    peak_memory: Bytes | None = None
+    peak_memory: Large | None = None
     peak_memory_of: str | None = None
     """Kind of `peak_memory`: `cuda` (peak of the allocator) or `rss` (resident set size of the process)."""
-    memory_limit: Bytes | None = None
+    memory_limit: Large | None = None
     """Upper bound of `peak_memory`: the memory of the device, or of the machine or control group, which is shared."""
     model: ModelBytes | None = None
     """None unless recorded with `--memory`."""
@@ -143,10 +143,10 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """ESTs of each rank."""
     codec: str
     """`none` for uncompressed gradients."""
-    samples_ns: tuple[Ns, ...]
+    samples_ns: tuple[Time, ...]
     """Duration of each repeat, ns, from the last rank's start to the last rank's end: encoding, communication and decoding.
     The ranks start with the same delays as in a step."""
-    sent: Bytes
+    sent: Large
     """Bytes sent by the rank that sends most."""
     vnmse: float | None
     """Squared error of the mean of real gradients, relative to their square."""
@@ -160,7 +160,7 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     """`esprof` for a recording by esprof, `kineto` for a trace of torch.profiler, `nsight-systems` and `rocprof` for their
     databases, `chakra` for Chakra execution traces, `xplane` for profiles of JAX, `table` for tables of operations,
     `flight-recorder` for dumps of PyTorch's Flight Recorder."""
-    created_ns: Ns | None = None
+    created_ns: Time | None = None
     command: tuple[str, ...] = ()
     relaunch: Relaunch | None = None
     """How `esprof record` started `command`; None for other sources."""

@@ -71,6 +71,8 @@ class Watched:
         """Serialises the decisions about a job."""
         self.reading = asyncio.Lock()
         """Serialises the threads that read files."""
+        self.fault = ""
+        """Why the page could not be drawn the last time."""
         self.searched_at = -math.inf
         self.search: asyncio.Task[None] | None = None
 
@@ -184,7 +186,14 @@ class Hub:
         """Read a job's files and render its page."""
         async with watched.reading:
             await to_thread.run_sync(watched.job.refresh)
-            self._draw(watched)
+            try:
+                self._draw(watched)
+                watched.fault = ""
+            except Exception as error:  # noqa: BLE001 Whatever is in its files, the pages of other jobs are shown.
+                if repr(error) != watched.fault:
+                    traceback.print_exc()
+                watched.fault = repr(error)
+                watched.sections.put(page.fault_sections(watched.fault))
 
     def _draw(self, watched: Watched) -> None:
         watched.view = view_of(watched.job)
@@ -222,7 +231,8 @@ def names_of(runs: Sequence[Path]) -> list[tuple[str, Path]]:
 
 
 def _view(watched: Watched) -> View:
-    assert watched.view is not None, "rendered before any decision"
+    if watched.view is None:
+        raise EsprofError("the files of this job cannot be shown")
     return watched.view
 
 

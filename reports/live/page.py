@@ -37,6 +37,14 @@ def job_sections(view: View, page_token: str, base: str) -> dict[str, str]:
     }
 
 
+def fault_sections(fault: str) -> dict[str, str]:
+    """The sections of a page that cannot be shown."""
+    message = {"message": f"The files of this job cannot be shown: {fault}"}
+    return dict.fromkeys(JOB_SECTIONS, "") | {
+        "message": _environment().get_template("message.html").render(view=message)
+    }
+
+
 def list_sections(listed: Sequence[tuple[str, View]]) -> dict[str, str]:
     """The sections of the list of jobs. `listed` has the address and the view of each."""
     return {"jobs": _environment().get_template("jobs.html").render(listed=listed)}

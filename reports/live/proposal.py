@@ -9,7 +9,7 @@ from esprof.core.disk import read_regular
 from esprof.core.errors import InputError, unreadable
 from esprof.core.output import write_bytes
 from esprof.core.plan import Plan, check
-from esprof.core.types import Ns, Rank
+from esprof.core.types import Rank, Time
 from esprof.run import files
 
 _MAX_BYTES = 64 << 20
@@ -56,7 +56,7 @@ class LatestSearch(msgspec.Struct, frozen=True, kw_only=True):
     """The latest search for advice."""
 
     schema: str = "esprof.latest-search/1"
-    time_ns: Ns = msgspec.field(default_factory=time.time_ns)
+    time_ns: Time = msgspec.field(default_factory=time.time_ns)
     """End of the search, since the Unix epoch."""
     proposal: Proposal | None = None
     """None if there is none; `offer` in the file."""

@@ -12,7 +12,7 @@ import msgspec
 from esprof.core.disk import open_regular, read_regular
 from esprof.core.errors import UsageError
 from esprof.core.output import unwritable, write_bytes
-from esprof.core.types import Ns
+from esprof.core.types import Time
 from esprof.run import files
 from esprof.run.logs import JsonLog
 
@@ -33,11 +33,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Number of workers of the previous generation; None in the first."""
     why: str = ""
     """Why a new generation was started."""
-    stopped_ns: Ns | None = None
+    stopped_ns: Time | None = None
     """When the previous generation was asked to save, or was found dead; None in the first."""
-    left_ns: Ns | None = None
+    left_ns: Time | None = None
     """When the previous generation had saved, or its processes were removed."""
-    started_ns: Ns | None = None
+    started_ns: Time | None = None
     """When this generation was started, after its slow imports."""
 
 
@@ -50,7 +50,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     asked: bool
     """Whether the process that writes this was itself asked to leave."""
-    stopped_ns: Ns
+    stopped_ns: Time
     """When it started to save."""
 
 
@@ -67,7 +67,7 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the launcher's log."""
 
     what: Literal["began", "asked", "refused", "left", "crashed", "ended", "gave up"]
-    time_ns: Ns
+    time_ns: Time
     generation: int
     world: int
     why: str = ""

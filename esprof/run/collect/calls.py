@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from esprof.core.disk import read_regular
 from esprof.core.errors import InputError, unreadable
-from esprof.core.types import Bytes, Ns
+from esprof.core.types import Bytes, Ns, Time
 from esprof.run.collective_names import ITEM_BYTES
 from esprof.run.groups import Group
 from esprof.run.reading import memory_limit
@@ -39,7 +39,7 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the group in this process, and its description."""
     collective_seq_id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
     profiling_name: str
-    time_created_ns: Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)]
+    time_created_ns: Time
     is_p2p: bool = False
     input_sizes: list[list[_Size]] = []
     input_dtypes: list[str] = []

@@ -5,15 +5,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from esprof.core.types import Ns, Rank
-from esprof.run.collect.rolled_rows import Large, Number, Time
+from esprof.core.types import Large, Ns, Number, Rank, Span, Time
 from esprof.run.groups import MAX_RANKS
 from esprof.run.raw.names import RankFiles, files_of
 from esprof.run.raw.paced import PacedBy
 from esprof.run.raw.reasons import LossReason
-
-# As in `rolled_rows`, values are rejected that no table could hold.
-_Span = Annotated[Ns, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
 
 
 class _NotedRow(msgspec.Struct, frozen=True, tag_field="kind"):
@@ -106,7 +102,7 @@ class ClockReading(_NotedRow, frozen=True, tag="clock"):
     """This process's clock against that of rank 0, read by an exchange that took `rtt_ns`."""
 
     at_ns: Time
-    offset_ns: _Span
+    offset_ns: Span
     rtt_ns: Time
 
 

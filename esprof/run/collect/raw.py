@@ -5,13 +5,13 @@ A process may have been killed within a line, and the disk may have been full: u
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from esprof.core.disk import open_regular, read_regular
 from esprof.core.output import write_bytes
-from esprof.core.types import Ns, Rank
+from esprof.core.types import Rank, Time
 from esprof.run.collect.notes import RankIdentity, RankNotes, RankRow, RecordedWindow
 from esprof.run.collect.rolled_rows import MarkedStage, RankRows, RolledRows
 from esprof.run.flight.log import is_locked, read_flight
@@ -32,7 +32,7 @@ class LaunchedJob(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = ()
     launcher_pid: int | None = None
     """Process id of the launcher; None for a job that records itself."""
-    started_ns: Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)] | None = None  # The file may be corrupt.
+    started_ns: Time | None = None
     exit_code: int | None = None
     """Exit code of the command if processes of the job outlived it; otherwise None."""
     folder: str | None = None

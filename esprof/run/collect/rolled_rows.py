@@ -1,16 +1,11 @@
 """Rows that a rank and its loader workers write for each step, batch or sample; of a long job only the latest remain."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
-from esprof.core.types import Ns
-
-# A corrupt line may look like a row: reject values that no table could hold.
-Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
-Large = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-Time = Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)]
+from esprof.core.types import Large, Ns, Number, Time
 
 Phase = Literal["plain", "warmup", "timed", "export", "stack"]
 

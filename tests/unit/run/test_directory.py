@@ -1,5 +1,6 @@
 """The Run directory: what is written comes back; what is missing, broken or foreign is named."""
 
+import json
 import os
 import stat
 
@@ -71,6 +72,15 @@ def test_a_pipe_among_traces_is_none(tmp_path):
     os.mkfifo(tmp_path / "trace.json")
     with pytest.raises(InputError, match="contains no run"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["created_ns", "events", "peak_memory", "clock_residual_ns"])
+def test_a_number_that_nothing_could_hold_is_refused(run, name):
+    about = msgspec.json.decode((run / "run.json").read_bytes())
+    (about if name == "created_ns" else about["ranks"][0])[name] = 10**400
+    (run / "run.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match=name):
+        load(run)
 
 
 def test_what_is_written_comes_back(run):

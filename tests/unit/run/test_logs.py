@@ -58,6 +58,14 @@ def test_a_pipe_is_no_log(tmp_path):
         Live(tmp_path)
 
 
+@pytest.mark.parametrize("field", ["time_ns", "step", "version"])
+def test_a_number_that_nothing_could_hold_spoils_its_line_alone(tmp_path, field):
+    HISTORY.append(tmp_path, JobEvent(what="started", step=0))
+    with (tmp_path / "history.jsonl").open("a") as file:
+        file.write(f'{{"what": "left", "step": 9, "{field}": {10**40}}}\n')
+    assert [event.what for event in HISTORY.read(tmp_path)] == ["started"]
+
+
 def test_of_a_long_log_the_end_is_read(tmp_path, monkeypatch):
     for step in range(50):
         HISTORY.append(tmp_path, JobEvent(what="checkpoint", step=step))

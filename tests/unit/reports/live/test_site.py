@@ -10,8 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from esprof.core.plan import read_plan, write_plan
+from esprof.reports.live import hub
 from esprof.reports.live.proposal import LatestSearch, write_search
 from esprof.reports.live.server import Site, frame
+from esprof.reports.live.view import view_of
 from esprof.run.logs import HISTORY, JobEvent
 from tests.cases import live, step_runs
 from tests.cases.plans import plan_of
@@ -273,6 +275,22 @@ def test_the_page_survives_damaged_files(run, page, name, content):
     assert ("<h2>Problems" in text) == (not name.endswith("l"))  # Of lines those that are none are left out.
     (run / name).unlink()
     assert "<h2>Problems" not in page.text()
+
+
+def test_a_job_that_cannot_be_shown_leaves_the_others(tmp_path, monkeypatch):
+    broken, whole = live.running(tmp_path / "broken"), live.running(tmp_path / "whole")
+
+    def drawn(job):
+        if job.run == broken:
+            raise OverflowError("<too large>")
+        return view_of(job)
+
+    monkeypatch.setattr(hub, "view_of", drawn)
+    with Page(broken, whole) as page:
+        assert "median of the newest 50 steps" in page.text("/jobs/2")
+        assert "whole" in page.text("/")
+        assert "cannot be shown: OverflowError(&#39;&lt;too large&gt;&#39;)" in page.text("/jobs/1")
+        assert page.post("accept", "plan-1").status_code == 303
 
 
 def test_a_removed_run_is_reported(run, page):
