@@ -1,6 +1,7 @@
 """`esprof serve`."""
 
 import ipaddress
+import os
 import secrets
 import socket
 from contextlib import ExitStack
@@ -9,9 +10,12 @@ from urllib.parse import quote
 
 import click
 
-from esprof.core.errors import EXIT_OK, EsprofError, MissingDependencyError, UsageError
+from esprof.core.errors import EXIT_OK, EsprofError, InputError, MissingDependencyError, UsageError, unreadable
 from esprof.reports.live.lock import Lock
 
+TOKEN_VARIABLE = "ESPROF_SERVE_TOKEN"
+
+_MAX_TOKEN_BYTES = 4096
 _MIN_TOKEN_CHARACTERS = 16
 """Shortest token that is hard to guess."""
 
@@ -27,12 +31,12 @@ _MIN_TOKEN_CHARACTERS = 16
     help="Port to listen on; 0 selects a free one.",
 )
 @click.option(
-    "--token",
-    metavar="TOKEN",
-    envvar="ESPROF_SERVE_TOKEN",
-    help="Token that browsers need (environment: ESPROF_SERVE_TOKEN). Default: a random one.",
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help=f"File with the token that browsers need (or the variable {TOKEN_VARIABLE}). Default: a random token.",
 )
-def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> int:
+def command(runs: tuple[Path, ...], host: str, port: int, token_file: Path | None) -> int:
     """Serve a web page that shows and steers elastic jobs.
 
     Each RUN is the directory of one running or ended job. Its script creates ElasticTrainer(telemetry=RUN,
@@ -40,7 +44,7 @@ def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> 
     plans back. All decisions are stored in RUN, so the server can be restarted at any time.
 
     By default the page is available on this machine only. With another --host, browsers need a token; esprof creates
-    one if none is given. The address of the page is printed on stdout.
+    one if none is given. The address of the page is printed on stdout, with a token that esprof has created.
 
     \b
     esprof serve RUN
@@ -59,24 +63,42 @@ def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> 
     folders = list(dict.fromkeys(run.resolve() for run in runs))
     for folder in folders:
         _make(folder)
-    if token is not None and len(token) < _MIN_TOKEN_CHARACTERS:
-        raise UsageError(f"a token needs at least {_MIN_TOKEN_CHARACTERS} characters")
+    given = _token(token_file)
     with ExitStack() as ends:
         locks = [ends.enter_context(Lock(folder)) for folder in folders]
         listener = ends.enter_context(_listen(host, port))
         address, port = listener.getsockname()[:2]
         at = ipaddress.ip_address(address)
-        if token is None and not at.is_loopback:
-            token = secrets.token_urlsafe(24)
+        created = secrets.token_urlsafe(24) if given is None and not at.is_loopback else None
         shown = socket.getfqdn() if at.is_unspecified else host
         url = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/"
         for lock in locks:
             lock.publish(url)
-        gate = Gate(host, token)
-        click.echo(url if token is None else f"{url}?token={quote(token, safe='')}")
+        gate = Gate(host, given or created)
+        click.echo(url if created is None else f"{url}?token={quote(created, safe='')}")
+        if given is not None:  # Whoever gave it knows it, and stdout may be a log.
+            click.echo("Add ?token=TOKEN to the address once", err=True)
         click.echo(f"Serving {', '.join(map(str, folders))}; press Ctrl-C to stop", err=True)
         serve(Hub(names_of(folders), gate.page_token), gate, listener)
     return EXIT_OK
+
+
+def _token(file: Path | None) -> str | None:
+    """The token in the file or in the variable; None without either. A word of the command line would be in the list of
+    processes, which every user may read. Raises InputError if the file cannot be read, UsageError for a short token."""
+    if file is None:
+        token = os.environ.get(TOKEN_VARIABLE)
+    else:
+        try:
+            with file.open("rb") as opened:
+                token = opened.read(_MAX_TOKEN_BYTES).decode().strip()
+        except OSError as error:
+            raise unreadable(file, error) from error
+        except UnicodeDecodeError as error:
+            raise InputError("is not UTF-8 text", path=file) from error
+    if token is not None and len(token) < _MIN_TOKEN_CHARACTERS:
+        raise UsageError(f"a token needs at least {_MIN_TOKEN_CHARACTERS} characters")
+    return token
 
 
 def _make(folder: Path) -> None:

@@ -78,8 +78,9 @@ class Gate:
         """Accept a token in the address, and redirect to the address without it, so that no browser history stores it."""
         given = parse_qs(request.url.query).get("token", [""])[0]
         if request.method != "GET" or not hmac.compare_digest(given.encode(), token.encode()):
-            return PlainTextResponse("A token is needed. Open the address that `esprof serve` has printed.\n", 401)
-        answer = RedirectResponse(request.url.path, 303)
+            return PlainTextResponse("A token is needed: add ?token=TOKEN to the address.\n", 401)
+        # Browsers take //HOST/ for another site.
+        answer = RedirectResponse(f"/{request.url.path.lstrip('/')}", 303)
         answer.set_cookie(_cookie(request), _cookie_value(token), max_age=_YEAR_S, httponly=True, samesite="lax")
         return answer
 

@@ -16,14 +16,15 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from esprof.reports.live import page
+from esprof.reports.live.connections import CrowdedProtocol
 from esprof.reports.live.gate import Gate, GateMiddleware
 from esprof.reports.live.hub import Hub, PageSections, Watched
 
 _HEARTBEAT_S = 15.0
 """Interval of heartbeats on every stream, which detect closed browsers."""
 _MAX_FORM_BYTES = 4096
-_MAX_OPEN_REQUESTS = 200
-"""Maximum number of concurrent requests; an open page is one."""
+_MAX_DIGITS = 6
+"""Most digits of the number of a job in an address."""
 _TYPES = {"live.css": "text/css", "live.js": "text/javascript"}
 
 
@@ -47,9 +48,9 @@ class Site:
             routes=[
                 Route("/", self._home),
                 Route("/events", self._home_events),
-                Route("/jobs/{number:int}", self._job),
-                Route("/jobs/{number:int}/events", self._job_events),
-                Route("/jobs/{number:int}/{verb}", self._decide, methods=["POST"]),
+                Route("/jobs/{number}", self._job),
+                Route("/jobs/{number}/events", self._job_events),
+                Route("/jobs/{number}/{verb}", self._decide, methods=["POST"]),
                 *(Route(f"/{name}", _asset) for name in _TYPES),
             ],
             middleware=[Middleware(GateMiddleware, gate=self._gate)],
@@ -59,7 +60,7 @@ class Site:
     async def _home(self, request: Request) -> Response:
         """The list of jobs; for a single job, its page."""
         if len(self._hub.jobs) == 1:
-            return RedirectResponse(self._watched(1).base, 303)
+            return RedirectResponse(self._watched("1").base, 303)
         await self._hub.update()
         return self._page("Jobs", self._hub.list, "/events", home=None)
 
@@ -97,11 +98,11 @@ class Site:
     def _job_of(self, request: Request) -> Watched:
         return self._watched(request.path_params["number"])
 
-    def _watched(self, number: int) -> Watched:
+    def _watched(self, number: str) -> Watched:
         jobs = list(self._hub.jobs.values())
-        if not 1 <= number <= len(jobs):
+        if not (number.isdecimal() and len(number) <= _MAX_DIGITS and 1 <= int(number) <= len(jobs)):
             raise HTTPException(404, "There is no job at this address.")
-        return jobs[number - 1]
+        return jobs[int(number) - 1]
 
     def _page(self, title: str, sections: PageSections, events: str, *, home: str | None) -> Response:
         html = page.full_page(title, sections.html, events=events, server=self._number, seen=sections.newest, home=home)
@@ -156,7 +157,8 @@ def serve(hub: Hub, gate: Gate, listener: socket.socket) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=_MAX_OPEN_REQUESTS,
+        http=CrowdedProtocol,
+        ws="none",
         timeout_graceful_shutdown=5,
     )
     PageServer(config, hub).run([listener])

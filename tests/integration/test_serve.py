@@ -48,9 +48,10 @@ def job(tmp_path):
 @contextmanager
 def serving(*runs, port=0, token=None):
     """(process, address) of a server of these Runs."""
-    words = [*record.ESPROF, "serve", *runs, "--port", port, *(["--token", token] if token else [])]
+    words = [*record.ESPROF, "serve", *runs, "--port", port]
+    env = record.environment(**({"ESPROF_SERVE_TOKEN": token} if token else {}))
     with subprocess.Popen(
-        list(map(str, words)), env=record.environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        list(map(str, words)), env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         try:
             address = process.stdout.readline().strip()
@@ -182,8 +183,8 @@ def test_a_user_watches_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
 
 def test_a_token_grants_access_and_is_removed_from_the_address(browser, tmp_path):
     run = live.running(tmp_path / "run")
-    with serving(run, live.running(tmp_path / "other"), token="a token that is long") as (_, address):
-        plain = address.partition("?")[0]
+    with serving(run, live.running(tmp_path / "other"), token="a-token-that-is-long") as (_, plain):
+        address = f"{plain}?token=a-token-that-is-long"
         page = Page(browser, plain)
         assert "A token is needed" in browser.page_source
         page = Page(browser, address)

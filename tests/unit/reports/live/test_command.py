@@ -30,12 +30,14 @@ def test_a_missing_library_is_named_with_the_remedy(tmp_path, monkeypatch, libra
     ("arguments", "code", "says"),
     [
         (["no/where"], 2, "is not a folder"),
-        ([".", "--token", "short"], 2, "a token needs at least 16 characters"),
+        ([".", "--token-file", "short"], 2, "a token needs at least 16 characters"),
+        ([".", "--token-file", "none"], 1, "none: cannot be read"),
         ([".", "--host", "no such host"], 1, "cannot listen at no such host"),
         ([], 2, "Missing argument"),
     ],
 )
 def test_invalid_arguments_are_errors(tmp_path, arguments, code, says):
+    (tmp_path / "short").write_text("short\n")
     done = esprof("serve", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     assert says in done.stderr

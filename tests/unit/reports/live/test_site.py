@@ -156,6 +156,11 @@ def test_forms_of_other_sites_are_refused(run, page, origin):
     assert page.post("accept", "plan-1", origin="http://127.0.0.1:8765").status_code == 303
 
 
+@pytest.mark.parametrize("number", ["0", "2", "9" * 5000, "-1", "x", "²"])
+def test_there_is_no_job_of_another_number(page, number):
+    assert page.client.get(f"/jobs/{number}").status_code == 404
+
+
 def test_a_form_without_the_page_token_is_refused(run, page):
     for token in ("", "guessed", page.gate.page_token[:-1]):
         answer = page.client.post("/jobs/1/accept", data={"from": token, "plan": "plan-1"})
@@ -191,6 +196,11 @@ class TestToken:
         assert "HttpOnly" in cookie
         assert self.TOKEN not in cookie
         assert "<h1>run</h1>" in page.text()
+
+    @pytest.mark.parametrize("path", ["//evil.example/", "/%2Fevil.example/", "///evil.example/"])
+    def test_no_path_leads_to_another_site(self, page, path):
+        answer = page.client.get(f"http://127.0.0.1:8765{path}?token={self.TOKEN}")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/evil.example/")
 
     def test_a_program_may_send_it_as_a_header(self, page):
         answer = page.client.get("/jobs/1", headers={"authorization": f"Bearer {self.TOKEN}"})
