@@ -16,6 +16,9 @@ from esprof.core.types import Number
 
 SCHEMA = "esprof.plan/1"
 
+MAX_TRIAL_STEPS = 10_000
+"""Longest interleaved trial of a plan, in steps."""
+
 _MAX_PLAN_BYTES = 64 << 20
 """Size limit of a plan file; a plan for a million ESTs is smaller."""
 
@@ -220,6 +223,8 @@ class PlanStatus(msgspec.Struct, frozen=True, kw_only=True):
     plan: str | None = None
     """Id of the plan; None if the file is not a plan."""
     version: Number | None = None
+    newest: Number | None = None
+    """Version of the last plan that was not refused; only a higher one is adopted. None before the first one."""
     step: Number
     """The state was reached before this step."""
     before_us: float | None = None
@@ -273,10 +278,13 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 def check(plan: Plan) -> None:
     """Raise UsageError if a plan is inconsistent: its assignment is not a partition of the job's ESTs over its ranks, it has
-    an interleaved trial of a codec, it compresses both sharded gradients and buckets, which no job has, or it prefetches
-    without workers."""
+    an interleaved trial of a codec or a very long one, it compresses both sharded gradients and buckets, which no job has,
+    or it prefetches without workers."""
     if plan.fallback.blocks and plan.parts.compression is not None:
         raise UsageError("a plan with a codec cannot have an interleaved trial: its changes to the bits stay")
+    trial = 2 * plan.fallback.blocks * plan.fallback.window
+    if trial > MAX_TRIAL_STEPS:
+        raise UsageError(f"its trial of {trial} steps is longer than {MAX_TRIAL_STEPS}: later plans wait for its end")
     if plan.parts.compression is not None:
         body = plan.parts.compression.body
         if body.sharded != "none" and (body.buckets or body.default != CodecChoice() or body.bucket_mb is not None):

@@ -21,8 +21,8 @@ from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.ests import advise_est_codec
 from esprof.analyzers.advisors.job.est_answer import EstAdvice, NotRecorded
 from esprof.analyzers.advisors.job.ests import advise_ests, shortlist
-from esprof.core.errors import EsprofError
-from esprof.core.plan import Fallback, Plan, PlanStatus, status_of
+from esprof.core.errors import EsprofError, UsageError
+from esprof.core.plan import MAX_TRIAL_STEPS, Fallback, Plan, PlanStatus, status_of
 from esprof.elastic.plans.delivery import deliver
 from esprof.elastic.plans.source import PlanFile
 from esprof.replay.replayed import Replayed
@@ -44,6 +44,9 @@ _MAX_WAIT_FOR_ANSWER_S = 60.0
 _MIN_ERROR_SHARE = 0.015
 """Smallest prediction error assumed, as a share of a step. A gain below twice the error is not tried."""
 
+_MAX_LONGER = 2
+"""How many times as long a repeated trial is."""
+
 _FINAL_STATES = ("kept", "missed", "reverted", "refused")
 
 
@@ -63,6 +66,10 @@ class TuningSettings:
     """Rounds after which the loop ends; 0 for no end."""
     max_vnmse: float = 0.0
     """Largest compression error (vNMSE) of a codec; 0 for no compression."""
+
+    def __post_init__(self) -> None:
+        if (steps := 2 * _MAX_LONGER * self.window * self.blocks) > MAX_TRIAL_STEPS:
+            raise UsageError(f"a trial could take {steps:,} steps; the limit is {MAX_TRIAL_STEPS:,}")
 
     def trial(self, longer: int) -> Fallback:
         """Trial of an assignment, with `longer` times as many blocks."""
@@ -228,7 +235,7 @@ class Tuner:
         change = _change_of(current)
         if change in self._in_vain | self._rolled_back():
             return msgspec.structs.replace(current, why="this change was tried and rolled back"), None
-        trial = settings.trial(2 if change in self._unclear else 1)
+        trial = settings.trial(_MAX_LONGER if change in self._unclear else 1)
         fallback = trial if current.kind == "assignment" else settings.once
         return current, msgspec.structs.replace(advice.plan, fallback=fallback)
 
@@ -266,7 +273,7 @@ class Tuner:
             now = status_of(self._plans.status())
             if now is not None and (now.plan, now.version) == (given.id, given.version):
                 status = now
-            elif now is not None and now.version is not None and now.version > given.version:
+            elif now is not None and now.version is not None and now.version >= given.version:
                 return given, None  # Another plan was sent since.
             if status is not None and status.state in _FINAL_STATES:
                 break

@@ -289,13 +289,14 @@ class Adoption:
     ) -> None:
         """Write the status and the history. If that fails, rank 0 warns and training continues."""
         about: dict[str, Any] = {"step": step, "reason": reason, **figures}
+        newest = self._newest.version if self._newest is not None else None
         if plan is not None:
             about |= {"plan": plan.id, "version": plan.version}
         if state != "pending":
             self._record(JobEvent(what=state, was=was, **about))
         assert self._source is not None, "rank 0 tells"
         try:
-            self._source.report_status(msgspec.json.encode(PlanStatus(state=state, **about)))
+            self._source.report_status(msgspec.json.encode(PlanStatus(state=state, newest=newest, **about)))
         except EsprofError as error:
             warnings.warn(f"the status of a plan cannot be reported: {error}", stacklevel=4)
 

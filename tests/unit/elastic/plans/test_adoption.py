@@ -165,6 +165,15 @@ def test_a_stale_version_is_refused():
     assert found[-1] == ((3,), (0, 1, 2))
 
 
+@pytest.mark.parametrize("more", [{"version": 10**30}, {"fallback": {"window": 100_000, "blocks": 100}}])
+def test_a_plan_that_would_lock_out_later_ones_is_refused(static, more):
+    raw = json.dumps(msgspec.to_builtins(plan_of(((3,), (0, 1, 2)), version=6)) | more).encode()
+    source = QueuedPlans(plan_of(EVEN, version=5), raw, plan_of(((3,), (0, 1, 2)), version=6))
+    assert trained(source) == [static, static]
+    assert source.states == ["adopted", "refused", "adopted"]
+    assert [status["newest"] for status in source.statuses] == [5, 5, 6]
+
+
 def test_a_step_that_is_over_is_too_late_for_a_codec_and_not_for_ests():
     source = QueuedPlans(
         None, None, None, None, plan_of(((3,), (0, 1, 2)), apply_at=1), plan_of(codec="bf16", apply_at=1, version=2)

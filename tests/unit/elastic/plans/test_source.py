@@ -1,5 +1,6 @@
 """Where plans come from: files and stores, and how they are handed over."""
 
+import json
 import os
 import threading
 import time
@@ -9,8 +10,8 @@ import msgspec
 import pytest
 import torch.distributed as dist
 
-from esprof.core.errors import OutputError, UsageError
-from esprof.core.plan import PlanStatus
+from esprof.core.errors import EsprofError, OutputError, UsageError
+from esprof.core.plan import PlanStatus, read_plan, read_plan_bytes
 from esprof.elastic.plans.delivery import deliver
 from esprof.elastic.plans.source import PlanFile
 from esprof.elastic.plans.store import PlanKey, connect
@@ -103,6 +104,52 @@ def test_a_plan_gets_a_version_above_the_last_one(tmp_path):
     assert third.version == 8
     (tmp_path / "plan.json").write_bytes(b"spoilt")
     assert deliver(plan_of(EVEN, version=20), place, 0)[0].version == 20
+
+
+def test_a_plan_that_another_replaces_is_reported(tmp_path):
+    path = tmp_path / "plan.json"
+
+    def send_another():
+        while not path.exists():
+            time.sleep(0.01)
+        deliver(msgspec.structs.replace(plan_of(EVEN), id="another"), PlanFile(path), 0)
+
+    thread = threading.Thread(target=send_another)
+    thread.start()
+    with pytest.raises(EsprofError, match="the plan another, version 2, has replaced it"):
+        deliver(plan_of(EVEN), PlanFile(path), 60)
+    thread.join()
+    assert read_plan(path).id == "another"
+
+
+def test_a_plan_whose_version_another_has_taken_is_sent_again(tmp_path):
+    job, path = PlanFile(tmp_path / "plan.json"), tmp_path / "plan.json"
+
+    def answer():
+        while (raw := job.poll()) is None:
+            time.sleep(0.01)
+        refused = PlanStatus(state="refused", plan="plan-1", version=1, newest=6, step=1)
+        job.report_status(msgspec.json.encode(refused))
+        while (raw := job.poll()) is None:
+            time.sleep(0.01)
+        plan = read_plan_bytes(raw)
+        job.report_status(
+            msgspec.json.encode(PlanStatus(state="adopted", plan=plan.id, version=plan.version, newest=7, step=2))
+        )
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    given, status = deliver(plan_of(EVEN), PlanFile(path), 60)
+    thread.join()
+    assert (given.version, status.state) == (7, "adopted")
+
+
+def test_a_plan_of_an_impossible_version_locks_no_other_out(tmp_path):
+    place = PlanFile(tmp_path / "plan.json")
+    plan = msgspec.to_builtins(plan_of(EVEN)) | {"version": 10**30}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    place.report_status(msgspec.json.encode(PlanStatus(state="refused", newest=4, step=1)))
+    assert deliver(plan_of(EVEN), place, 0)[0].version == 5
 
 
 def test_it_waits_for_what_the_job_says_of_this_very_plan(tmp_path):
