@@ -36,12 +36,15 @@ def record(run: str | os.PathLike[str] | None = None, **settings: Any) -> Iterat
     `steps`, `stack_steps` and `every` in steps, `skip_s` and `every_s` in seconds. A step ends when an optimizer steps, or
     when the job calls `step`.
 
+    If `run` is a Run already, because the script was started before, the directory is `run-2`, then `run-3`, and so on, and
+    a message says so.
+
     The first `esprof.load(run)` or `esprof diagnose run` afterwards completes the run. In a job that `esprof record` records
     already, this only prints a message.
 
-    Raises OutputError if `run` exists, UsageError if this process was recorded before or no run is given, ValueError or
-    TypeError for invalid settings, MissingDependencyError without torch. Inside the block no fault of the recorder reaches
-    the job.
+    Raises OutputError if `run` exists and is no Run, UsageError if this process was recorded before or no run is given,
+    ValueError or TypeError for invalid settings, MissingDependencyError without torch. Inside the block no fault of the
+    recorder reaches the job.
     """
     if _recorded is not None:
         raise UsageError(
@@ -138,14 +141,16 @@ def _require_torch() -> None:
 def _begin(run: Path, settings: Settings) -> Any:
     """Start the recorder and return its session; None, with a message on stderr, if it does not work with this torch.
 
-    Raises OutputError if `run` exists or cannot be written.
+    Raises OutputError if `run` exists and is no Run, or cannot be written.
     """
     global _recorded
     try:
         injected = _load()
         rank, world_size = import_module(f"{_GUEST}.recorder.shared.identity").rank_and_world()
         raw = enter(run, settings, rank, world_size)
-        _recorded = run
+        _recorded = run.with_name(raw.parent.name)
+        if _recorded != run and rank == 0:
+            say(f"{run} is a Run already: recording into {_recorded}")
         injected.start(str(raw), str(_HERE / "hook"), lambda: None)
     except EsprofError:
         raise

@@ -63,6 +63,23 @@ def test_a_block_in_the_script_records_into_the_run_of_the_variable(tmp_path):
     assert esprof.load(tmp_path / "run").ranks == [0, 1]
 
 
+def test_a_script_that_starts_again_records_into_another_run(tmp_path):
+    script = """
+import esprof, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with esprof.record("run", skip=1, warmup=0, steps=2, stack_steps=0):
+    for _ in range(6):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+"""
+    for folder in ("run", "run-2"):
+        done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert ("run is a Run already: recording into run-2" in done.stderr) == (folder == "run-2")
+        assert esprof.load(tmp_path / folder).ranks == [0]
+
+
 def test_an_existing_run_is_not_overwritten(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine").touch()

@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -26,6 +27,7 @@ _NAMES_OF_A_JOB = (
     "TORCHELASTIC_RESTART_COUNT",
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
+    "SLURM_RESTART_COUNT",
     "MASTER_ADDR",
     "MASTER_PORT",
 )
@@ -40,18 +42,23 @@ _ERRORS_OF_TAKEN_NAME = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 def enter(run: Path, settings: Settings, rank: Rank, world_size: int) -> Path:
     """Create the folder `run`, or join it if another process of this job created it. Returns its `raw`.
 
-    Raises OutputError if `run` has other content, if another process has joined with this `rank`, or if nothing can be
-    written.
+    If an earlier start of the script has recorded there, the folder is `run-2`, then `run-3`, …: all ranks of a job find the
+    same one. Raises OutputError if `run` has other content, or if nothing can be written.
     """
-    raw, job = run.absolute() / files.RAW, _job(world_size)
+    job = _job(world_size)
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
-        if not _make(run, settings, job) and not _is_of(raw, job):
-            raise _taken(run, "already exists and is not overwritten")
-        _join(run, raw, rank)
+        for number in count(1):
+            numbered = run if number == 1 else run.with_name(f"{run.name}-{number}")
+            raw = numbered.absolute() / files.RAW
+            is_ours = (not os.path.lexists(numbered) and _make(numbered, settings, job)) or _is_of(raw, job)
+            if is_ours and _join(raw, rank):
+                return raw
+            if not any(os.path.lexists(numbered / mark) for mark in files.MARKS_OF_RUNS):
+                raise _taken(numbered, "already exists and is not overwritten")
     except OSError as error:
         raise unwritable(run, error) from error
-    return raw
+    raise AssertionError("some number is free")
 
 
 def open_to_all(run: Path, settings: Settings) -> Path:
@@ -80,11 +87,13 @@ def make_raw(raw: Path, command: Sequence[str], settings: Settings, **about: obj
     settings.write(str(raw))
 
 
-def _join(run: Path, raw: Path, rank: Rank) -> None:
+def _join(raw: Path, rank: Rank) -> bool:
+    """Note that this process records `rank`. False if another one does, or did before the job was started again."""
     try:
         NewFile(str(raw / names.joined(rank))).close()
-    except FileExistsError as error:
-        raise _taken(run, f"another process already records rank {rank} there") from error
+    except FileExistsError:
+        return False
+    return True
 
 
 def _make(run: Path, settings: Settings, job: str) -> bool:

@@ -40,41 +40,47 @@ def test_the_other_ranks_join_with_the_settings_of_the_first(tmp_path, in_job):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_rank_joins_once(tmp_path, in_job):
-    in_job("a")
-    enter(tmp_path / "run")
-    with pytest.raises(OutputError, match="another process already records rank 0"):
-        enter(tmp_path / "run")
+def test_a_job_that_is_started_again_records_into_the_next_number(tmp_path, in_job):
+    for name, folder in (("a", "run"), ("b", "run-2"), ("c", "run-3")):
+        in_job(name)
+        for rank in (0, 1):
+            assert enter(tmp_path / "run", rank) == tmp_path / folder / "raw"
 
 
-def test_another_job_cannot_join(tmp_path, in_job):
+def test_a_job_that_is_started_again_under_the_same_name_does_so_too(tmp_path, in_job):
     in_job("a")
-    enter(tmp_path / "run", 0)
-    in_job("b")
-    with pytest.raises(OutputError, match="is not overwritten"):
-        enter(tmp_path / "run", 1)
+    for folder in ("run", "run-2"):
+        for rank in (0, 1):
+            assert enter(tmp_path / "run", rank) == tmp_path / folder / "raw"
 
 
 def test_a_job_of_one_process_joins_nobody(tmp_path, in_job):
     in_job("a")
     enter(tmp_path / "run", 0, world_size=1)
-    with pytest.raises(OutputError, match="is not overwritten"):
-        enter(tmp_path / "run", 1, world_size=1)
+    assert enter(tmp_path / "run", 1, world_size=1) == tmp_path / "run-2" / "raw"
 
 
 def test_a_finished_run_is_not_joined(tmp_path, in_job):
     in_job("a")
     enter(tmp_path / "run", 0)
     (tmp_path / "run" / "run.json").write_text("{}")
-    with pytest.raises(OutputError, match="is not overwritten"):
-        enter(tmp_path / "run", 1)
+    assert enter(tmp_path / "run", 1) == tmp_path / "run-2" / "raw"
 
 
 def test_a_folder_that_others_may_write_to_is_not_joined(tmp_path, in_job):
     in_job("a")
     enter(tmp_path / "run", 0).chmod(0o777)
-    with pytest.raises(OutputError, match="is not overwritten"):
-        enter(tmp_path / "run", 1)
+    assert enter(tmp_path / "run", 1) == tmp_path / "run-2" / "raw"
+
+
+def test_a_folder_with_a_number_that_is_no_run_stays_as_it_is(tmp_path, in_job):
+    in_job("a")
+    enter(tmp_path / "run")
+    (tmp_path / "run-2").mkdir()
+    in_job("b")
+    with pytest.raises(OutputError, match="run-2: already exists"):
+        enter(tmp_path / "run")
+    assert list((tmp_path / "run-2").iterdir()) == []
 
 
 @pytest.mark.parametrize("planted", ["file", "folder", "link"])
