@@ -7,8 +7,8 @@ import signal
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(parent: int | None = None) -> None:
-    """Have this process receive SIGTERM at the end of its parent (prctl(2)). Exit now if `parent` has ended already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_parent(parent: int | None = None, number: signal.Signals = signal.SIGTERM) -> None:
+    """Have this process receive the signal at the end of its parent (prctl(2)). Exit now if `parent` has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if parent is not None and os.getppid() != parent:
         raise SystemExit(0)
