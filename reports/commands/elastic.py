@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from esprof.elastic.launch.hosts import HostsMeeting, run
 from esprof.elastic.launch.messages import LaunchState, read_state, want
 from esprof.elastic.launch.supervisor import Supervisor, SupervisorSettings
 from esprof.elastic.verify.diff import diff
+from esprof.recorder.launcher.launch import require_torch
 from esprof.reports.commands.common import answer, json_option, output_options
 from esprof.reports.terminal.elastic import render_diff
 from esprof.run.files import LAUNCH
@@ -123,6 +125,9 @@ def launch_command(
         raise UsageError("no script to run", remedy="Name it after --: SCRIPT.py or -m MODULE.")
     if (procs is None) == (hosts is None):
         raise UsageError("exactly one of --procs and --hosts is needed")
+    if script[0] != "-m" and not Path(script[0]).is_file():
+        raise UsageError(f"there is no script {script[0]}", remedy="Name a file, or -m and a module.")
+    require_torch(sys.executable)
     if hosts is not None:
         if most is not None or cold:
             raise UsageError("--most and --cold need --procs")
