@@ -15,7 +15,7 @@ from esprof.core.errors import EsprofError, MissingDependencyError, OutputError,
 from esprof.core.output import claim, unwritable, write_bytes
 from esprof.recorder.launcher.child import run_child
 from esprof.recorder.launcher.order_window import order_window
-from esprof.recorder.launcher.raw_folder import make_raw
+from esprof.recorder.launcher.raw_folder import make_raw, refuse_bytes
 from esprof.recorder.launcher.watch import JobWatch
 from esprof.recorder.shared.environment import with_hook
 from esprof.recorder.shared.talk import say
@@ -169,6 +169,7 @@ def require_torch(program: str) -> None:
 def make_room(out: Path, force: bool) -> Path:
     """Create the empty folder `out` and return its absolute path. `force` removes an older Run there, but nothing else."""
     claim(out, force=force)
+    refuse_bytes(out)
     try:
         if out.exists():
             if not any((out / name).exists() for name in files.MARKS_OF_RUNS) and any(out.iterdir()):

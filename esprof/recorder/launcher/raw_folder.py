@@ -46,6 +46,7 @@ def enter(run: Path, settings: Settings, rank: Rank, world_size: int) -> Path:
     same one. Raises OutputError if `run` has other content, or if nothing can be written.
     """
     job = _job(world_size)
+    refuse_bytes(run)
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
         for number in count(1):
@@ -66,6 +67,7 @@ def open_to_all(run: Path, settings: Settings) -> Path:
 
     Raises OutputError if `run` exists or cannot be created.
     """
+    refuse_bytes(run)
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
         if not _make(run, settings, _ANY_JOB):
@@ -73,6 +75,15 @@ def open_to_all(run: Path, settings: Settings) -> Path:
     except OSError as error:
         raise unwritable(run, error) from error
     return run.absolute() / files.RAW
+
+
+def refuse_bytes(run: Path) -> None:
+    """Raise OutputError if the path is not UTF-8, to which PyTorch's profiler can save no trace."""
+    try:
+        str(run.absolute()).encode()
+    except UnicodeEncodeError:
+        reason = "its path is not UTF-8, and PyTorch's profiler could not save there"
+        raise OutputError(reason, path=run, remedy="Choose another name.") from None
 
 
 def make_raw(raw: Path, command: Sequence[str], settings: Settings, **about: object) -> None:

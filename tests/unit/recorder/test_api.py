@@ -9,6 +9,7 @@ import pytest
 import esprof
 from esprof.core.errors import OutputError
 from esprof.recorder.launcher import raw_folder
+from esprof.recorder.launcher.launch import make_room
 from esprof.run.raw.settings import Settings
 
 
@@ -97,6 +98,14 @@ def test_what_is_there_stays_as_it_is(tmp_path, planted):
     with pytest.raises(OutputError):
         enter(run)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_path_to_which_no_trace_can_be_saved_is_refused(tmp_path):
+    run = tmp_path / os.fsdecode(b"r\xffn")
+    for make in (enter, lambda run: raw_folder.open_to_all(run, Settings()), lambda run: make_room(run, force=False)):
+        with pytest.raises(OutputError, match="is not UTF-8"):
+            make(run)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_names_a_path_that_cannot_be_created(tmp_path):
