@@ -19,6 +19,11 @@ def printable(text: str, limit: int = 120) -> str:
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
+def printable_json(text: str) -> str:
+    """Return the JSON `text`, equal as data, with the same characters escaped: the format itself escapes ASCII ones only."""
+    return _UNSAFE.sub(lambda match: match.group() if match.group() == "\n" else f"\\u{ord(match.group()):04x}", text)
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` most resembles, None if it resembles none: `networx` -> `network`."""
     return next(iter(difflib.get_close_matches(name.lower(), list(known), n=1)), None)

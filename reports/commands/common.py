@@ -19,6 +19,7 @@ import msgspec
 
 from esprof.core.errors import EXIT_OK, UsageError
 from esprof.core.output import claim, unwritable, write_bytes
+from esprof.core.text import printable_json
 from esprof.reports.answers.question import remembered
 from esprof.reports.answers.store import Kept
 from esprof.reports.answers.stream import columns_of, takes_colour
@@ -240,7 +241,7 @@ def answer_text(text: str, *, output: Path, force: bool, colour: bool = False, q
 
 
 def json_text(value: msgspec.Struct) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return printable_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def wrote(what: str, path: Path) -> None:

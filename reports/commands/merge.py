@@ -42,7 +42,7 @@ def command(sources: tuple[Path, ...], output: Path, force: bool, as_json: bool)
     with status("Merging the runs"):
         run = merge(sources, output, force=force)
     for warning in run.warnings:
-        say(f"warning: {warning.message}")
+        say(f"warning: {printable(warning.message, 2_000)}")
     for host, ranks in _by_host(run).items():
         say(_clock(host, ranks))
     say(f"merged {readable.ranks(run.ranks)} of {run.world_size} into {output}; next: esprof diagnose {output}")

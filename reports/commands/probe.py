@@ -13,6 +13,7 @@ from esprof.analyzers.views.probed import probed
 from esprof.core.credentials import without_secrets
 from esprof.core.errors import InputError, UsageError
 from esprof.core.output import claim
+from esprof.core.text import printable
 from esprof.reports.commands.common import answer, job_arguments, json_option, refuse_stdout, staging_folder
 from esprof.reports.commands.record import record, say, say_recorded
 from esprof.reports.terminal.probed import draw_probed
@@ -171,7 +172,7 @@ def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | 
             (folder / "run").rename(output)
         write_probes(output, probes)
     for one in probes.left_out if not quiet else ():
-        say(f"skipped: {one.what}: {one.reason}")
+        say(f"skipped: {printable(one.what)}: {printable(one.reason, 500)}")
     if not probes.whole:
         say(f"the probe was interrupted after {probes.took_s:.0f} s; run the same command to continue it")
     return made.exit_code

@@ -332,7 +332,7 @@ def say_recorded(recording: Recording, *, quiet: bool = False) -> None:
         say(f"the command ended with {recording.exit_code}; {recording.trouble}")
         return
     for warning in recording.run.warnings:
-        say(f"warning: {warning.message}")
+        say(f"warning: {printable(warning.message, 2_000)}")
     if not quiet:
         say(_recorded(recording.run))
 
@@ -351,7 +351,7 @@ def diagnosed(recording: Recording, ignores: "Callable[[], Ignores] | None" = No
         with status("Diagnosing"):
             return diagnose(recording.run, ignores=ignores() if ignores else NOTHING)
     except Exception as fault:  # noqa: BLE001  the job has ended: its exit code must be passed on
-        say(f"the run is complete, but its diagnosis failed: {fault}")
+        say(f"the run is complete, but its diagnosis failed: {printable(str(fault), 2_000)}")
         return None
 
 

@@ -16,6 +16,7 @@ from esprof.analyzers.verified.promise import NoPromise, job_class, name_of, pro
 from esprof.analyzers.verified.sides import KnobValue, read_back, refuse_other_job, side
 from esprof.core.credentials import without_secrets
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
+from esprof.core.text import printable
 from esprof.recorder.knobs import KNOBS
 from esprof.recorder.launcher.launch import collect, launch, prepare, require_torch
 from esprof.replay.whatif.grammar import parse
@@ -149,7 +150,7 @@ def command(
     run = _open(recorded)
     require_torch(job[0])
     if run.meta.command and run.meta.command != without_secrets(job):
-        say(f"warning: RUN is a recording of another command: {shlex.join(run.meta.command)}")
+        say(f"warning: RUN is a recording of another command: {printable(shlex.join(run.meta.command), 2_000)}")
     made = None
     if spec is not None:
         made = _promise(run, spec, tolerance)
