@@ -13,7 +13,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -34,6 +34,8 @@ _TIMESPEC = struct.Struct("@ll")
 _RECEIVE_BUFFER_BYTES = 4 << 20
 """Size of the buffer for unread packets, bytes: a thousand ranks may ask at the same time."""
 _MAX_PACKETS_AT_ONCE = 2_000
+_MAX_FOREIGN_AT_ONCE = 100
+"""Most packets without the job's signature that are read at a step: anybody may send some."""
 _MAX_UNANSWERED_ASKS = 64
 
 
@@ -71,12 +73,8 @@ class ChannelServer:
     def answer(self, orders: Sequence[int]) -> list[WindowRequest]:
         """Answer all questions that have arrived, and return their requests."""
         requests = []
-        for _ in range(_MAX_PACKETS_AT_ONCE):
-            packet = _received(self._socket)
-            if packet is None:
-                break
-            body = _verified(self._token, packet.data)
-            if body is None or body[0] != _ASK:
+        for packet, body in _arrived(self._socket, self._token):
+            if body[0] != _ASK:
                 continue
             _, number, _, _, requested_ns, at, *_ = body
             if requested_ns:
@@ -120,9 +118,8 @@ class Client:
     def hear(self) -> tuple[list[ChannelReading], list[int]]:
         """Read the answers that have arrived: clock readings, and first steps of windows."""
         readings, orders = [], []
-        while (packet := _received(self._socket)) is not None:
-            body = _verified(self._token, packet.data)
-            if body is None or body[0] != _ANSWER or body[1] not in self._asked:
+        for packet, body in _arrived(self._socket, self._token):
+            if body[0] != _ANSWER or body[1] not in self._asked:
                 continue
             _, number, came_ns, answered_ns, *orders = body
             question = self._asked.pop(number)
@@ -192,6 +189,20 @@ def _socket(address: str) -> _Socket:
 def _as_seen_by(end: socket.socket, way: tuple[str, int]) -> tuple[str, int]:
     address, port = way
     return (f"::ffff:{address}" if end.family == socket.AF_INET6 and ":" not in address else address), port
+
+
+def _arrived(end: _Socket, token: bytes) -> Iterator[tuple[_Packet, tuple[int, ...]]]:
+    """The packets of the job that have arrived, with their bodies. Others may send as many: the rank returns to its step."""
+    foreign = 0
+    for _ in range(_MAX_PACKETS_AT_ONCE):
+        packet = _received(end)
+        if packet is None or foreign == _MAX_FOREIGN_AT_ONCE:
+            return
+        body = _verified(token, packet.data)
+        if body is None:
+            foreign += 1
+        else:
+            yield packet, body
 
 
 def _received(end: _Socket) -> _Packet | None:
