@@ -42,7 +42,7 @@ class TuningLoop:
             options += ["--allow", "compression"]
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            run.mkdir(parents=True, exist_ok=True)
+            run.mkdir(mode=0o700, parents=True, exist_ok=True)
             environment = {name: value for name, value in os.environ.items() if name not in _RANK_VARIABLES}
             self._process = subprocess.Popen(
                 command_line("tune", *options), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
