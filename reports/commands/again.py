@@ -77,8 +77,8 @@ def command(recorded: Path, output: Path | None, force: bool, quiet: bool, as_js
     refuse_stdout(output or after)
     variables = changes(how.environment, os.environ)
     for name, value in variables.items():
-        say(f"as recorded: {name} is {'unset' if value is None else printable(value)}")
-    beginning = f"running {shlex.join(run.meta.command)} again, into {after}"
+        say(f"as recorded: {printable(name)} is {'unset' if value is None else printable(value)}")
+    beginning = f"running {printable(shlex.join(run.meta.command), 2_000)} again, into {after}"
     with contextlib.chdir(how.folder), changed(variables):
         made = record(
             run.meta.command,
