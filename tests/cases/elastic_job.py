@@ -110,11 +110,11 @@ def averaged(until, folder, lone=None):
     return state_hash(average, trainer.state.optimizers[0])
 
 
-def trained(until, ests=None, options=None, *, save=False, threads=None, die_at=None, pause_s=0.0):
+def trained(until, ests=None, options=None, *, save=False, threads=None, die_at=None, pause_s=0.0, edited_at=None):
     """Train on this rank to a step, from the last checkpoint if there is one; returns what befell it.
 
     `ests` are those of each rank, `threads` says how many a rank has if not one. Rank 1 kills itself in the midst of the
-    step `die_at`. Each step is followed by a pause.
+    step `die_at`. Each step is followed by a pause. Rank 0 alone changes a weight just before the step `edited_at`.
     """
     rank = dist.get_rank() if dist.is_initialized() else 0
     torch.manual_seed(time.time_ns())  # Nothing may depend on what the process starts from.
@@ -123,14 +123,20 @@ def trained(until, ests=None, options=None, *, save=False, threads=None, die_at=
     def loss(model, batch):
         if rank == 1 and die_at == trainer.next_step:
             os.kill(os.getpid(), signal.SIGKILL)
+        if edited_at == trainer.next_step:
+            time.sleep(0.3)  # So that the checkpoint before this step is written before the step ends.
         return loss_fn(model, batch)
 
     try:
         trainer = small_trainer(loss=loss, threads=(threads or {}).get(rank, 1), **options)
         first = trainer.next_step
         while trainer.next_step < until:
+            if rank == 0 and edited_at == trainer.next_step:
+                trainer.state.model.head.weight.data.mul_(2)
             trainer.step()
             time.sleep(pause_s)
+        if rank == 0 and edited_at == until:
+            trainer.state.model.head.weight.data.mul_(2)
         if save:
             trainer.save()
         trainer.flush()

@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from esprof.elastic.checkpoint.checkpoint import in_folder
 from esprof.elastic.verify.diff import diff
 from esprof.elastic.verify.steplog import StepLog
 from tests.cases.elastic import on_processes
@@ -97,6 +99,22 @@ def _written(log):
         [line for line in log.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")] if log.exists() else []
     )
     return json.loads(whole[-1])["step"] if len(whole) > 1 else 0
+
+
+def test_no_checkpoint_is_mixed_from_ranks_that_differ(tmp_path):
+    log = tmp_path / "elastic.jsonl"
+    options = {"folder": str(tmp_path / "checkpoints"), "every": 1, "hash_log": str(log)}
+    answers = on_ranks(2, STEPS, [[0, 3], [1, 2]], options, edited_at=5)
+    assert all("rank 0" in answer["error"] and "rank 1" in answer["error"] for answer in answers), answers
+    assert [path.name for path in in_folder(Path(options["folder"]))] == ["step-00000003", "step-00000004"]
+    assert trained(STEPS, options=options) == {"rank": 0, "first": 4}
+    assert_equal(log, static_log(tmp_path / "static.jsonl"))
+
+
+def test_a_save_of_ranks_that_differ_is_refused_on_all(tmp_path):
+    answers = on_ranks(2, 3, None, {"folder": str(tmp_path)}, edited_at=3, save=True)
+    assert all("before step 3.model/head.weight is" in answer["error"] for answer in answers), answers
+    assert not in_folder(tmp_path)
 
 
 def test_different_numbers_of_threads_are_refused_on_all_ranks(tmp_path):

@@ -1,5 +1,6 @@
 """The state of a job at a step boundary as named tensors: `shared/…`, the same on all ranks, and `est/<id>/…` per EST."""
 
+import hashlib
 import json
 from collections.abc import Collection
 from pathlib import Path
@@ -15,6 +16,7 @@ from esprof.elastic.checkpoint.pack import pack, unpack
 from esprof.elastic.compress.ests import EstGuard
 from esprof.elastic.runtime.context import EstContext
 from esprof.elastic.runtime.training import TrainingState
+from esprof.elastic.verify.content import as_numpy
 
 NamedTensors = dict[str, Tensor]
 
@@ -75,6 +77,15 @@ def training_tensors(job: TrainingState) -> NamedTensors:
 def extra_digests(tensors: NamedTensors) -> dict[str, str]:
     """Hashes of the `extra` state in captured tensors, to check that ranks hold the same."""
     return extra.digests(_of_bytes(tensors[_STATE]), tensors)
+
+
+def shared_digests(tensors: NamedTensors) -> dict[str, str]:
+    """Hashes of the captured tensors that ranks hold in common, by name, to check that they hold the same."""
+    return {
+        name.removeprefix("shared/"): hashlib.sha256(as_numpy(tensor).data).hexdigest()[:16]
+        for name, tensor in tensors.items()
+        if name.startswith("shared/")
+    }
 
 
 def model_tensors(model: nn.Module) -> NamedTensors:

@@ -44,7 +44,7 @@ class HashLog:
         self._path = path
         self._transport = transport
         self._values = values and transport.rank == 0
-        self._alike = not any(isinstance(value, list) for value in fingerprint.machine.values())
+        self._alike = fingerprint.is_uniform
         self._file: BinaryIO | None = None
         if transport.rank == 0:
             with atomic_file(path) as file:

@@ -40,6 +40,11 @@ class Fingerprint(msgspec.Struct, frozen=True):
     processes: dict[str, Value]
     """Which ESTs run on which process; empty but at level D0, where bits depend on it."""
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all ranks compute alike. Those of `hetero-relaxed` on unlike machines drift apart."""
+        return not any(isinstance(value, list) for value in self.machine.values())
+
     def difference(self, other: "Fingerprint") -> Difference | None:
         """The first field that keeps logs of the two from being compared."""
         return (
