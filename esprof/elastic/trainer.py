@@ -116,7 +116,7 @@ class ElasticTrainer:
         self._reporter = JobReporter(Path(telemetry) if telemetry else None, self._telemetry)
         self._transport = self._telemetry.transport
         self.state = TrainingState.started(
-            model, optimizers, updates, gradients, data.seed, self.layout, self._transport, assignment
+            model, optimizers, updates, gradients, data, self.layout, self._transport, assignment
         )
         self._placement = EstPlacement(assignment, self.state, batches, self._transport)
         asked = {"telemetry": telemetry is not None, "plan": plan is not None, "drain": drain is not None}
@@ -239,6 +239,7 @@ class ElasticTrainer:
         with self._roll_call.call(f"step {number}"):
             self._check_usable()
             self._reporter.answer(self._measured)
+            self._placement.note_changes()
             self._plans.apply_due()
             self._saving.begin_if_due()
             self.layout.check()
@@ -362,6 +363,7 @@ class ElasticTrainer:
         on the step alone, not on the ESTs of this rank. Changes of the model from here on are detected."""
         seed_all(derived_seed(self.order.seed, "between", self.next_step))
         self._est_steps.edits.mark()
+        self.state.attributes.mark()
 
     def _measured(self, request: TelemetryRequest, est_s: Sequence[float]) -> tuple[Exchange, ...]:
         """Measure the exchanges that a request asks for."""

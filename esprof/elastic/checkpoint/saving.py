@@ -13,7 +13,13 @@ from esprof.core.errors import EsprofError, InputError, UsageError
 from esprof.core.types import Ns
 from esprof.elastic.checkpoint import checkpoint
 from esprof.elastic.checkpoint.adapting import AdaptiveInterval
-from esprof.elastic.checkpoint.snapshot import NamedTensors, extra_digests, shared_digests, wanted
+from esprof.elastic.checkpoint.snapshot import (
+    NamedTensors,
+    extra_digests,
+    shared_digests,
+    wanted,
+    with_common_attributes,
+)
 from esprof.elastic.options import Checkpoint
 from esprof.elastic.runtime.agree import gather_values, reading_together, together
 from esprof.elastic.runtime.transport import GroupTransport, Transport
@@ -140,6 +146,7 @@ class Checkpoints:
         self._thread.shutdown()
 
     def _write(self, step: int, tensors: NamedTensors, since_ns: Ns) -> None:
+        tensors = with_common_attributes(tensors, self._transport)
         # What one rank alone has changed would be mixed into the state of the others, each of which writes a part.
         alike = extra_digests(tensors) | (shared_digests(tensors) if self._fingerprint.is_uniform else {})
         require_alike(self._transport, f"before step {step}", alike, _SAME_STATE_REMEDY)

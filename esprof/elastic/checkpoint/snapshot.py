@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from esprof.core.assignment import Est
+from esprof.core.errors import MismatchError
 from esprof.elastic.checkpoint import extra
 from esprof.elastic.checkpoint.pack import pack, unpack
 from esprof.elastic.compress.ests import EstGuard
+from esprof.elastic.runtime.agree import gather_values
 from esprof.elastic.runtime.context import EstContext
 from esprof.elastic.runtime.training import TrainingState
+from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.content import as_numpy
 
 NamedTensors = dict[str, Tensor]
@@ -26,10 +30,14 @@ _STATE, _PLAN = "shared/state", "shared/plan"
 """Names of two tensors that hold JSON as bytes: the non-tensor state of optimizer, scheduler, scaler and `extra`; and
 the job's next step, codecs and guard."""
 
+_ATTRIBUTES = "attributes"
+"""Another one: the attributes that the script has changed on this rank. A checkpoint has those that all ranks share."""
+
 
 def capture(job: TrainingState) -> NamedTensors:
     """The state of the job on this rank, copied to host memory so that training can continue."""
-    found = _training(job)
+    job.attributes.note()
+    found = _training(job) | {_ATTRIBUTES: _as_bytes(job.attributes.changed)}
     guard = job.guard.saved() if job.guard is not None else None
     found[_PLAN] = _as_bytes({"next_step": job.next_step, "codecs": pack(job.codecs, "codecs", {}), "guard": guard})
     found |= {f"{_REDUCER}{name}": tensor for name, tensor in job.reducer.state().items()}
@@ -52,10 +60,12 @@ def restore(job: TrainingState, path: Path, tensors: NamedTensors) -> None:
     for name, tensor in model_tensors(job.model).items():
         tensor.copy_(tensors[f"{MODEL}{name}"])
     for optimizer, packed in zip(job.optimizers, state["optimizers"], strict=True):
-        _unpack_optimizer(job.model, optimizer, packed, tensors)
+        _unpack_optimizer(job.model, optimizer, packed, tensors, path)
     for name, item in _scheduling(job).items():
         if name in state["schedule"]:
             item.load_state_dict(unpack(state["schedule"][name], tensors))
+    if f"shared/{_ATTRIBUTES}" in tensors:  # Earlier checkpoints lack it.
+        job.attributes.restore(_of_bytes(tensors[f"shared/{_ATTRIBUTES}"]))
     extra.unpack_extra(job.model, job.own, state, tensors)
     job.next_step = plan["next_step"]
     job.codecs = unpack(plan["codecs"], {})
@@ -72,6 +82,15 @@ def training_tensors(job: TrainingState) -> NamedTensors:
     """The state that a step changes on all ranks, not copied: parameters, buffers, optimizer and `extra` state, and
     their non-tensor values as `state`. Excludes the state of ESTs, which affects only the next step."""
     return {name.removeprefix("shared/"): tensor for name, tensor in _training(job).items()}
+
+
+def with_common_attributes(tensors: NamedTensors, transport: Transport) -> NamedTensors:
+    """Captured tensors with the attributes that all ranks have changed alike, instead of those of this rank: what a single
+    rank does to evaluate or to log is its own. All ranks call this."""
+    ranks = gather_values(transport, _of_bytes(tensors[_ATTRIBUTES]))
+    common = {name: value for name, value in ranks[0].items() if all(_has(other, name, value) for other in ranks)}
+    rest = {name: tensor for name, tensor in tensors.items() if name != _ATTRIBUTES}
+    return rest | {f"shared/{_ATTRIBUTES}": _as_bytes(common)}
 
 
 def extra_digests(tensors: NamedTensors) -> dict[str, str]:
@@ -118,6 +137,10 @@ def _scheduling(job: TrainingState) -> dict[str, Any]:
     return stateful | ({"scaler": job.scaler} if job.scaler.is_enabled() else {})
 
 
+def _has(attributes: dict[str, Any], name: str, value: object) -> bool:
+    return name in attributes and repr(attributes[name]) == repr(value)
+
+
 def _as_bytes(value: object) -> Tensor:
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
@@ -129,21 +152,44 @@ def _of_bytes(tensor: Tensor) -> Any:
 def _pack_optimizer(model: nn.Module, optimizer: Optimizer, prefix: str, tensors: NamedTensors) -> Any:
     """The optimizer's state by parameter name instead of index; its tensors are added to `tensors`."""
     whole = optimizer.state_dict()
-    names = _parameter_names(model, optimizer)
+    groups = _groups(model, optimizer)
+    names = [name for group in groups for name in group]
     state = {names[index]: pack(item, f"{prefix}{names[index]}", tensors) for index, item in whole.pop("state").items()}
-    return {"state": state, "rest": pack(whole, f"{prefix}rest", tensors)}
+    return {"state": state, "groups": groups, "rest": pack(whole, f"{prefix}rest", tensors)}
 
 
-def _unpack_optimizer(model: nn.Module, optimizer: Optimizer, packed: Any, tensors: NamedTensors) -> None:
-    indices = {name: index for index, name in enumerate(_parameter_names(model, optimizer))}
+def _unpack_optimizer(model: nn.Module, optimizer: Optimizer, packed: Any, tensors: NamedTensors, path: Path) -> None:
+    _add_groups(model, optimizer, packed.get("groups", _groups(model, optimizer)), path)
+    indices = {name: index for index, name in enumerate(chain.from_iterable(_groups(model, optimizer)))}
     state = {indices[name]: unpack(item, tensors) for name, item in packed["state"].items()}
     optimizer.load_state_dict({"state": state, **unpack(packed["rest"], tensors)})
 
 
-def _parameter_names(model: nn.Module, optimizer: Optimizer) -> list[str]:
-    """Names of the parameters, in the order in which the optimizer numbers them."""
+def _groups(model: nn.Module, optimizer: Optimizer) -> list[list[str]]:
+    """Names of the parameters of each group, in the order in which the optimizer numbers them."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+    return [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+def _add_groups(model: nn.Module, optimizer: Optimizer, saved: list[list[str]], path: Path) -> None:
+    """Add the groups that the script had added by `add_param_group` before it saved. Raises MismatchError if those before
+    them have other parameters than now."""
+    now = _groups(model, optimizer)
+    if saved[: len(now)] != now:
+        index = next(i for i, names in enumerate(now) if saved[i : i + 1] != [names])
+        there = _listed(saved[index]) if index < len(saved) else "absent"
+        raise MismatchError(
+            f"group {index} of {type(optimizer).__name__} is {there} there and {_listed(now[index])} here",
+            path=path,
+            remedy="Make the optimizer with the groups of the checkpoint; later ones are added when it is loaded.",
+        )
+    parameters = dict(model.named_parameters())
+    for names in saved[len(now) :]:
+        optimizer.add_param_group({"params": [parameters[name] for name in names]})
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _within(prefix: str, tensors: NamedTensors) -> NamedTensors:

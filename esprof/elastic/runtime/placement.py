@@ -3,7 +3,7 @@
 from esprof.core.assignment import Assignment, Est
 from esprof.core.plan import LoaderBody
 from esprof.core.types import Bytes
-from esprof.elastic.data.feed import Feed
+from esprof.elastic.data.feed import Feed, loads_ahead
 from esprof.elastic.runtime.context import move
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
@@ -40,6 +40,12 @@ class EstPlacement:
     def begin(self) -> None:
         """Feed this rank's ESTs from the next step on."""
         self._feed.move(self.mine, self._state.next_step)
+
+    def note_changes(self) -> None:
+        """Note what the script has changed in attributes. Loader processes, which have copies of a dataset as it was, start
+        anew where it has changed."""
+        if self._state.attributes.note() and loads_ahead(self._feed):
+            self.begin()
 
     def move(self, assignment: Assignment) -> None:
         """Use `assignment` from the next step on, and move the state of ESTs to their new ranks."""

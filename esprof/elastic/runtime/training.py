@@ -15,10 +15,11 @@ from esprof.core.errors import UsageError
 from esprof.elastic.compress.codecs.codec import Codec
 from esprof.elastic.compress.codecs.registry import check_codec, codec
 from esprof.elastic.compress.ests import EstGuard, Guarded
-from esprof.elastic.options import Gradients, Updates
+from esprof.elastic.options import Data, Gradients, Updates
 from esprof.elastic.reduce.choice import reducer
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.tree_reducer import Reducer
+from esprof.elastic.runtime.attributes import Attributes
 from esprof.elastic.runtime.context import EstContext
 from esprof.elastic.runtime.transport import Transport
 
@@ -37,6 +38,8 @@ class TrainingState:
     """Step -> text of the codec that encodes gradients from that step on."""
     contexts: dict[Est, EstContext]
     """Contexts of the ESTs that this rank runs."""
+    attributes: Attributes
+    """What the script has changed in attributes of the model and the dataset."""
     device: torch.device
     """Device of the parameters."""
     next_step: int = 0
@@ -53,7 +56,7 @@ class TrainingState:
         optimizers: tuple[Optimizer, ...],
         updates: Updates,
         gradients: Gradients,
-        seed: int,
+        data: Data,
         layout: Layout,
         transport: Transport,
         assignment: Assignment,
@@ -71,7 +74,8 @@ class TrainingState:
                 gradients.reduction, layout, transport, n_est, bucket_mb, find_unused=gradients.find_unused
             ),
             codecs={0: gradients.codec},
-            contexts={est: EstContext.new(seed + est, device) for est in assignment.ests[transport.rank]},
+            contexts={est: EstContext.new(data.seed + est, device) for est in assignment.ests[transport.rank]},
+            attributes=Attributes(model, data.dataset),
             device=device,
             own=dict(updates.state or {}),
         )

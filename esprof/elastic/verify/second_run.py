@@ -19,7 +19,7 @@ from esprof.core.errors import UsageError
 from esprof.elastic.runtime.rng import RngState
 from esprof.elastic.verify.content import content
 
-_ATTRIBUTES_OF_ALL_MODULES = frozenset(vars(nn.Module())) | {"_is_full_backward_hook"}
+ATTRIBUTES_OF_ALL_MODULES = frozenset(vars(nn.Module())) | {"_is_full_backward_hook"}
 """Attributes that every module has."""
 
 _REMEDY = (
@@ -98,7 +98,7 @@ def attributes(model: nn.Module) -> dict[str, str]:
         f"{name or 'the model'}.{key} ({type(module).__name__})": content(value)
         for name, module in model.named_modules()
         for key, value in vars(module).items()
-        if key not in _ATTRIBUTES_OF_ALL_MODULES
+        if key not in ATTRIBUTES_OF_ALL_MODULES
     }
 
 

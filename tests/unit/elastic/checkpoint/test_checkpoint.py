@@ -66,6 +66,36 @@ def test_a_job_goes_on_as_if_it_had_not_stopped(tmp_path, options):
     assert str(seen + bits(second, 5)) == str(expected)  # As text, in which NaN equals itself.
 
 
+def without_the_convolution(parameters):
+    """The convolution joins in a group of its own, by `thawed`."""
+    return torch.optim.SGD(list(parameters)[2:], lr=0.1, momentum=0.9)
+
+
+def thawed(steps, at=2, **options):
+    """The bits of steps of a job that trains the convolution from step `at` on."""
+    trainer, found = small_trainer(optimizer=without_the_convolution, **options), []
+    for _ in range(steps):
+        if trainer.next_step == at:
+            trainer.state.optimizers[0].add_param_group(
+                {"params": list(trainer.state.model.conv.parameters()), "lr": 0.01}
+            )
+        found += bits(trainer, 1)
+    if trainer.checkpoints is not None:
+        trainer.save()
+    return found
+
+
+def test_groups_that_the_script_has_added_are_kept(tmp_path):
+    seen = thawed(4, folder=tmp_path)
+    assert seen + thawed(3, folder=tmp_path) == thawed(7)
+
+
+def test_other_groups_than_the_first_ones_of_the_checkpoint_are_refused(tmp_path):
+    thawed(3, folder=tmp_path)
+    with pytest.raises(MismatchError, match=r"group 0 of SGD is norm.weight, .* there and conv.weight, "):
+        small_trainer(optimizer=sgd, folder=tmp_path)
+
+
 def test_a_planned_change_of_codec_is_kept(tmp_path):
     def planned(**options):
         trainer = small_trainer(codec="fp16", **options)
