@@ -92,9 +92,10 @@ class DatasetFeed:
         return self._batches.again(step, est)
 
     def check_sample(self, step: int, transport: Transport) -> None:
-        indices = self.order.batch(step, step % self.order.n_est, 0)
+        # Of the next step: what has been made before may be in a cache.
+        indices = self.order.batch(step + 1, step % self.order.n_est, 0)
         for index in indices[:1]:
-            check_sample(index, lambda index: self._batches.sample(self.order.epoch(step), index), transport)
+            check_sample(index, lambda index: self._batches.sample(self.order.epoch(step + 1), index), transport)
 
 
 class LoaderFeed:
@@ -148,12 +149,14 @@ def loads_ahead(batches: Feed) -> bool:
     return batches.loader is not None and batches.loader.workers > 0
 
 
-def check_sample(index: int, make: Callable[[int], object], transport: Transport) -> None:
-    """Raise UsageError if `make(index)` returns another sample the second time, MismatchError if samples differ
-    between ranks. All ranks call this."""
+def check_sample(index: int, make: Callable[[int], tuple[object, bool]], transport: Transport) -> None:
+    """Raise UsageError if a sample is another one the second time, or is augmented the first time alone; MismatchError if
+    samples differ between ranks. `make(index)` returns (sample, whether it drew random numbers). All ranks call this."""
     with together(transport):
         try:
-            first, again = content(make(index)), content(make(index))
+            (first, draws), (again, draws_again) = [
+                (content(sample), drew) for sample, drew in (make(index), make(index))
+            ]
         except Exception as error:
             raise UsageError(
                 f"sample {index} cannot be made in the training process: {type(error).__name__}: {error}",
@@ -161,6 +164,11 @@ def check_sample(index: int, make: Callable[[int], object], transport: Transport
             ) from error
         if first != again:
             raise UsageError(f"sample {index} differed when it was made a second time", remedy=_OWN_STATE_REMEDY)
+        if draws and not draws_again:
+            raise UsageError(
+                f"sample {index} drew random numbers when it was made, and none when it was made a second time",
+                remedy="Cache samples before they are augmented: a cached one has the noise of the epoch that saw it first.",
+            )
     everyone = gather_values(transport, first)
     for rank, other in enumerate(everyone):
         if other != everyone[0]:

@@ -15,7 +15,7 @@ from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
 from esprof.elastic.data.sampled import SampledOrder
 from esprof.elastic.leaving.termination import held_back, outlive_sigterm
-from esprof.elastic.runtime.rng import derived_seed, preserved, seed_cpu, seeded
+from esprof.elastic.runtime.rng import cpu_states, derived_seed, preserved, seed_cpu, seeded
 from esprof.elastic.verify.steplog import Value
 
 _Collate = Callable[[list[Any]], Any]
@@ -146,10 +146,12 @@ class Batches:
         """The batches of an EST in a step, made here and now, whoever runs it."""
         return [self._made[key] for key in self._keys.of(step, est)]
 
-    def sample(self, epoch: int, index: int) -> Any:
-        """One sample, made here and now."""
+    def sample(self, epoch: int, index: int) -> tuple[Any, bool]:
+        """(one sample, made here and now; whether random numbers were drawn for it)."""
         with one_thread(), preserved():
-            return self._made.sample(index, epoch, index)
+            seed_cpu(derived_seed(self._seed, epoch, index))
+            before = cpu_states()
+            return self._made.sample(index, epoch, index), cpu_states() != before
 
 
 @dataclass(frozen=True)

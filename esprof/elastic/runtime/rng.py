@@ -78,6 +78,16 @@ def seed_cpu(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
+def cpu_states() -> bytes:
+    """A hash of the states of the CPU's generators."""
+    numpy = np.random.get_state(legacy=False)
+    inner, more = numpy["state"], (numpy["has_gauss"], numpy["gauss"])
+    digest = hashlib.blake2b(repr((random.getstate(), inner["pos"], more)).encode(), digest_size=16)
+    digest.update(inner["key"].tobytes())
+    digest.update(torch.get_rng_state().numpy().tobytes())
+    return digest.digest()
+
+
 def derived_seed(seed: int, *what: int | str) -> int:
     """A seed for one item of a job with this seed, such as a sample; independent of time and process."""
     digest = hashlib.blake2b(":".join(map(str, (seed, *what))).encode(), digest_size=8).digest()

@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
-from esprof.elastic import Proof
 from tests.cases.programs.script import KINDS, WIDTH, Points, Script, either, equal, like, refused
 
 
@@ -167,7 +166,15 @@ def file_opened_at_first_use():
 def cached_noise():
     """A cache that keeps augmented samples: noise is that of the epoch in which a process saw the sample first."""
     noise = lru_cache(lambda index: random.random())
-    return Script(data=Moved(lambda data, index: noise(index)), options={"proof": Proof(verify_every=1)})
+    return Script(data=Moved(lambda data, index: noise(index)))
+
+
+@like("cached_noise")
+@refused
+def cached_noise_in_workers():
+    """The same in loader processes, each with a cache of its own."""
+    noise = lru_cache(lambda index: random.random())
+    return Script(data=Moved(lambda data, index: noise(index)), batches=_workers(2))
 
 
 @refused

@@ -44,6 +44,27 @@ def test_a_dataset_with_a_generator_of_its_own_is_refused():
     trainer(JOB, [[0, 1, 2, 3]], dataset=MadeOfTheIndex()).step()
 
 
+class Cached(Samples):
+    """Keeps each sample; with `raw` it keeps what comes before the noise."""
+
+    def __init__(self, *, raw):
+        super().__init__(51, tokens=False)
+        self.raw, self.kept = raw, {}
+
+    def __getitem__(self, index):
+        if self.raw:
+            return self.kept.setdefault(index, torch.full((1, 8, 8), index / 51)) + torch.rand(1, 8, 8), index % 5
+        if index not in self.kept:
+            self.kept[index] = super().__getitem__(index)
+        return self.kept[index]
+
+
+def test_a_dataset_that_caches_augmented_samples_is_refused():
+    with pytest.raises(UsageError, match=r"sample \d+ drew random numbers when it was made, and none when"):
+        trainer(JOB, [[0, 1, 2, 3]], dataset=Cached(raw=False)).step()
+    trainer(JOB, [[0, 1, 2, 3]], dataset=Cached(raw=True)).step()
+
+
 def test_ranks_whose_data_differ_are_refused():
     def body(transport, differs=True):
         with pytest.raises(MismatchError, match=r"sample \d+ differs between rank 1 and rank 0"):
