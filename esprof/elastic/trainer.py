@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from esprof.core.assignment import Assignment
 from esprof.core.errors import UsageError
-from esprof.elastic.checkpoint import extra
 from esprof.elastic.checkpoint.job_checkpoints import JobCheckpoints, SaveLog
 from esprof.elastic.checkpoint.saving import Checkpoints
 from esprof.elastic.data.feed import feed, loads_ahead
@@ -29,9 +28,6 @@ from esprof.elastic.options import (
     Proof,
     Updates,
     as_tuple,
-    check,
-    check_reduction,
-    check_steps,
 )
 from esprof.elastic.plans.adoption import Adoption
 from esprof.elastic.plans.apply import PlanApplier
@@ -45,7 +41,7 @@ from esprof.elastic.reduce.measured import measure_exchanges
 from esprof.elastic.runtime import support
 from esprof.elastic.runtime.agreement import JobAgreement, job_fields, set_threads, start_terms
 from esprof.elastic.runtime.est_steps import EstSteps
-from esprof.elastic.runtime.phases import LossFn, LossPhase, phases
+from esprof.elastic.runtime.phases import LossFn, LossPhase
 from esprof.elastic.runtime.placement import EstPlacement
 from esprof.elastic.runtime.result import StepResult
 from esprof.elastic.runtime.rng import derived_seed, seed_all
@@ -104,7 +100,7 @@ class ElasticTrainer:
             drain = Drain()
         telemetry, plan = with_tuning(telemetry, placement)
         optimizers = as_tuple(optimizer)
-        loss_phases = _checked(model, optimizers, loss_fn, n_est, updates, gradients, proof)
+        loss_phases = support.checked(model, optimizers, loss_fn, n_est, updates, gradients, proof)
         batches = feed(data, n_est, outlive=drain is not None)
         self.order, self._updates, self._proof = batches.order, updates, proof
         self._roll_call = roll_call() if placement.transport is None else AloneRollCall()
@@ -139,7 +135,7 @@ class ElasticTrainer:
             leaver=self._departure.leaver,
         )
         self._plans = self._open_plans(plan, proof.determinism)
-        self._runner = self._open_runner(Update(self.state, self.layout, data.seed, gradients, updates), loss_phases)
+        self._runner = _runner(self, Update(self.state, self.layout, data.seed, gradients, updates), loss_phases)
         self._begin()
         self._loop = start_loop(placement.tuning, transport.rank)
         self._launched.made()
@@ -176,21 +172,6 @@ class ElasticTrainer:
             with self._roll_call.call("ElasticTrainer()"):
                 applier.apply_at_start()
         return applier
-
-    def _open_runner(self, update: Update, loss_phases: tuple[LossPhase, ...]) -> StepRunner:
-        return StepRunner(
-            self._est_steps,
-            update,
-            loss_phases,
-            self._placement,
-            self._agreement,
-            self._roll_call.number,
-            self._telemetry,
-            self._reporter,
-            StepClock(self._reporter, self._launched, self._transport),
-            self._plans,
-            self._departure,
-        )
 
     def _begin(self) -> None:
         where = f"{self.order.n_est} ESTs on {self._transport.world} processes"
@@ -371,19 +352,17 @@ class ElasticTrainer:
         return measure_exchanges(request, est_s, self.state, self.layout, unwatched, self.assignment, leaves)
 
 
-def _checked(
-    model: nn.Module,
-    optimizers: tuple[Optimizer, ...],
-    loss_fn: LossFn | Sequence[LossFn],
-    n_est: int,
-    updates: Updates,
-    gradients: Gradients,
-    proof: Proof,
-) -> tuple[LossPhase, ...]:
-    """The loss phases of a job. Raises UsageError for options that do not fit together or are not supported."""
-    check(n_est=n_est)
-    check_reduction(gradients.reduction, proof.determinism)
-    check_steps(optimizers, updates.schedulers)
-    support.check(model, optimizers)
-    extra.check(updates.state or {})
-    return phases(loss_fn, optimizers)
+def _runner(trainer: ElasticTrainer, update: Update, loss_phases: tuple[LossPhase, ...]) -> StepRunner:
+    return StepRunner(
+        trainer._est_steps,
+        update,
+        loss_phases,
+        trainer._placement,
+        trainer._agreement,
+        trainer._roll_call.number,
+        trainer._telemetry,
+        trainer._reporter,
+        StepClock(trainer._reporter, trainer._launched, trainer._transport),
+        trainer._plans,
+        trainer._departure,
+    )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from esprof.core.assignment import Est
 from esprof.core.errors import InputError, UsageError
-from esprof.elastic.data.order import one_thread
+from esprof.elastic.data.threads import one_thread
 from esprof.elastic.runtime.rng import derived_seed, seeded
 
 

@@ -1,7 +1,7 @@
 """The order of samples for each EST: a pure function of the seed, the epoch and the position in it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
 from esprof.elastic.data.sampled import SampledOrder
+from esprof.elastic.data.threads import one_thread
 from esprof.elastic.leaving.termination import held_back, outlive_sigterm
 from esprof.elastic.runtime.rng import cpu_states, derived_seed, preserved, seed_cpu, seeded
 from esprof.elastic.verify.steplog import Value
@@ -85,17 +86,6 @@ class SampleOrder:
     def count(self, step: int) -> int:
         """Number of samples of the whole step, over all ESTs."""
         return min(self.per_step, self.samples - (step % self.steps_per_epoch) * self.per_step)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit torch to one thread, as in a DataLoader's workers: more threads may add in another order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class Batches:

@@ -15,6 +15,7 @@ from esprof.elastic.checkpoint import checkpoint as saved_checkpoint
 from esprof.elastic.checkpoint import extra
 from esprof.elastic.data.loaders import Loaders
 from esprof.elastic.data.order import SampleOrder
+from esprof.elastic.data.threads import blas_threads, use_threads
 from esprof.elastic.options import Checkpoint, Data, Gradients, Proof, Updates
 from esprof.elastic.runtime.agree import gather_values
 from esprof.elastic.runtime.training import TrainingState
@@ -128,14 +129,13 @@ def step_terms(state: TrainingState, assignment: Assignment) -> dict[str, object
 
 
 def set_threads(asked: int | None, saved: Checkpoint | None, transport: Transport) -> None:
-    """Set the CPU threads of this process to `asked`, or to the number of the checkpoint; rank 0 reports a change. All
-    ranks call this."""
+    """Set the CPU threads of this process, those of NumPy's BLAS included, to `asked`, or to the number of the checkpoint;
+    rank 0 reports a change. All ranks call this."""
     found = _of_checkpoint(Path(saved.folder)) if saved is not None and transport.rank == 0 else None
-    before, now = torch.get_num_threads(), asked or gather_values(transport, found)[0] or _THREADS_OF_A_NEW_JOB
-    if now == before:
-        return
-    torch.set_num_threads(now)
-    if transport.rank == 0:
+    now = asked or gather_values(transport, found)[0] or _THREADS_OF_A_NEW_JOB
+    before = next((count for count in (torch.get_num_threads(), blas_threads()) if count not in (None, now)), now)
+    use_threads(now)
+    if now != before and transport.rank == 0:
         by_itself = "as in the job's checkpoint" if found else "so that bits do not depend on the number of processes"
         why = "as asked for" if asked else f"{by_itself}; Proof(threads=N) sets another number"
         sys.stderr.write(f"esprof: {now} CPU thread{'s' * (now > 1)} a process, not {before}: {why}\n")

@@ -10,10 +10,31 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from esprof.core.errors import UsageError
+from esprof.elastic.checkpoint import extra
+from esprof.elastic.options import Gradients, Proof, Updates, check, check_reduction, check_steps
 from esprof.elastic.reduce.layout import Layout
+from esprof.elastic.runtime.phases import LossFn, LossPhase, phases
 
 
-def check(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+def checked(
+    model: nn.Module,
+    optimizers: tuple[Optimizer, ...],
+    loss_fn: LossFn | Sequence[LossFn],
+    n_est: int,
+    updates: Updates,
+    gradients: Gradients,
+    proof: Proof,
+) -> tuple[LossPhase, ...]:
+    """The loss phases of a job. Raises UsageError for options that do not fit together or are not supported."""
+    check(n_est=n_est)
+    check_reduction(gradients.reduction, proof.determinism)
+    check_steps(optimizers, updates.schedulers)
+    check_supported(model, optimizers)
+    extra.check(updates.state or {})
+    return phases(loss_fn, optimizers)
+
+
+def check_supported(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     """Raise UsageError for a model or optimizer whose training could not be independent of the assignment."""
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from esprof.core.errors import MismatchError, UsageError
+from esprof.elastic.data.threads import blas_threads
 from esprof.elastic.runtime.agree import gather_values
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.steplog import Difference, Fingerprint, Scalar, Value, different
@@ -103,7 +104,8 @@ def check_same_job(saved: Fingerprint, now: Fingerprint, path: Path) -> None:
     if found:
         raise _other_job(found, path, "Restore these settings, or start a new job in another folder.")
     if now.determinism != "hetero-relaxed":
-        found = different("machine", saved.machine, now.machine)
+        known = saved.machine.keys()  # Of a checkpoint by an earlier esprof, which may have noted less.
+        found = different("machine", saved.machine, {name: now.machine[name] for name in now.machine if name in known})
         if found:
             raise _other_job(found, path, f"Go on where it was saved, {_RELAXED_REMEDY}")
     if now.determinism == "D0":
@@ -190,6 +192,7 @@ def kernel_settings() -> dict[str, Scalar]:
     cuda = backends.cuda
     return {
         "threads": torch.get_num_threads(),
+        "blas_threads": blas_threads(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
         "cudnn_deterministic": backends.cudnn.deterministic,

@@ -11,6 +11,7 @@ from torch.utils.data import DistributedSampler
 
 from esprof.core.errors import UsageError
 from esprof.elastic.data.order import Batches, SampleOrder
+from esprof.elastic.data.threads import blas_threads, use_threads
 from esprof.elastic.runtime.rng import RngState
 
 CPU = torch.device("cpu")
@@ -110,19 +111,19 @@ def test_a_batch_put_together_at_random_is_the_same_wherever_its_est_runs():
 
 class Threads(Noisy):
     def __getitem__(self, index):
-        return torch.get_num_threads()
+        return torch.get_num_threads(), blas_threads()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_samples_are_made_on_one_thread(workers):
     before = torch.get_num_threads()
-    torch.set_num_threads(3)
+    use_threads(2)
     try:
         batches = Batches(Threads(), SampleOrder(4, n_est=1, batch_size=2), (0,), 0, workers=workers)
-        assert next(batches).tolist() == [1, 1]
-        assert torch.get_num_threads() == 3
+        assert [counts.tolist() for counts in next(batches)] == [[1, 1], [1, 1]]
+        assert (torch.get_num_threads(), blas_threads()) == (2, 2)
     finally:
-        torch.set_num_threads(before)
+        use_threads(before)
 
 
 def test_another_epoch_makes_another_sample_of_the_same_index():

@@ -8,7 +8,7 @@ from torch import nn
 
 from esprof.core.errors import UsageError
 from esprof.elastic import Assignment, Data, ElasticTrainer
-from esprof.elastic.runtime.support import check, to_device
+from esprof.elastic.runtime.support import check_supported, to_device
 from tests.cases.elastic import Job, Samples, trainer
 from tests.cases.elastic_job import small_trainer
 
@@ -42,13 +42,13 @@ def refusal(raised) -> tuple[str, str | None]:
 )
 def test_a_model_that_cannot_be_trained_is_refused(model, reason, remedy):
     with pytest.raises(UsageError) as raised:
-        check(model, [torch.optim.SGD(model.parameters(), 0.1)])
+        check_supported(model, [torch.optim.SGD(model.parameters(), 0.1)])
     assert refusal(raised) == (reason, remedy)
 
 
 def test_an_optimizer_of_another_model_is_refused():
     with pytest.raises(UsageError, match="the optimizer has 2 parameters that are not in the model"):
-        check(nn.Linear(2, 2), [torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)])
+        check_supported(nn.Linear(2, 2), [torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)])
 
 
 class Forgetful(nn.Module):
@@ -145,5 +145,5 @@ def test_an_expanded_buffer_is_refused():
     model.register_buffer("scale", torch.ones(1).expand(4))
     model.register_buffer("one", torch.ones(1).expand(1))
     with pytest.raises(UsageError, match="buffer scale is expanded") as raised:
-        check(model, [torch.optim.SGD(model.parameters(), 0.1)])
+        check_supported(model, [torch.optim.SGD(model.parameters(), 0.1)])
     assert raised.value.remedy == "Register scale.contiguous()."

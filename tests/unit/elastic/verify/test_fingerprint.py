@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from esprof.core.errors import MismatchError, UsageError
+from esprof.elastic.data.threads import _loaded
 from esprof.elastic.verify.diff import diff
 from esprof.elastic.verify.fingerprint import machine_fields, model_fields, optimizer_fields, pin
 from esprof.elastic.verify.steplog import StepLog
@@ -137,6 +138,7 @@ def test_a_log_of_another_machine_is_not_continued(tmp_path):
 
 SETTINGS = {
     "threads": lambda: torch.set_num_threads(2),
+    "blas_threads": lambda: _loaded()[0].set(2),
     "deterministic": lambda: torch.use_deterministic_algorithms(False),
     "sdp_math": lambda: torch.backends.cuda.enable_math_sdp(False),
     "cuda_matmul_bf16_reduction": lambda: setattr(
