@@ -27,6 +27,7 @@ from esprof.core.errors import MismatchError
 from esprof.core.frames import stack_of
 from esprof.core.text import printable
 from esprof.core.types import Rank
+from esprof.elastic.verify.board import Board
 from esprof.recorder.shared.torch_features import own_client
 
 _REPORT_INTERVAL_S = 0.5
@@ -51,6 +52,9 @@ _MAX_CPU_WHILE_WAITING_S = 0.001
 _MAX_ERROR_CHARACTERS = 300
 """Maximum length of an error reported to other ranks."""
 
+_NEWS, _VERDICT = "news", "verdict/"
+"""Keys of the board: how often a rank has reported something other than a step, and why nobody will come to a call."""
+
 _numbers = count()
 
 _latest: "weakref.ref[StoreRollCall] | None" = None
@@ -72,6 +76,11 @@ class _CallPosition:
     beats: int = field(default=0, compare=False)
     """How often it has found itself in that call of torch.distributed. A rank that has left it, and lets no other
     thread of its run, finds nothing."""
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether no other rank can be at fault with this one: it is in a step, or between two calls."""
+        return not self.detail and (self.state == "out" or (self.state == "in" and self.call.startswith("step ")))
 
 
 class RollCall(Protocol):
@@ -116,7 +125,7 @@ class StoreRollCall:
         self._rank, self._world = rank, world
         self._others = [(rank + by) % world for by in range(1, min(world, _MAX_RANKS_CHECKED + 1))]
         self.number = next(_numbers)
-        self._store = _Board(_client(store), f"esprof/elastic/calls/{self.number}")
+        self._store = Board(_client(store), f"esprof/elastic/calls/{self.number}")
         self._position = _CallPosition(0, "nothing", "out")
         self._since = time.monotonic()
         self._main, self._pid = threading.get_ident(), os.getpid()
@@ -126,6 +135,8 @@ class StoreRollCall:
         """How long the training thread has run, and since when it has done no more than that."""
         self._seen: dict[Rank, tuple[_CallPosition, float]] = {}
         """Where another rank was when last looked at, and since when."""
+        self._looked: tuple[int | None, int] | None = None
+        """The count of news and the call when the other ranks were last looked at."""
         self._reported: _CallPosition | None = None
         self._retained: list[Any] = []
         """Groups kept alive: deleting a gloo group waits for its collectives, without a Python frame that shows it."""
@@ -233,21 +244,31 @@ class StoreRollCall:
                 f"{self._rank}",
                 json.dumps([position.number, position.call, position.state, position.detail, position.beats]),
             )
+            if not position.is_usual:
+                self._store.count(_NEWS)
 
     def _check_others(self, *, collective_failed: bool = False) -> None:
-        """Find a rank that will not make the call, or read the verdict of another rank."""
+        """Find a rank that will not make the call, or read the verdict of another rank.
+
+        While all ranks are in steps this asks the store for one number: others are looked at where there is news.
+        """
         with self._lock:
             if self._verdict is not None:
                 return
+            looked = (self._store.count(_NEWS, 0), self._position.number)
+            if not collective_failed and (not looked[0] or looked == self._looked):
+                return
+            self._looked = looked
             # A verdict applies to one call only: ranks may agree again in a later one.
-            verdict = self._store.get(f"verdict/{self._position.number}") or self._found()
+            verdict = self._store.get(f"{_VERDICT}{self._position.number}") or self._found()
             if verdict is None and collective_failed and self._store.is_gone:  # Else its process may have ended well.
                 verdict = (
                     f"the process that holds the job's store is gone; rank {self._rank} is in {self._position.call}"
                 )
             if verdict is None:
                 return
-            self._store.set(f"verdict/{self._position.number}", verdict)
+            self._store.set(f"{_VERDICT}{self._position.number}", verdict)
+            self._store.count(_NEWS)
             # An exception may never be shown: its way up may lead through destroy_process_group(), which waits as well.
             sys.stderr.write(f"esprof: error: {verdict}\n")
             sys.stderr.flush()
@@ -259,16 +280,18 @@ class StoreRollCall:
         mine = self._position
         if mine.state != "in":
             return None
-        for rank in self._others:
-            other = self._position_of(rank)
+        for rank, other in self._positions_of(self._others).items():
             if other is not None and (found := self._fault(mine, rank, other)):
                 return found
         return None
 
-    def _position_of(self, rank: Rank) -> _CallPosition | None:
-        """The last reported position of `rank`; None if it has reported none."""
-        position = self._store.get(f"{rank}")
-        return None if position is None else _CallPosition(*json.loads(position))
+    def _positions_of(self, ranks: list[Rank]) -> dict[Rank, _CallPosition | None]:
+        """The last reported position of each rank; None if it has reported none."""
+        texts = self._store.get_all([f"{rank}" for rank in ranks])
+        return {
+            rank: None if text is None else _CallPosition(*json.loads(text))
+            for rank, text in zip(ranks, texts, strict=True)
+        }
 
     def _fault(self, mine: _CallPosition, rank: Rank, other: _CallPosition) -> str | None:
         """Why `rank`, which is at `other`, will not come to this rank's call; None where it may."""
@@ -301,43 +324,11 @@ class StoreRollCall:
         """Whether no rank is left that could come to the call of torch.distributed in which `lost` waits: all others
         are in a call of their trainer, in such a call themselves, or gone. Who belongs to that call is not known."""
         others = [rank for rank in range(self._world) if rank not in (lost, self._rank)]
-        positions = [(rank, self._position_of(rank)) for rank in others]
         held = [
             position is not None and (position.state != "out" or self._stays(rank, position))
-            for rank, position in positions
+            for rank, position in self._positions_of(others).items()
         ]
         return all(held)
-
-
-class _Board:
-    """A namespace of the store. Errors are recorded in `is_gone` and not raised."""
-
-    def __init__(self, store: Any, name: str) -> None:
-        self._store = store
-        self._name = name
-        self.is_gone = False
-
-    def set(self, key: str, value: str) -> None:
-        self._do(lambda: self._store.set(f"{self._name}/{key}", value))
-
-    def get(self, key: str) -> str | None:
-        """The value; None where there is none."""
-        name = f"{self._name}/{key}"
-        found: bytes | None = self._do(lambda: self._store.get(name) if self._store.check([name]) else None)
-        return None if found is None else found.decode()
-
-    def let_go(self) -> None:
-        """Use the store no more."""
-        self.is_gone, self._store = True, None
-
-    def _do(self, what: Any) -> Any:
-        if self.is_gone:
-            return None
-        try:
-            return what()
-        except RuntimeError:  # c10d's errors of the connection are of this type.
-            self.is_gone = True
-            return None
 
 
 def roll_call() -> RollCall:
