@@ -7,13 +7,14 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from torch import nn
 from torch.optim import Optimizer
 
 from esprof.core.assignment import Assignment
 from esprof.core.errors import UsageError
+from esprof.core.types import Rank
 from esprof.elastic.checkpoint.job_checkpoints import JobCheckpoints, SaveLog
 from esprof.elastic.checkpoint.saving import Checkpoints
 from esprof.elastic.data.feed import feed, loads_ahead
@@ -39,6 +40,7 @@ from esprof.elastic.reduce.choice import bucket_bytes
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.measured import measure_exchanges
 from esprof.elastic.runtime import support
+from esprof.elastic.runtime.agree import value_of
 from esprof.elastic.runtime.agreement import JobAgreement, job_fields, set_threads, start_terms
 from esprof.elastic.runtime.est_steps import EstSteps
 from esprof.elastic.runtime.phases import LossFn, LossPhase
@@ -296,6 +298,16 @@ class ElasticTrainer:
             with self._roll_call.call("set_codec()"):
                 self._agreement.check_alike(self.next_step, {"codec": spec})
         self.state.codecs[from_step] = spec
+
+    def agree(self, value: Any, rank: Rank = 0) -> Any:
+        """The `value` that `rank` passes, on all ranks: for what one rank decides, such as when to stop. All ranks call
+        this between the same two steps.
+
+        Raises UsageError on all ranks for a value that JSON does not have; tuples become lists.
+        """
+        with self._roll_call.call("agree()"):
+            self._check_usable()
+            return value_of(self._transport, value, rank)
 
     def request_drain(self, reason: str) -> None:
         """Ask this process to leave, as SIGTERM does. During the next step all ranks learn of the request; each raises

@@ -46,6 +46,9 @@ def ranks_of(job, *args, world=2):
         ("fails", ["rank 1 failed in step 2: RuntimeError: out of luck"]),
         ("waits", ["rank 1 is in barrier of torch.distributed after step 1, and rank 0 is in step 2"]),
         ("ends", ["rank 1 has ended after step 1, and rank 0 is in step 2"]),
+        ("raises", ["rank 1 has ended after step 1 by ValueError: no such file, and rank 0 is in step 2"]),
+        ("stops", ["rank 1 has ended after step 1, and rank 0 is in step 2"]),
+        ("flushes", ["rank 1 called flush() where rank 0 called step 2"]),
     ],
 )
 def test_a_rank_with_a_different_call_is_named(what, says, tmp_path):
@@ -55,8 +58,24 @@ def test_a_rank_with_a_different_call_is_named(what, says, tmp_path):
     assert time.monotonic() - began < LONGEST_S
     assert any(one in outputs[0] for one in says), outputs
     assert ranks[0].returncode == 1
-    if what != "ends":
+    if what not in ("ends", "stops", "flushes"):
         assert ranks[1].returncode == 1
+
+
+@pytest.mark.parametrize("what", ["stops", "raises"])
+def test_ranks_whose_store_is_gone_end_as_well(what, tmp_path):
+    ranks = ranks_of("unlike_calls.py", what, tmp_path, 0)
+    outputs = [rank.communicate(timeout=200)[1] for rank in ranks]
+    assert ranks[1].returncode == 1
+    says = ["rank 0, which holds the job's store, is gone; rank 1 is in step 2", "rank 0 has ended after step 1"]
+    assert any(one in outputs[1] for one in says), outputs
+
+
+def test_ranks_stop_together_when_one_of_them_decides(tmp_path):
+    ranks = ranks_of("unlike_calls.py", "agrees", tmp_path)
+    outputs = [rank.communicate(timeout=200)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert outputs == [f"rank {rank} stops after step 2\n" for rank in range(2)]
 
 
 def test_ranks_with_slow_calls_are_waited_for():

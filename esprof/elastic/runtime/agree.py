@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from esprof.core.errors import EsprofError, InputError
+from esprof.core.errors import EsprofError, InputError, UsageError
+from esprof.core.types import Rank
 from esprof.elastic.runtime.transport import Transport
 
 
@@ -22,6 +23,22 @@ def gather_values(transport: Transport, value: object) -> list[Any]:
     everyone = torch.empty(transport.world * longest, dtype=torch.uint8)
     transport.gather(everyone, mine).wait()
     return [json.loads(row.numpy().tobytes()) for row in everyone.view(transport.world, longest)]
+
+
+def value_of(transport: Transport, value: object, rank: Rank) -> Any:
+    """The `value` that `rank` passes. All ranks call this. Raises UsageError on all ranks for a value that JSON does not
+    have, or a rank that there is not."""
+    with together(transport):
+        if not 0 <= rank < transport.world:
+            raise UsageError(f"there is no rank {rank} among {transport.world}")
+        try:
+            mine = json.loads(json.dumps(value)) if transport.rank == rank else None
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"agree() was passed a {type(value).__name__} that JSON does not have: {error}",
+                remedy="Pass numbers, strings, booleans, None, and lists and dicts of them.",
+            ) from error
+    return gather_values(transport, mine)[rank]
 
 
 def digest(value: object) -> float:

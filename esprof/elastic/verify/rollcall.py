@@ -55,6 +55,10 @@ _MAX_ERROR_CHARACTERS = 300
 _NEWS, _VERDICT = "news", "verdict/"
 """Keys of the board: how often a rank has reported something other than a step, and why nobody will come to a call."""
 
+_REMEDY = (
+    "Make the same trainer calls on every rank. What one rank decides, such as when to stop, others learn by agree()."
+)
+
 _numbers = count()
 
 _latest: "weakref.ref[StoreRollCall] | None" = None
@@ -72,15 +76,15 @@ class _CallPosition:
     call: str
     state: State
     detail: str = ""
-    """Of a failed rank what failed; of one outside of the trainer the call of torch.distributed that it is in."""
+    """Of a failed or ended rank by which error; of another the call of torch.distributed in which it is outside."""
     beats: int = field(default=0, compare=False)
     """How often it has found itself in that call of torch.distributed. A rank that has left it, and lets no other
     thread of its run, finds nothing."""
 
     @property
     def is_usual(self) -> bool:
-        """Whether no other rank can be at fault with this one: it is in a step, or between two calls."""
-        return not self.detail and (self.state == "out" or (self.state == "in" and self.call.startswith("step ")))
+        """Whether the rank is in a step or after one: no other rank in a step needs to know of that."""
+        return not self.detail and self.state in ("in", "out") and self.call.startswith("step ")
 
 
 class RollCall(Protocol):
@@ -155,8 +159,7 @@ class StoreRollCall:
         try:
             yield
         except BaseException as error:
-            detail = printable(f"{type(error).__name__}: {error}".partition("\n")[0], _MAX_ERROR_CHARACTERS)
-            self._move(_CallPosition(self._position.number, name, "failed", detail))
+            self._move(_CallPosition(self._position.number, name, "failed", _told(error)))
             self._report()
             raise
         if self._verdict is not None:  # It was wrong: the others have come after all.
@@ -167,7 +170,7 @@ class StoreRollCall:
 
     def check(self) -> None:
         if self._verdict is not None:
-            raise MismatchError(self._verdict, remedy="Make the same trainer calls on every rank.")
+            raise MismatchError(self._verdict, remedy=_REMEDY)
 
     def explain(self, error: Exception) -> None:
         until = time.monotonic() + _MIN_WAIT_BEFORE_CHECK_S
@@ -175,13 +178,13 @@ class StoreRollCall:
             time.sleep(_REPORT_INTERVAL_S / 5)
             self._check_others(collective_failed=True)
         if self._verdict is not None:
-            raise MismatchError(self._verdict, remedy="Make the same trainer calls on every rank.") from error
+            raise MismatchError(self._verdict, remedy=_REMEDY) from error
 
-    def close(self) -> None:
+    def close(self, why: str = "") -> None:
         if self._over.is_set():
             return
         if self._position.state != "failed":
-            self._move(_CallPosition(self._position.number, self._position.call, "ended"))
+            self._move(_CallPosition(self._position.number, self._position.call, "ended", why))
         self._report()
         self._over.set()
         if self._verdict is not None:
@@ -197,7 +200,8 @@ class StoreRollCall:
             return
         if self._verdict is not None and _latest is not None and _latest() is self:
             _leave()
-        self.close()
+        error = getattr(sys, "last_value", None)  # The one that ends the process, which nobody has caught.
+        self.close(_told(error) if error is not None else "")
 
     def beat(self) -> None:
         """Report the call of this rank, and check the others if it waits. The thread calls this.
@@ -262,9 +266,7 @@ class StoreRollCall:
             # A verdict applies to one call only: ranks may agree again in a later one.
             verdict = self._store.get(f"{_VERDICT}{self._position.number}") or self._found()
             if verdict is None and collective_failed and self._store.is_gone:  # Else its process may have ended well.
-                verdict = (
-                    f"the process that holds the job's store is gone; rank {self._rank} is in {self._position.call}"
-                )
+                verdict = f"{_holder()} is gone; rank {self._rank} is in {self._position.call}"
             if verdict is None:
                 return
             self._store.set(f"{_VERDICT}{self._position.number}", verdict)
@@ -303,7 +305,8 @@ class StoreRollCall:
             return f"rank {rank} called {other.call} where rank {self._rank} called {mine.call}"
         # One that has ended after the very call that this rank is in has been in it to its end.
         if other.number < mine.number and other.state == "ended":
-            return f"rank {rank} has ended after {other.call}, and {waiting}"
+            by = f" by {other.detail}" if other.detail else ""
+            return f"rank {rank} has ended after {other.call}{by}, and {waiting}"
         if other.number < mine.number and self._stays(rank, other) and self._nobody_comes_to(rank):
             return f"rank {rank} is in {other.detail} of torch.distributed after {other.call}, and {waiting}"
         return None
@@ -368,6 +371,16 @@ def _leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
+
+
+def _told(error: BaseException) -> str:
+    return printable(f"{type(error).__name__}: {error}".partition("\n")[0], _MAX_ERROR_CHARACTERS)
+
+
+def _holder() -> str:
+    """Which process holds the job's store."""
+    by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return "the process that holds the job's store" if by_launcher else "rank 0, which holds the job's store,"
 
 
 def _are_steps(*calls: str) -> bool:

@@ -1,4 +1,4 @@
-"""An elastic job whose rank 1 does something that rank 0 does not."""
+"""An elastic job one of whose ranks does something that the other does not."""
 
 import sys
 import time
@@ -10,14 +10,15 @@ from esprof.core.errors import MismatchError
 from esprof.elastic import Assignment, Checkpoint, Data, ElasticTrainer
 from tests.cases.elastic import MODELS, OPTIMIZERS, Samples, loss_fn
 
-what, folder = sys.argv[1:]
+what, folder, *lone = sys.argv[1:]
+lone = int(lone[0]) if lone else 1
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 model = MODELS["mlp"]()
 
 
 def loss(model, batch):
-    if rank and what == "fails" and trainer.next_step == 2:
+    if rank == lone and what == "fails" and trainer.next_step == 2:
         raise RuntimeError("out of luck")
     return loss_fn(model, batch)
 
@@ -32,7 +33,7 @@ trainer = ElasticTrainer(
 )
 try:
     for step in range(5):
-        if (rank, step) == (1, 2):
+        if (rank, step) == (lone, 2):
             if what == "saves":
                 trainer.save()
             elif what == "assigns":
@@ -41,7 +42,17 @@ try:
                 dist.barrier()
             elif what in {"ends", "cleans"}:
                 sys.exit(0)
+            elif what == "raises":
+                raise ValueError("no such file")
+            elif what == "stops":
+                break
+            elif what == "flushes":
+                trainer.flush()
+                break
         trainer.step()
+        if what == "agrees" and trainer.agree(step == 2 if rank == lone else None, rank=lone):
+            print(f"rank {rank} stops after step {step}")
+            break
 except MismatchError:
     if what != "cleans":
         raise

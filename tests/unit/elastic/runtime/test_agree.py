@@ -5,7 +5,7 @@ import torch
 
 from esprof.core.errors import EsprofError, InputError, MismatchError
 from esprof.elastic import Assignment
-from esprof.elastic.runtime.agree import gather_values, reading_together, together
+from esprof.elastic.runtime.agree import gather_values, reading_together, together, value_of
 from esprof.elastic.verify.fingerprint import agree, machine_fields
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import adamw, small_trainer
@@ -17,6 +17,20 @@ MACHINE = {"device_name": "V100", "threads": 1}
 def test_all_hear_what_each_says():
     said = ["", {"größe": [1, None]}, "long" * 100]
     assert on_threads(3, lambda transport: gather_values(transport, said[transport.rank])) == [said] * 3
+
+
+def test_one_rank_decides_for_all():
+    assert on_threads(3, lambda transport: value_of(transport, [transport.rank, "stop"], 2)) == [[2, "stop"]] * 3
+
+
+@pytest.mark.parametrize(("value", "rank"), [({1, 2}, 0), (None, 2), (None, -1)])
+def test_a_decision_that_cannot_be_sent_is_refused_on_all_ranks(value, rank):
+    def body(transport):
+        with pytest.raises(EsprofError, match=r"that JSON does not have|there is no rank"):
+            value_of(transport, value if transport.rank == 0 else None, rank)
+        return gather_values(transport, transport.rank)
+
+    assert on_threads(2, body) == [[0, 1]] * 2
 
 
 def test_all_fail_where_one_does():
