@@ -37,6 +37,7 @@ _ATTRIBUTES = "attributes"
 def capture(job: TrainingState) -> NamedTensors:
     """The state of the job on this rank, copied to host memory so that training can continue."""
     job.attributes.note()
+    job.counters.adopt(job.counts)
     found = _training(job) | {_ATTRIBUTES: _as_bytes(job.attributes.changed)}
     guard = job.guard.saved() if job.guard is not None else None
     found[_PLAN] = _as_bytes({"next_step": job.next_step, "codecs": pack(job.codecs, "codecs", {}), "guard": guard})

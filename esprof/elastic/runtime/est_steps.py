@@ -19,6 +19,7 @@ from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.buffers import Buffers
+from esprof.elastic.runtime.counters import Numbers
 from esprof.elastic.runtime.phases import LossPhase
 from esprof.elastic.runtime.rng import RngState
 from esprof.elastic.runtime.support import check_loss, to_device
@@ -159,8 +160,9 @@ class EstSteps:
         )
         self._exact = _ExactMean.started(self.layout, self.transport, assignment) if inspects else None
         self._buffers.begin()
+        state.counters.begin(state.counts)
         before = attributes(state.model) if twice else {}
-        first_runs = [FirstRun(est, state.contexts[est].rng) for est in mine] if twice else []
+        first_runs = [self._first_run(est) for est in mine] if twice else []
         for index, est in enumerate(mine):
             with self.spans.est_step(est):
                 first_run = first_runs[index] if twice else None
@@ -170,6 +172,7 @@ class EstSteps:
         if twice:
             with self.spans.silent():
                 self._verify(first_runs, phase, before)
+        state.counters.finish(state.contexts[mine[0]].counts if mine else {})
         found.busy[rank] = (time.perf_counter_ns() - started_ns) / 1e3
         with self.spans("reduce"):
             mean = state.reducer.finish()
@@ -214,12 +217,12 @@ class EstSteps:
         not sent."""
         context, flat = self.state.contexts[est], self.state.reducer.buffer()
         with self.spans("switch"):
-            self._enter(flat, context.rng)
+            self._enter(flat, context.rng, context.counts)
         send = last and first_run is None and self._exact is None
         loss = self._passes(est, phase, flat, first_run, send=send)
         with self.spans("switch"):
             context.rng = RngState.capture(self.state.device)
-            self._leave(est, flat)
+            context.counts |= self._leave(est, flat)
         if first_run is not None:
             first_run.found |= self._found(loss, flat)
         if self._exact is not None:
@@ -256,27 +259,34 @@ class EstSteps:
                 batches = self.feed.again(self.state.next_step, first_run.est)
                 first_run.batches = [to_device(batch, self.state.device) for batch in batches]
             of = of_batches(first_run.batches)
-            self._enter(flat, first_run.rng)
+            self._enter(flat, first_run.rng, first_run.counts)
             loss = self._passes(first_run.est, phase, flat, first_run, send=False)
             self._leave(first_run.est, flat)
             return of | self._found(loss, flat)
         finally:
             self._runs_again = False
 
-    def _enter(self, flat: Tensor, rng: RngState) -> None:
+    def _first_run(self, est: Est) -> FirstRun:
+        context = self.state.contexts[est]
+        return FirstRun(est, context.rng, counts=dict(context.counts))
+
+    def _enter(self, flat: Tensor, rng: RngState, counts: Numbers) -> None:
         """Start an EST step whose gradient is accumulated in `flat`."""
         self.layout.attach(flat, clear=True)
         self._buffers.enter()
+        self.state.counters.enter(counts)
         rng.restore(self.state.device)
         self._reached_in_est_step.clear()
         self.edits.begin_est_step()
 
-    def _leave(self, est: Est, flat: Tensor) -> None:
+    def _leave(self, est: Est, flat: Tensor) -> Numbers:
+        """End an EST step. Returns the numbers that it has counted."""
         self.edits.end_est_step(est)
         self._buffers.leave(est)
         for slot in self.layout.slots if self.gradients.find_unused else ():
             if slot.name not in self._reached_in_est_step:
                 slot.of(flat).zero_()  # As DDP has it, whose zeros are positive.
+        return self.state.counters.leave()
 
     def _passes(self, est: Est, phase: LossPhase, flat: Tensor, first_run: FirstRun | None, *, send: bool) -> Tensor:
         """Forward and backward passes over an EST's micro-batches. With `send` the last one sends its gradients."""

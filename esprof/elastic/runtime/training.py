@@ -21,6 +21,7 @@ from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.tree_reducer import Reducer
 from esprof.elastic.runtime.attributes import Attributes
 from esprof.elastic.runtime.context import EstContext
+from esprof.elastic.runtime.counters import EstCounters, Numbers
 from esprof.elastic.runtime.transport import Transport
 
 
@@ -40,6 +41,8 @@ class TrainingState:
     """Contexts of the ESTs that this rank runs."""
     attributes: Attributes
     """What the script has changed in attributes of the model and the dataset."""
+    counters: EstCounters
+    """Switches what modules count for each EST."""
     device: torch.device
     """Device of the parameters."""
     next_step: int = 0
@@ -76,9 +79,15 @@ class TrainingState:
             codecs={0: gradients.codec},
             contexts={est: EstContext.new(data.seed + est, device) for est in assignment.ests[transport.rank]},
             attributes=Attributes(model, data.dataset),
+            counters=EstCounters(model),
             device=device,
             own=dict(updates.state or {}),
         )
+
+    @property
+    def counts(self) -> list[Numbers]:
+        """What modules have counted for each EST of this rank."""
+        return [context.counts for context in self.contexts.values()]
 
     def share(self, transport: Transport) -> None:
         """Start from rank 0's parameters and buffers on all ranks, as under DistributedDataParallel."""

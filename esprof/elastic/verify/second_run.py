@@ -48,6 +48,8 @@ class FirstRun:
     """Copies of its batches, made before anything could change them, where they cannot be made again."""
     found: dict[str, str] = field(default_factory=dict)
     """Hashes of its batches, loss, gradients and buffers, by name."""
+    counts: dict[str, Any] = field(default_factory=dict)
+    """What modules had counted for the EST before."""
 
     def note(self, batch: Any, *, keep: bool) -> None:
         self.found[_batch(len(self.found))] = content(batch)
@@ -57,7 +59,7 @@ class FirstRun:
     def description(self) -> dict[str, Any]:
         """What another rank needs to run this EST step, JSON-serializable."""
         rng = {name: [str(tensor.dtype)[6:], tensor.tolist()] for name, tensor in self.rng.tensors().items()}
-        return {"est": self.est, "rng": rng, "found": self.found}
+        return {"est": self.est, "rng": rng, "found": self.found, "counts": self.counts}
 
     @classmethod
     def of_description(cls, description: dict[str, Any]) -> "FirstRun":
@@ -65,7 +67,8 @@ class FirstRun:
             name: torch.tensor(values, dtype=getattr(torch, dtype))
             for name, (dtype, values) in description["rng"].items()
         }
-        return cls(description["est"], RngState.of_tensors(rng), found=description["found"])
+        found, counts = description["found"], description["counts"]
+        return cls(description["est"], RngState.of_tensors(rng), found=found, counts=counts)
 
     def compare(self, where: str, found: Mapping[str, str], changed: Sequence[str]) -> None:
         """Raise UsageError if the second run has other results. `changed` are attributes that have changed."""

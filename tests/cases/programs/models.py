@@ -46,7 +46,7 @@ def counter_that_nothing_reads():
     return Script(net(Counted()))
 
 
-@either
+@equal
 def counter_that_scales():
     """Forward warms up with the number of its calls."""
 
@@ -88,7 +88,7 @@ class Recurrent(nn.Module):
         return hidden
 
 
-@like("counter_that_scales")
+@like("memory_bank_in_a_list")
 @either
 def hidden_state_that_is_kept():
     """Truncated back-propagation through time, with the state in an attribute."""
@@ -186,7 +186,7 @@ def memory_bank_in_a_list():
     return Script(net(Bank()))
 
 
-@like("counter_that_scales")
+@like("memory_bank_in_a_list")
 @either
 def statistics_in_an_attribute():
     """A running maximum by which forward divides, without a buffer for it."""
