@@ -8,7 +8,7 @@ import msgspec
 from esprof.analyzers.advisors.parallel.equal import MAX_MICROBATCHES, equal_plans
 from esprof.analyzers.advisors.parallel.model import ModelProblems, ParallelModel
 from esprof.analyzers.advisors.parallel.partition import lower_bound_us, search
-from esprof.analyzers.advisors.parallel.pricing import Candidate, ParallelPlan, TensorModules
+from esprof.analyzers.advisors.parallel.pricing import Candidate, ParallelPlan
 from esprof.analyzers.advisors.parallel.problem import Problem
 from esprof.analyzers.advisors.parallel.profile import Devices, LayerProfile
 from esprof.analyzers.advisors.parallel.transformer import Transformer
@@ -76,10 +76,9 @@ def advise_parallel(model: LayerProfile | ParallelModel, devices: Devices, batch
     bound_us = lower_bound_us(usable, devices.counts, batch)
     unlike, refused = _unlike_splits(measured)
     equal = [Candidate(one.step_us, one.problem, one.split, one.chunks) for one in equal_plans(usable, batch, _PRICED)]
-    modules = _modules(model.transformer)
-    plans, left_out = _priced([*unlike[:_PRICED], *equal[:_PRICED]], bound_us, modules)
+    plans, left_out = _priced([*unlike[:_PRICED], *equal[:_PRICED]], bound_us)
     alone = [one for some in (unlike, equal) for one in [one for one in some if len(one.split) == 1][:1]]
-    one_stage = _ranked([plan for one in alone for plan in one.plans(bound_us, modules)])
+    one_stage = _ranked([plan for one in alone for plan in one.plans(bound_us)])
     ranked = _ranked([*plans, *one_stage])
     if not ranked:
         raise EsprofError(
@@ -137,7 +136,7 @@ def _unlike_splits(problems: Sequence[Problem]) -> tuple[list[Candidate], list[s
     return sorted(found, key=_objective), list(dict.fromkeys(refused))
 
 
-def _priced(candidates: Sequence[Candidate], bound_us: float, modules: TensorModules) -> tuple[list[ParallelPlan], int]:
+def _priced(candidates: Sequence[Candidate], bound_us: float) -> tuple[list[ParallelPlan], int]:
     """The replayed plans of candidates, and how many of these were left out since their graphs are too large."""
     tasks, left_out, plans = 0, 0, list[ParallelPlan]()
     for candidate in sorted(candidates, key=_objective):
@@ -145,7 +144,7 @@ def _priced(candidates: Sequence[Candidate], bound_us: float, modules: TensorMod
         if tasks > _MAX_TASKS and plans:
             left_out += 1
         else:
-            plans += candidate.plans(bound_us, modules)
+            plans += candidate.plans(bound_us)
     return plans, left_out
 
 
@@ -160,10 +159,6 @@ def _ranked(plans: Sequence[ParallelPlan]) -> list[ParallelPlan]:
         # Their times differ by the rounding of passes to nanoseconds.
         unlike.setdefault((f"{plan.step_us:.6g}", *plan.shape), plan)
     return list(unlike.values())
-
-
-def _modules(transformer: Transformer | None) -> TensorModules:
-    return TensorModules() if transformer is None else TensorModules(transformer.column_wise, transformer.row_wise)
 
 
 def _facts(transformer: Transformer, best: ParallelPlan, batch: int) -> TransformerFacts:

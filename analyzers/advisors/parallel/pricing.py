@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
@@ -116,19 +115,6 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.shape, -self.microbatch)
 
 
-class TensorModules(NamedTuple):
-    """Names of modules in a layer that a tensor group shares."""
-
-    column_wise: tuple[str, ...] = ()
-    row_wise: tuple[str, ...] = ()
-
-    def styles(self, tensor: int) -> dict[str, str]:
-        """The style of each module for parallelize_module."""
-        if tensor == 1:
-            return {}
-        return dict.fromkeys(self.column_wise, "ColwiseParallel") | dict.fromkeys(self.row_wise, "RowwiseParallel")
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A split of a problem, whose stages are on ranks in turn."""
@@ -148,28 +134,29 @@ class Candidate:
         """Forward and backward passes of a step, as the graph of a schedule has them."""
         return 2 * len(self.split) * self.problem.microbatches
 
-    def plans(self, bound_us: float, modules: TensorModules) -> Iterator[ParallelPlan]:
+    def plans(self, bound_us: float) -> Iterator[ParallelPlan]:
         """A plan for each schedule for which the split has memory and the profile has times."""
         # With one stage, all schedules are gradient accumulation.
         possible = _OF_SEVERAL if self.chunks > 1 else _OF_ONE if len(self.split) > 1 else _OF_ONE[:1]
         for schedule in possible:
-            if schedule.splits_backward and not self._may_split_backward:
-                continue
             pipeline = PipelineShape(schedule, self.ranks, self.problem.microbatches, self.chunks)
+            if schedule.splits_backward and not self._may_split_backward(pipeline):
+                continue
             most_held = held(pipeline)
             for is_sharded in (False, True):
                 needed = self._memory_bytes(most_held, is_sharded=is_sharded)
                 # The first stages are those of the ranks, each on the type of all stages of its rank.
                 first = self.split[: self.ranks]
                 if all(size <= self.problem.memory[one.kind] for size, one in zip(needed, first, strict=True)):
-                    yield self._plan(pipeline, needed, bound_us, modules, is_sharded=is_sharded)
+                    yield self._plan(pipeline, needed, bound_us, is_sharded=is_sharded)
                     break
 
-    @property
-    def _may_split_backward(self) -> bool:
+    def _may_split_backward(self, pipeline: PipelineShape) -> bool:
         """Whether the backward for weights was measured, and needs nothing that is computed again: that would have to be
-        kept until then."""
-        return self.problem.weights_us is not None and self.problem.recompute is Recompute.NONE
+        kept until then. Torch takes the microbatches in equal rounds."""
+        rounds = max(1, pipeline.microbatches // pipeline.ranks)
+        is_possible = pipeline.microbatches % rounds == 0
+        return is_possible and self.problem.weights_us is not None and self.problem.recompute is Recompute.NONE
 
     def _of_rank(self, rank: int) -> Sequence[Stage]:
         return self.split[rank :: self.ranks]
@@ -186,7 +173,6 @@ class Candidate:
         pipeline: PipelineShape,
         needed: Sequence[float],
         bound_us: float,
-        modules: TensorModules,
         *,
         is_sharded: bool,
     ) -> ParallelPlan:
@@ -222,17 +208,17 @@ class Candidate:
             idle_pct=round(100 * (1 - busy_us / step_us), 3) if step_us else 0.0,
             traffic=self._traffic(),
             rectangular=rectangular,
-            torch=self._torch(pipeline, modules, is_sharded=is_sharded) if rectangular else None,
+            torch=self._torch(pipeline, is_sharded=is_sharded) if rectangular else None,
         )
 
-    def _torch(self, pipeline: PipelineShape, modules: TensorModules, *, is_sharded: bool) -> TorchPlan:
+    def _torch(self, pipeline: PipelineShape, *, is_sharded: bool) -> TorchPlan:
         numbers = range(len(self.split))
         return TorchPlan(
             mesh={"pp": self.ranks, "dp": self.split[0].replicas, "tp": self.problem.tensor},
             schedule=TORCH_SCHEDULES[pipeline.schedule] if len(self.split) > 1 else None,
             microbatches=pipeline.microbatches,
             stages_of_rank=tuple(tuple(numbers[rank :: self.ranks]) for rank in range(self.ranks)),
-            parallelize=modules.styles(self.problem.tensor),
+            parallelize=self.problem.styles,
             fully_shard=is_sharded,
             recompute=self.problem.recompute,
         )

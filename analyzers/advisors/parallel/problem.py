@@ -58,6 +58,8 @@ class Problem:
     microbatch: int
     """Samples of a microbatch on all replicas of a stage."""
     microbatches: int
+    styles: dict[str, str]
+    """Class of torch's style for each module in a layer that the devices of a tensor group share."""
     recompute: Recompute
     is_split: bool | None
     """Whether these are the layers of a model in several stages (True) or in one (False); None if that is the same."""
@@ -109,6 +111,7 @@ class Problem:
             tensor=profile.tensor,
             microbatch=profile.microbatch,
             microbatches=microbatches,
+            styles=_styles(profile),
             recompute=recompute,
             is_split=is_split,
             forward_us=forward,
@@ -245,6 +248,12 @@ class Problem:
         """ΣT + (m − 1) max T, the objective."""
         times = [self.stage_us(stage) for stage in split]
         return sum(times) + (self.microbatches - 1) * max(times)
+
+
+def _styles(profile: LayerProfile) -> dict[str, str]:
+    if profile.tensor == 1:
+        return {}
+    return dict.fromkeys(profile.column_wise, "ColwiseParallel") | dict.fromkeys(profile.row_wise, "RowwiseParallel")
 
 
 def ranges(sums: np.ndarray) -> np.ndarray:

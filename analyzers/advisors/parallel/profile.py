@@ -56,6 +56,10 @@ class LayerProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     optimizer_factor: float = 0.0
     """How much of `state_factor` is optimizer state that replicas may share: 2 for Adam in one precision. 0 if they may
     not."""
+    column_wise: tuple[str, ...] = ()
+    """With tensor parallelism, names of the linear modules in a layer whose outputs are split."""
+    row_wise: tuple[str, ...] = ()
+    """Names of those whose inputs are split."""
 
     def fault(self) -> str | None:
         """What is wrong with the profile; None if nothing is."""

@@ -155,6 +155,8 @@ class Transformer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
             tensor=tensor,
             state_factor=_STATE_FACTOR,
             optimizer_factor=_OPTIMIZER_FACTOR,
+            column_wise=self.column_wise,
+            row_wise=self.row_wise,
         )
 
     def _times(self, tflops: float, exchange_us: float) -> PassTimes:

@@ -9,7 +9,7 @@ import pytest
 
 from esprof.analyzers.advisors.job.growth import Model
 from esprof.analyzers.advisors.parallel.equal import equal_plans, held_by_rank
-from esprof.analyzers.advisors.parallel.pricing import Candidate, TensorModules
+from esprof.analyzers.advisors.parallel.pricing import Candidate
 from esprof.analyzers.advisors.parallel.problem import Problem, Recompute
 from esprof.analyzers.advisors.parallel.profile import Devices, Layer, LayerProfile, PassTimes
 from esprof.replay.schedules.orders import held
@@ -151,7 +151,7 @@ def test_of_equal_layers_time_and_memory_are_the_papers_closed_forms() -> None:
         plans = {(one.ranks, one.chunks, one.replicas): one for one in equal_plans([problem], 8, most=99)}
         assert plans[4, 1, 1].step_us == pytest.approx(ideal * (1 + 3 / 8))
         assert plans[4, 2, 1].step_us == pytest.approx(ideal * (1 + 3 / (2 * 8)))
-        plan = next(Candidate(0.0, problem, plans[4, 1, 1].split).plans(1.0, TensorModules()))
+        plan = next(Candidate(0.0, problem, plans[4, 1, 1].split).plans(1.0))
         assert plan.step_us == pytest.approx(ideal * (1 + 3 / 8))
         assert plan.stages[0].memory_bytes == 2 * 4 * 1000 + activations
 
@@ -161,17 +161,17 @@ def test_the_state_of_the_optimizer_is_shared_only_if_it_does_not_fit() -> None:
     for room, is_sharded, needed in ((4000, False, 4000), (3999, True, 3000)):
         two = Devices(devices={"V100": Model(count=2, memory_gb=room / 1e9)}, network_gb_per_s=1000.0)
         found = equal_plans([Problem.of(profile, two, 1)], 2, most=1)[0]
-        plan = next(Candidate(0.0, found.problem, found.split).plans(1.0, TensorModules()))
+        plan = next(Candidate(0.0, found.problem, found.split).plans(1.0))
         assert (plan.is_sharded, plan.stages[0].replicas, plan.stages[0].memory_bytes) == (is_sharded, 2, needed)
         assert plan.torch is not None
         assert plan.torch.fully_shard == is_sharded
 
 
 def test_interleaved_stages_are_named_with_their_ranks() -> None:
-    four = LayerProfile(layers=tuple(layer(name) for name in "abcd"), tensor=2)
+    four = LayerProfile(layers=tuple(layer(name) for name in "abcd"), tensor=2, column_wise=("up",), row_wise=("down",))
     found = equal_plans([Problem.of(four, Devices(devices={"V100": 2}, network_gb_per_s=1.0), 1)], 4, most=9)
     best = next(one for one in found if (one.ranks, one.chunks) == (2, 2))
-    plan = next(Candidate(0.0, best.problem, best.split, 2).plans(1.0, TensorModules(("up",), ("down",))))
+    plan = next(Candidate(0.0, best.problem, best.split, 2).plans(1.0))
     assert msgspec.to_builtins(plan.torch) == {
         "mesh": {"pp": 2, "dp": 1, "tp": 2},
         "schedule": "ScheduleInterleaved1F1B",
