@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.price import MeasuredPrice, least_of_events
+from esprof.analyzers.price import MeasuredPrice
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.step_groups import MIN_STEPS
-from esprof.core.statistics import mean_margin
+from esprof.core.statistics import least_of_events, mean_margin
 from esprof.core.types import Rank
 
 COLLECT_LESS = (

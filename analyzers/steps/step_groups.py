@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from esprof.analyzers.price import MeasuredPrice, least_of_events
+from esprof.analyzers.price import MeasuredPrice
 from esprof.analyzers.steps.job_steps import JobSteps
-from esprof.core.statistics import mean_margin
+from esprof.core.statistics import least_of_events, mean_margin
 
 SLOW_TIMES_MEDIAN = 1.3
 """A step is slow if it takes more than this multiple of the median."""

@@ -137,6 +137,18 @@ def share_interval(count: int, trials: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def least_of_events(values: np.ndarray, least: float = 0.0) -> float:
+    """Return the lower end of the 95 % interval of the mean of `values`, float64[n], that are never negative.
+
+    Student's interval of a mean that few values make contains zero until there are five or so, however certain each one is.
+    This one assumes nothing about their distribution: events are values above `least`, and a value is at least as large as
+    the smallest of k events with at least the probability `share_interval(k, n)` (order statistics: Wilks, Annals of
+    Mathematical Statistics 12, 1941). The mean is no less than that probability times the smallest event.
+    """
+    events = values[values > least]
+    return share_interval(len(events), len(values))[0] * float(events.min()) if len(events) else 0.0
+
+
 # Ranks.
 
 

@@ -51,6 +51,8 @@ class Price:
     """What should be said of the scenario."""
     margin_ns: float = 0.0
     """As `Scenario.margin_ns`."""
+    only_saves: bool = False
+    """Whether no step can get longer: no node does, or ranks are only made to work like their peers."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,12 @@ class Pricer:
             steps = self.measured_ns.astype(np.float64)
             scenario = scenario.noted("steps would not get shorter")
         return Price(
-            steps, self.step_ns - float(steps.mean()), self._progress_ns(ends), scenario.notes, scenario.margin_ns
+            steps,
+            self.step_ns - float(steps.mean()),
+            self._progress_ns(ends),
+            scenario.notes,
+            scenario.margin_ns,
+            only_saves=scenario.only_mends or self._never_longer(scenario),
         )
 
     def _progress_ns(self, ends: StepEnds) -> np.ndarray:
@@ -210,17 +217,20 @@ class Pricer:
         return progress
 
     def _is_boundary_effect(self, scenario: Scenario, steps: np.ndarray) -> bool:
-        """Whether `steps` (ns) got longer though `scenario` lets nothing take longer, or shorter though nothing takes less.
-
-        Without some of the edges, or with a bound that is no longer than the steps were, nothing takes longer either.
-        """
-        if not scenario.has_recorded_nodes:
-            return False
-        longer = longer_ns(self.dfg, scenario.dfg)
+        """Whether `steps` (ns) got longer though `scenario` lets nothing take longer, or shorter though nothing takes
+        less."""
         if steps.mean() > self.step_ns:
-            is_bound = scenario.least_ns is not None and (scenario.least_ns > self.baseline.step_ns()).any()
-            return not is_bound and bool((longer <= 0).all())
-        return scenario.only_changes_times and bool((longer >= 0).all())
+            return self._never_longer(scenario)
+        never_shorter = scenario.has_recorded_nodes and scenario.only_changes_times
+        return never_shorter and bool((longer_ns(self.dfg, scenario.dfg) >= 0).all())
+
+    def _never_longer(self, scenario: Scenario) -> bool:
+        """Whether nothing takes longer: without some of the edges, or with a bound that is no longer than the steps were,
+        nothing does either."""
+        is_bound = scenario.least_ns is not None and (scenario.least_ns > self.baseline.step_ns()).any()
+        if is_bound or not scenario.has_recorded_nodes:
+            return False
+        return bool((longer_ns(self.dfg, scenario.dfg) <= 0).all())
 
     def interval(self, price: Price, terms: Iterable[str]) -> Interval:
         """Where the mean step should lie that a price of a scenario of these terms predicts."""
@@ -232,7 +242,9 @@ class Pricer:
         predicted = float(price.step_ns.mean())
         terms = [term.kind.name for term in parse(spec)]
         step = self.interval(price, terms)
-        saving = self.error.saving_interval(price.step_ns, price.progress_ns, terms, price.margin_ns)
+        saving = self.error.saving_interval(
+            price.step_ns, price.progress_ns, terms, price.margin_ns, only_saves=price.only_saves
+        )
         return WhatIf(
             spec=spec,
             answered=True,

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from esprof.core.statistics import mean_margin
+from esprof.core.statistics import least_of_events, mean_margin
 from esprof.core.types import Ns
 from esprof.replay.answer import Prediction
 from esprof.replay.dfg import Dfg
@@ -16,6 +16,12 @@ from esprof.replay.whatif.error.model_errors import BUSY_SHARE_OF_CPUS, JobClass
 from esprof.replay.whatif.graph.host_cpus import least_ns
 from esprof.replay.whatif.graph.loaders import has_unseen_workers
 from esprof.run.run import Run
+
+MIN_EVENT_SHARE = 0.01
+"""Share of a step above which what a single step saves counts as an event."""
+
+MIN_EVENTS = 2
+"""Number of events from which on they are known to recur."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +100,32 @@ class KnownError:
         return Interval(max(0.0, predicted - margin), predicted + margin)
 
     def saving_interval(
-        self, step_ns: np.ndarray, progress_ns: np.ndarray, terms: Iterable[str], sampled_ns: float = 0.0
+        self,
+        step_ns: np.ndarray,
+        progress_ns: np.ndarray,
+        terms: Iterable[str],
+        sampled_ns: float = 0.0,
+        *,
+        only_saves: bool = False,
     ) -> Interval:
-        """Where the saving of such a scenario should lie.
+        """Where the saving of such a scenario should lie; with `only_saves` no step can get longer by it.
 
-        Steps before and after the change are the same ones: of a saving, only how it differs between them is scatter.
+        Steps before and after the change are the same ones: of a saving, only how it differs between them is scatter. If few
+        steps make a saving that is never negative, their number tells more than Student's interval (`least_of_events`).
         """
         saving_ns = self.measured_ns - step_ns
-        scatter_ns = _margin(saving_ns, self.progress_ns - progress_ns)
-        margin = float(np.linalg.norm((scatter_ns, self._terms_ns(terms, float(step_ns.mean())), sampled_ns)))
-        saving = float(self.measured_ns.mean()) - float(step_ns.mean())
-        return Interval(saving - margin, saving + margin)
+        saving = float(saving_ns.mean())
+        below_ns = above_ns = _margin(saving_ns, self.progress_ns - progress_ns)
+        if only_saves:
+            below_ns = min(above_ns, saving - self._least_ns(saving_ns))
+        others = (self._terms_ns(terms, float(step_ns.mean())), sampled_ns)
+        low, high = (float(np.linalg.norm((scatter_ns, *others))) for scatter_ns in (below_ns, above_ns))
+        return Interval(saving - low, saving + high)
+
+    def _least_ns(self, saving_ns: np.ndarray) -> float:
+        """What a mean step saves at least, as far as chance goes, if no step can get longer, ns; 0 if it is one event."""
+        least_event_ns = MIN_EVENT_SHARE * float(self.measured_ns.mean())
+        return least_of_events(saving_ns, least_event_ns) if (saving_ns > least_event_ns).sum() >= MIN_EVENTS else 0.0
 
     def _terms_ns(self, terms: Iterable[str], predicted_ns: float) -> float:
         """`of_terms` in ns, of the longer of the step as recorded and as predicted."""

@@ -16,6 +16,7 @@ from esprof.core.statistics import (
     block_length,
     bootstrap,
     holm,
+    least_of_events,
     mean_margin,
     means_of,
     medians_of,
@@ -274,3 +275,24 @@ def test_a_series_is_as_long_as_asked_and_made_of_blocks_in_a_row(length):
         return at[:, 0].astype(float)
 
     assert set(bootstrap(30, 5, check, 400, np.random.default_rng(2), length)) == set(range(26))
+
+
+def test_of_few_events_only_their_number_is_random():
+    values = np.zeros(44)
+    values[[11, 22, 35]] = 110.0, 120.0, 130.0
+    assert least_of_events(values) == pytest.approx(110 * share_interval(3, 44)[0])
+    assert 0 < least_of_events(values) < values.mean() / 4
+
+
+def test_without_events_nothing_is_certain():
+    assert least_of_events(np.zeros(44)) == 0
+    assert least_of_events(np.full(44, 1.0), least=1.0) == 0
+
+
+@pytest.mark.parametrize("draw", [np.random.Generator.exponential, np.random.Generator.pareto])
+@pytest.mark.parametrize("steps", [3, 8, 24])
+def test_the_mean_is_seldom_less_than_the_least_of_events(draw, steps):
+    rng = np.random.default_rng(1)
+    mean = {np.random.Generator.exponential: 1.0, np.random.Generator.pareto: 0.5}[draw]
+    found = [least_of_events(draw(rng, **({"a": 3.0} if mean == 0.5 else {}), size=steps)) for _ in range(500)]
+    assert np.mean(np.array(found) <= mean) >= 0.975

@@ -15,7 +15,7 @@ from esprof.replay.whatif.error import model_errors
 from esprof.replay.whatif.pricing import what_if
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import fix_stragglers
-from tests.cases.graph import call, ddp_rank, launched, nccl, nccl_ranks, op, run_of, step
+from tests.cases.graph import call, ddp_rank, launched, load_call, nccl, nccl_ranks, op, run_of, step
 
 MS = 1000.0
 
@@ -156,6 +156,35 @@ def test_a_gain_that_is_the_same_in_steps_that_scatter_is_known_better_than_the_
     (found,) = answer(run_of({0: rows}), ["kernel[^a$]=2x"]).what_if
     assert (found.saving_us, found.saving_low_us, found.saving_high_us) == pytest.approx((2 * MS, 2 * MS, 2 * MS))
     assert found.high_us - found.low_us > 5 * MS
+
+
+def loading(took_ms):
+    """One rank that waits for a batch of so many ms in each step, and then computes for 20 ms."""
+    rows, now = [], 0.0
+    for number, wait in enumerate(took_ms):
+        length = (wait + 20) * MS
+        rows += [step(number, now, now + length), load_call(now, now + wait * MS, worker=False)]
+        rows += [op("aten::mm", now + wait * MS, 20 * MS)]
+        now += length
+    return run_of({0: rows})
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "is_certain"), [((1, 30, 8, 18), True), ((1, 0, 60, 0, 18), True), ((1, 0, 0, 60, 0), False)]
+)
+def test_what_several_steps_save_is_certain_however_much_it_differs(monkeypatch, took_ms, is_certain):
+    # Student's interval contains zero in each case. One slow step of a window may be the only one of the job.
+    monkeypatch.setattr(model_errors, "known_errors", lambda: {"cpu": {"data": 0.01, "cpu": 0.01}})
+    (found,) = answer(loading(took_ms), ["data=0"]).what_if
+    assert (found.saving_low_us > 0) == is_certain
+    assert found.saving_us - found.saving_high_us < -found.saving_us
+
+
+def test_what_may_take_longer_is_certain_by_students_interval_alone(monkeypatch):
+    monkeypatch.setattr(model_errors, "known_errors", lambda: {"cpu": {"data": 0.01, "cpu": 0.01}})
+    both = "data=0,cpu=0.9x"
+    (found,) = answer(loading((1, 30, 8, 18)), [both]).what_if
+    assert found.saving_low_us < 0 < found.saving_us
 
 
 def test_the_interval_of_a_change_includes_the_known_error_of_such_changes(monkeypatch):
