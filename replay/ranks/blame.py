@@ -235,7 +235,10 @@ class Blame:
             # Pipeline stages have unequal work in every step by design, and do not count as slow because of it.
             shared = np.bincount(self.roles)[self.roles] > 1
             certain = ~self._by_chance() | (self._is_last_again_and_again() & shared)
-            slow &= certain | self.persist(np.flatnonzero(slow & shared & ~certain), among=count)
+            persists = self.persist(np.flatnonzero(slow & shared & ~certain), among=count)
+            # A sleep is never due to a stage's role, so all ranks are its counterparts.
+            sleeps = self.persist(np.flatnonzero(slow & ~shared & ~certain), among=count, only=(Cls.HOST_GAP,))
+            slow &= certain | persists | sleeps
             # A rank that delays the steps no more than one that is not slow is not slow either.
             slow &= np.any([blamed > blamed[~slow].max(initial=0) for blamed in blames], axis=0)
             slow = self._fewest(slow)

@@ -18,6 +18,9 @@ from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, word
 MIN_MATCHED_SHARE = 0.9
 """Least share of the slow ranks' time for which counterparts must be found on the other ranks."""
 
+MIN_COMPARED_SHARE = 0.25
+"""Least share of a lone stage's CPU time that has counterparts, for the rest to count as slow as that."""
+
 CLASSES = {
     "host_gap": (Cls.HOST_GAP,),
     "compute": (Cls.COMPUTE, Cls.COPY, Cls.CONTENTION),
@@ -64,7 +67,7 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
         raise Declined("needs at least two ranks")
     if not (dfg.collective >= 0).any():
         raise Declined("no collective was matched across ranks, so slow ranks are unknown")
-    peers = np.where(_is_more(blame, slow), 0, blame.peers.others)
+    peers = np.where(_is_more(blame, slow), 0, _as_slow_as_the_rest(blame, slow))
     # Where ranks do different things, none can be called slow.
     mine = blame.peers.own & np.isin(dfg.rank, slow or dfg.marks.ranks)
     found = mine & ~np.isnan(peers)
@@ -110,6 +113,24 @@ def _is_more(blame: Blame, slow: Sequence[Rank]) -> np.ndarray:
     mine, theirs = float(dfg.dur_ns[more].sum()) / max(1, len(slow)), float(dfg.dur_ns[lacking].sum())
     is_more: np.ndarray = more & (theirs / max(1, len(dfg.marks.ranks) - len(slow)) <= (1 - MIN_MATCHED_SHARE) * mine)
     return is_more
+
+
+def _as_slow_as_the_rest(blame: Blame, slow: Sequence[Rank]) -> np.ndarray:
+    """Median over the other ranks for each node, ns, float64[N], also for CPU work that only one of the `slow` stages does.
+
+    A stage whose CPU is slow is slow in the calls that no other stage makes, too: these take longer by the median factor of
+    its calls that others make.
+    """
+    dfg, work_ns, peers = blame.dfg, blame.work_ns, blame.peers.others.copy()
+    calls = blame.peers.own & ~blame.shares_role & dfg.of(*CLASSES["cpu"])
+    calls &= np.isin(dfg.step, blame.steps) & (work_ns > 0)
+    for rank in slow:
+        mine = calls & (dfg.rank == rank)
+        compared = mine & ~np.isnan(peers)
+        if work_ns[compared].sum() >= MIN_COMPARED_SHARE * work_ns[mine].sum() > 0:
+            alone = mine & np.isnan(peers)
+            peers[alone] = work_ns[alone] * float(np.median(peers[compared] / work_ns[compared]))
+    return peers
 
 
 def _nothing(blame: Blame) -> str:

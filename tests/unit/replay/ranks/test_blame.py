@@ -10,7 +10,7 @@ from esprof.replay.ranks.blame import Blame, held_ns
 from esprof.replay.ranks.counterparts import counterparts, roles_of
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import fix_stragglers
-from tests.cases.graph import call, gloo, kernel, launched, load_call, op, run_of, step
+from tests.cases.graph import call, gloo, kernel, launched, load_call, node, nodes_of, op, run_of, step
 
 MS = 1000.0
 
@@ -102,6 +102,17 @@ def test_stages_with_different_compute_have_different_roles():
     computing = unlike.of(Cls.COMPUTE)
     assert np.isnan(blame.peers.others[computing]).all()
     assert (blame.excess_ns[computing] == 0).all()
+
+
+def test_a_stage_with_a_slow_cpu_is_slow_in_the_calls_that_no_other_stage_makes_too():
+    def rows(rank: int) -> list:
+        adds = [op("aten::add", 11_110 + 30 * n, 10 * (1 + rank)) for n in range(9)]
+        return [*stage_of_pipeline(rank, 5 - 3 * rank), *adds, *([op("aten::bmm", 11_500, 300)] if rank else [])]
+
+    dfg = build(run_of({rank: rows(rank) for rank in (0, 1)}))
+    fixed = fix_stragglers(Blame(dfg, (1,)), [1]).dfg
+    assert fixed.dur_ns[node(dfg, "aten::bmm", rank=1)] == 150_000
+    assert set(fixed.dur_ns[nodes_of(dfg, "aten::add", rank=1)]) == {10_000}
 
 
 def one_step(*ops: tuple[str, float]) -> list:
