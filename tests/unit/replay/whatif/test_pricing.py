@@ -339,3 +339,12 @@ def test_time_removed_from_one_rank_is_not_removed_from_another():
 def test_a_kind_of_straggler_that_nobody_knows_is_a_usage_error_that_names_the_known():
     with pytest.raises(UsageError, match="host_gap, compute, cpu, allocator, work"):
         next(pricers()).price("straggler[laziness]=fix")
+
+
+@pytest.mark.parametrize(("only_saves", "saving_ns"), [(True, 3.0), (False, 2.0)])
+def test_changes_that_only_save_time_save_together_no_less_than_the_best_of_them(only_saves, saving_ns):
+    def price(saving: float, only_saves: bool = True) -> pricing.Price:
+        return pricing.Price(np.array([10.0 - saving]), saving, np.zeros(1), only_saves=only_saves)
+
+    found = pricing._no_worse(price(2.0), [price(3.0), price(1.0, only_saves)])
+    assert (found.saving_ns, found.step_ns.tolist()) == (saving_ns, [10 - saving_ns])
