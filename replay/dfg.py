@@ -51,6 +51,10 @@ GUESSES = (Edge.BY_TIME, Edge.LIKELY_WAIT)
 """The kinds of edges that are guessed: no event of the trace tells both of their ends."""
 
 
+UNSEEN_LOADER = "loader (not recorded)"
+"""Role of the lane of batches that unrecorded workers make: each lasts as long as its rank waits for it."""
+
+
 def gap_name(before: str, after: str) -> str:
     """The name of the nodes of class HOST_GAP that stand between these two operations. Made for people to read: an
     operation may bear the same name, and no name can be taken apart again."""

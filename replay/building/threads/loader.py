@@ -11,7 +11,7 @@ from esprof.replay.building.node_names import Text, plain
 from esprof.replay.building.node_records import NextIds, edges_of, joined, nodes_of
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.threads.cpu_threads import Chains
-from esprof.replay.dfg import Cls, Edge, Lane, LaneKind
+from esprof.replay.dfg import UNSEEN_LOADER, Cls, Edge, Lane, LaneKind
 from esprof.run.schema import StageKind, Table
 
 
@@ -179,5 +179,5 @@ def unknown_batches(events: RankEvents, loader: LoaderWork, chains: Chains, next
     )
     number = next_ids.node + np.arange(len(nodes))
     asked, given = edges_of(chains.before(receiving), number, Edge.THREAD), edges_of(number, receiving, Edge.SYNC)
-    lanes = (Lane(events.rank, LaneKind.LOADER, "loader (not recorded)"),) if len(nodes) else ()
+    lanes = (Lane(events.rank, LaneKind.LOADER, UNSEEN_LOADER),) if len(nodes) else ()
     return UnknownBatches(lanes, nodes, joined([asked, given]))

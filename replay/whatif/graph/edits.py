@@ -50,6 +50,25 @@ def cut(dfg: Dfg, edges: np.ndarray) -> Dfg:
     )
 
 
+def link(dfg: Dfg, source: np.ndarray, target: np.ndarray, lag_ns: np.ndarray, kind: Edge) -> Dfg:
+    """Let each of the nodes `target` start no earlier than its `lag_ns` after its node `source` ends.
+
+    Sources have smaller ids than their targets, which are distinct: nodes keep their ids.
+    """
+    among = [dfg.pred_idx[begin:end] for begin, end in zip(dfg.pred_ptr[target], dfg.pred_ptr[target + 1], strict=True)]
+    within = [int(np.searchsorted(one, node, side="right")) for one, node in zip(among, source, strict=True)]
+    at = dfg.pred_ptr[target] + np.array(within, np.int64)
+    more = np.bincount(target + 1, minlength=len(dfg.pred_ptr))
+    longest = np.iinfo(dfg.pred_lag.dtype).max
+    return with_columns(
+        dfg,
+        pred_ptr=(dfg.pred_ptr + np.cumsum(more)).astype(dfg.pred_ptr.dtype),
+        pred_idx=np.insert(dfg.pred_idx, at, source),
+        pred_lag=np.insert(dfg.pred_lag, at, np.minimum(lag_ns, longest)),
+        pred_kind=np.insert(dfg.pred_kind, at, kind),
+    )
+
+
 def replace(dfg: Dfg, nodes: np.ndarray, dur_ns: np.ndarray) -> Dfg:
     """Put other work in the place of `nodes` (ids), which takes `dur_ns` (ns): one value for each, or one for all."""
     dur = dfg.dur_ns.copy()

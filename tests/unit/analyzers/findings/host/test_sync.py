@@ -7,7 +7,7 @@ from esprof.replay import answer
 from esprof.run.run import Run
 from esprof.run.schema import SAMPLES, table
 from tests.cases.findings import ungrouped
-from tests.cases.graph import EPOCH_NS, Row, call, kernel, launched, op, python, run_of, step
+from tests.cases.graph import EPOCH_NS, Row, call, kernel, launched, load_call, op, python, run_of, step
 
 STEPS = 6
 STEP_US = 1_000.0
@@ -43,6 +43,23 @@ def test_without_the_wait_the_cpu_launches_while_the_gpu_works():
     # At most 20 of the 293 µs are not waiting: the CPU needs 1,000 - 293 to 313 µs, and the GPU 600.
     assert found.predicted_us == pytest.approx(STEP_US - 283, abs=12)
     assert "at once" in (found.note or "")
+
+
+@pytest.mark.parametrize(("by_worker", "saved_us"), [(True, 0), (False, 290)])
+def test_a_batch_of_a_worker_comes_no_sooner_for_a_rank_that_asks_earlier(by_worker, saved_us):
+    """A result is read until 330 µs. Then a batch is waited for, or made, until 640 µs, and another kernel launched."""
+    rows = []
+    for number in range(1, STEPS + 1):
+        at, correlation = number * STEP_US, 10 * number + 1
+        rows += [step(number, at, at + STEP_US), op("aten::mm", at, 20)]
+        rows += launched("a", at + 5, at + 20, 300, correlation)
+        rows += [op("aten::item", at + 30, 300), call("cudaStreamSynchronize", at + 35, 290, correlation + 1)]
+        rows += [load_call(at + 340, at + 640, worker=by_worker), op("aten::add", at + 650, 300)]
+        rows += launched("b", at + 690, at + 700, 200, correlation + 2)
+    (found,) = answer(run_of({0: rows}), ["sync=0"]).what_if
+    assert found.saving_us == pytest.approx(saved_us, abs=20)
+    (both,) = answer(run_of({0: rows}), ["sync=0,data=0"]).what_if
+    assert both.saving_us == pytest.approx(500, abs=10)  # The GPU needs 500 µs.
 
 
 def test_a_step_is_no_shorter_than_its_gpu_needs():
