@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.findings.host.loops_over_time import MIN_CALLS, loops_over_time
 from esprof.analyzers.findings.host.small_operations import (
     MAX_OPERATION_NS,
     MIN_OPERATIONS,
@@ -32,6 +33,7 @@ def small_kernels(case: Case) -> Iterator[Cause]:
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
     if not dfg.has_gpu():
         yield from small_operations(case)
+        yield from loops_over_time(case)
         return
     if case.launching.is_graphed or case.launching.is_compiled:
         return
@@ -124,7 +126,9 @@ _PAGES = (
         "them, `gpu time of small kernels` the GPU's. Not reported for steps with CUDA graphs or torch.compile (ESP401). "
         f"On CPUs, a run has at least {MIN_OPERATIONS} outermost operations, all of them and the gaps between them at most "
         f"{MAX_OPERATION_NS // NS_PER_US} µs long, and runs take at least {100 * MIN_SHARE_OF_STEP:.0f} % of a step: `in "
-        "runs per step`. `source line` is the line of the job that most samples in them show.",
+        "runs per step`. `source line` is the line of the job that most samples in them show. A recurrent layer that is "
+        f"called at least {MIN_CALLS} times in a row is reported, too: `in loops per step` lies between its first and last "
+        "call in the forward pass.",
         "`launches=graph`: an upper bound. Between the first and the last launch of a run the CPU takes no time. Kernels "
         "keep theirs, but follow each other without pauses. No saving on CPUs: what larger ones would take is unknown.",
         "Use CUDA graphs, torch.compile, fused optimizers or larger batches.",
