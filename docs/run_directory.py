@@ -12,7 +12,7 @@ import msgspec
 
 from esprof.run import files, logs, schema
 
-TABLES = ("EVENTS", "STEPS", "STAGES", "ACCESSES", "MEMORY", "ALLOCATIONS", "SAMPLES", "STACKS")
+TABLES = ("EVENTS", "STEPS", "STAGES", "ACCESSES", "MEMORY", "ALLOCATIONS", "MODULES", "SAMPLES", "STACKS")
 LOGS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "HISTORY": (logs.JobEvent, logs.Setting),
     "ROUNDS": (logs.Round,),

@@ -29,6 +29,11 @@ _DATA = {
         "the peak memory of `esprof replay`, and of the what-ifs batch=, recompute= and zero=",
         "Use `esprof record --memory`.",
     ),
+    "modules": (
+        "sizes of modules",
+        "`esprof recommend --only parallel`",
+        "`esprof record` records them if the model is not compiled.",
+    ),
     "memory": ("memory", "memory over the step; ESP502 and ESP503", "`esprof record` records it."),
     "samples": ("sampled stacks", "`esprof ops --flame`, and lines of code in findings", "`esprof record` takes them."),
     "stacks": (

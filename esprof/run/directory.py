@@ -26,7 +26,20 @@ from esprof.run.probes import SCHEMA as PROBES_SCHEMA
 from esprof.run.probes import Probes
 from esprof.run.reading import memory_limit
 from esprof.run.run import SCHEMA, Run, RunMeta, RunWarning, WarningCode
-from esprof.run.schema import ACCESSES, ADDED, ALLOCATIONS, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
+from esprof.run.schema import (
+    ACCESSES,
+    ADDED,
+    ALLOCATIONS,
+    EVENTS,
+    MEMORY,
+    MODULES,
+    SAMPLES,
+    STACKS,
+    STAGES,
+    STEPS,
+    Table,
+    table,
+)
 
 SCHEMAS = {
     "events": EVENTS,
@@ -35,6 +48,7 @@ SCHEMAS = {
     "accesses": ACCESSES,
     "memory": MEMORY,
     "allocations": ALLOCATIONS,
+    "modules": MODULES,
     "samples": SAMPLES,
     "stacks": STACKS,
 }

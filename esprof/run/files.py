@@ -14,6 +14,7 @@ Name                          Written by                  Content
 `accesses/rank-….parquet`     record, merge               Samples that DataLoaders read, by key: `ACCESSES`.
 `memory/rank-….parquet`       record, merge               Memory use at each step: `MEMORY`.
 `allocations/rank-….parquet`  record, merge               Allocations in timed steps: `ALLOCATIONS`.
+`modules/rank-….parquet`      record, merge               Sizes of modules, and who takes whose output: `MODULES`.
 `samples/rank-….parquet`      record, merge               Sampled stacks of the training thread: `SAMPLES`.
 `stacks/rank-….parquet`       record, merge               Python frames of the steps recorded with stacks: `STACKS`.
 `flight/rank-00000.json`      record, merge               `FlightLog`: snapshots of a slow or hung rank, and its end.

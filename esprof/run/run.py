@@ -20,7 +20,7 @@ from esprof.run.logs import JobEvent, Round
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Probes
 from esprof.run.raw.relaunch import Relaunch
-from esprof.run.schema import ACCESSES, ALLOCATIONS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
+from esprof.run.schema import ACCESSES, ALLOCATIONS, MEMORY, MODULES, SAMPLES, STACKS, STAGES, STEPS, Table, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -327,6 +327,10 @@ class Run:
         """Allocations of tensors in the timed windows of `rank`, by time; empty unless recorded. See
         `schema.ALLOCATIONS`."""
         return self._table("allocations", rank) or table({}, ALLOCATIONS)
+
+    def modules(self, rank: Rank) -> Table:
+        """Sizes of the modules that `rank` called; may be empty. See `schema.MODULES`."""
+        return self._table("modules", rank) or table({}, MODULES)
 
     def flight(self, rank: Rank) -> FlightLog:
         """Flight log of `rank`; a rank without one counts as ended normally."""

@@ -244,6 +244,27 @@ ALLOCATIONS = pa.schema(
 - `bytes`: its size in bytes, negative where it is freed;
 - `allocated`: bytes that the allocator has given to tensors then; on a CPU only those of this window."""
 
+MODULES = pa.schema(
+    [
+        ("name", _TEXT),
+        ("own_bytes", pa.int64()),
+        ("parameter_bytes", pa.int64()),
+        ("output_bytes", pa.int64()),
+        ("inputs", _TEXT),
+        ("outputs", _TEXT),
+    ]
+)
+"""`modules/`: modules (`nn.Module`) that were called in timed windows, one row per module. Its sizes are those of its first
+call in the latest window.
+
+- `name`: its place in the model, as in the events of its calls;
+- `own_bytes`: size of its parameters without those of the modules in it;
+- `parameter_bytes`: size of the parameters of it and of the modules in it, each parameter once;
+- `output_bytes`: size of the tensors that it returned;
+- `inputs`: names of the modules whose outputs it takes, directly or after other operations, one per line; null if unknown.
+  Only tensors with gradients count;
+- `outputs`: the same for what it returns: modules in it, or before it if something bypasses those."""
+
 SAMPLES = pa.schema(
     [("at_ns", pa.int64()), ("dur_ns", pa.int64()), ("cpu_ns", pa.int64()), ("step", pa.int32()), ("stack", _TEXT)]
 )

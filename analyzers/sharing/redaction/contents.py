@@ -181,8 +181,16 @@ def _stacks(rows: Table) -> Table:
     return _changed(rows, {"before": operation, "after": operation, "frame": redacted_frame, "call": call})
 
 
+def _modules(rows: Table) -> Table:
+    def names(lines: str) -> str:
+        return "\n".join(redacted_operation("python", name) for name in lines.splitlines())
+
+    return _changed(rows, {"name": names, "inputs": names, "outputs": names})
+
+
 _TABLES: dict[str, Callable[[Table], Table]] = {
     "events": _events,
+    "modules": _modules,
     "stages": _stages,
     "samples": _samples,
     "stacks": _stacks,

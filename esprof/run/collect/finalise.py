@@ -21,6 +21,7 @@ from esprof.core.types import Rank
 from esprof.run import files
 from esprof.run.clocks.by_exchange import HostOffset, clocks_of_ranks
 from esprof.run.collect.accesses import accesses_of
+from esprof.run.collect.modules import modules_of
 from esprof.run.collect.notes import RankNotes
 from esprof.run.collect.probes import probes_of
 from esprof.run.collect.raw import (
@@ -242,6 +243,7 @@ def _tables(notes: RankNotes, rows: RankRows, windows: RankWindows) -> dict[str,
         "memory": table(memory, MEMORY),
         "stacks": windows.stacks,
         "allocations": windows.allocations,
+        "modules": modules_of(rows),
     }
     return {name: own for name, own in found.items() if len(own) or name in ("events", "steps")}
 

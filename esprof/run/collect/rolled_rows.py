@@ -100,6 +100,17 @@ class MarkedStage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether training went on meanwhile."""
 
 
+class NotedModule(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Sizes of a module, and the names of those whose outputs it takes and returns; None if unknown."""
+
+    name: str
+    own_bytes: Large
+    parameter_bytes: Large
+    output_bytes: Large
+    inputs: list[str] | None
+    outputs: list[str] | None
+
+
 class _Rolled(msgspec.Struct, frozen=True, tag_field="kind"):
     """A line with several rows of one kind. Old lines are dropped."""
 
@@ -128,7 +139,11 @@ class Stages(_Rolled, frozen=True, tag="stages"):
     rows: list[MarkedStage]
 
 
-RolledRows = NotedSteps | Nexts | Fetches | Memories | Samples | Stages
+class Modules(_Rolled, frozen=True, tag="modules"):
+    rows: list[NotedModule]
+
+
+RolledRows = NotedSteps | Nexts | Fetches | Memories | Samples | Stages | Modules
 
 
 @dataclass
@@ -143,6 +158,8 @@ class RankRows:
     stages: list[MarkedStage] = field(default_factory=list)
     worker_stages: dict[int, list[MarkedStage]] = field(default_factory=dict)
     """Stages of loader workers, by the worker's process id."""
+    modules: dict[str, NotedModule] = field(default_factory=dict)
+    """The latest sizes of each module, by its name."""
     unreadable: list[str] = field(default_factory=list)
 
     @property
@@ -176,3 +193,5 @@ class RankRows:
                 self.samples += line.rows
             case Stages():
                 stages += line.rows
+            case Modules():
+                self.modules |= {row.name: row for row in line.rows}

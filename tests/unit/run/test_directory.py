@@ -277,4 +277,14 @@ def test_a_rank_without_events_has_no_steps(tmp_path):
 
 
 def test_every_table_has_a_schema():
-    assert set(SCHEMAS) == {"events", "steps", "stages", "memory", "samples", "stacks", "accesses", "allocations"}
+    assert set(SCHEMAS) == {
+        "events",
+        "steps",
+        "stages",
+        "memory",
+        "samples",
+        "stacks",
+        "accesses",
+        "allocations",
+        "modules",
+    }

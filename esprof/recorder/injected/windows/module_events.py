@@ -3,7 +3,7 @@
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,6 +15,7 @@ from ...shared.torch_features import annotation, hide_from_dynamo, is_profiled_h
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 from .call_marks import CallMarks
+from .module_sizes import ModuleSizes
 
 _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Attribute in which a wrapper holds its module: of data parallelism and engines, compilation, sharding, checkpointing."""
@@ -25,7 +26,7 @@ _MAX_ROOTS = 100
 
 class ModuleEvents:
     """Between `start` and `stop`, each call of a module is an event `nn.Module: NAME` of the running profiler. What is known
-    of the calls are events within them (`call_marks`).
+    of the calls are events within them (`call_marks`). At its first call, the sizes of a module are noted (`module_sizes`).
 
     `nn.Module.__call__` is replaced for that. A hook for all modules would do as well, but each compiled module would be
     compiled again when the hook comes and when it goes, and torch warns of it. Dynamo does not guard `__call__`. It takes
@@ -36,7 +37,11 @@ class ModuleEvents:
     def __init__(self, log: Log) -> None:
         self._breaker = CircuitBreaker("recording of modules", log, self.stop)
         self._on = False
+        self._sizes = ModuleSizes(log)
         self._names: dict[int, str] = {}
+        """Name of each module that has been called, by its identifier."""
+        self._uncalled: dict[int, str] = {}
+        """Name of each other module in a root."""
         self._roots: list[weakref.ref[nn.Module]] = []
         """The roots of the window. With the end of one its names go, as other modules may get the same identifiers."""
         self._of_class: Counter[str] = Counter()
@@ -56,7 +61,7 @@ class ModuleEvents:
         """Stop, even after a fault."""
         self._on = False
         self._marks.clear()
-        for found in (self._names, self._roots, self._of_class):
+        for found in (self._names, self._uncalled, self._roots, self._of_class):
             found.clear()
         if self._before_dynamo and "torch._dynamo" in sys.modules:
             return
@@ -80,33 +85,52 @@ class ModuleEvents:
             # Where dynamo traces this, it knows the first answer, and goes on to the original.
             if is_dynamo_compiling():
                 return original(module, *arguments, **options)
-            name = known(id(module)) or self._new(module)
+            name = known(id(module))
             if name is None:
-                return original(module, *arguments, **options)
+                return self._first(module, original, arguments, options)
             if id(module) not in watched:
                 with annotation(name):
                     return original(module, *arguments, **options)
-            marks = self._marks_breaker.run(self._marks.of, module, arguments, options) or ()
+            marks = self._marks_of(module, arguments, options)
             with annotation(name), ExitStack() as within:
                 for mark in marks:
                     within.enter_context(annotation(mark))
                 return original(module, *arguments, **options)
 
-        hide_from_dynamo(__call__)  # Else a compiled step that calls this behind a graph break would compile it, too.
+        # Else a compiled step that calls this behind a graph break would compile it, too.
+        hide_from_dynamo(__call__)
         return __call__
 
-    def _new(self, module: nn.Module) -> str | None:
-        """The name of a module that is called for the first time; None once stopped."""
+    def _first(
+        self, module: nn.Module, original: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        """Call a module for the first time, or one that gets no name of its own."""
         if not self._on:
-            return None
-        return self._breaker.run(self._named, module) or MODULE_PREFIX + type(module).__name__
+            return original(module, *arguments, **options)
+        if id(module) not in self._uncalled:
+            self._name_all(module)
+        name = self._uncalled.pop(id(module), None)
+        if name is None:
+            with annotation(MODULE_PREFIX + type(module).__name__):
+                return original(module, *arguments, **options)
+        self._names[id(module)] = name
+        marks = self._marks_of(module, arguments, options) if id(module) in self._marks.watched else ()
+        with annotation(name), ExitStack() as within:
+            for mark in marks:
+                within.enter_context(annotation(mark))
+            return self._sizes.measured(name, module, original, arguments, options)
 
-    def _named(self, root: nn.Module) -> str | None:
-        """Name `root`, which is called from outside of all modules with names, and the modules in it. Returns its name."""
-        if len(self._roots) >= _MAX_ROOTS:
-            return None
-        if not is_profiled_here():  # DataParallel makes modules for its threads in each call.
-            return None
+    def _marks_of(self, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Collection[str]:
+        return self._marks_breaker.run(self._marks.of, module, arguments, options) or ()
+
+    def _name_all(self, root: nn.Module) -> None:
+        self._breaker.run(self._name, root)
+
+    def _name(self, root: nn.Module) -> None:
+        """Name `root`, which is called from outside of all modules with names, and the modules in it."""
+        # DataParallel makes modules for its threads in each call.
+        if len(self._roots) >= _MAX_ROOTS or not is_profiled_here():
+            return
         mine: list[int] = []
         self._roots.append(weakref.ref(root, lambda _: self._forget(mine)))
         self._marks.add(root)
@@ -115,19 +139,24 @@ class ModuleEvents:
         label = kind if self._of_class[kind] == 1 else f"{kind}_{self._of_class[kind]}"
         for path, module in root.named_modules():
             parts = [label, *(part for part in path.split(".") if part and part not in _WRAPPED[1:])]
-            if id(module) not in self._names:
-                self._names[id(module)] = MODULE_PREFIX + ".".join(parts)
+            if id(module) not in self._names and id(module) not in self._uncalled:
+                self._uncalled[id(module)] = MODULE_PREFIX + ".".join(parts)
                 mine.append(id(module))
             if module is root and _is_wrapper(root):
                 break  # The module in it becomes a root when it is called.
-        return self._names[id(root)]
 
     def _forget(self, modules: list[int]) -> None:
         for module in modules:
             self._names.pop(module, None)
+            self._uncalled.pop(module, None)
             self._marks.forget(module)
 
 
 def _is_wrapper(module: nn.Module) -> bool:
     children = list(module._modules)
     return len(children) == 1 and children[0] in _WRAPPED
+
+
+hide_from_dynamo(ModuleEvents._first)
+for own in (ModuleEvents._name_all, ModuleEvents._marks_of):
+    hide_from_dynamo(own, with_callees=True)

@@ -25,7 +25,7 @@ from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.raw.relaunch import Relaunch
 from esprof.run.raw.settings import Settings
 from esprof.run.run import KnobReading, RankMeta, RunMeta, RunWarning
-from esprof.run.schema import EVENTS, SAMPLES, STACKS, STAGES, table
+from esprof.run.schema import EVENTS, MODULES, SAMPLES, STACKS, STAGES, table
 from esprof.run.sharing.contents import RunContents
 from esprof.run.stacks import is_own
 
@@ -201,9 +201,11 @@ def test_no_text_of_a_run_is_forgotten():
         "dtype": ["secret"],
         "shapes": ["secret"],
     }
+    module, other = (f"nn.Module: Secret.{number}" for number in (1, 2))
     stack = "/home/secret.py(1): secret\n<secret>(1): secret"
     tables = {
         ("events", 0): table(event, EVENTS),
+        ("modules", 0): table({"name": [module], "inputs": [f"{other}\n{module}"], "outputs": [module]}, MODULES),
         ("stages", 0): table({"kind": ["stage", "stage"], "name": ["secret (staging)", "torch.save"]}, STAGES),
         ("samples", 0): table({"at_ns": [1], "stack": [stack]}, SAMPLES),
         ("stacks", 0): table({"before": ["secret"], "after": ["secret"], "frame": [stack], "call": ["secret"]}, STACKS),
@@ -218,6 +220,8 @@ def test_no_text_of_a_run_is_forgotten():
     texts += [str(rows.arrow.to_pylist()) for rows in new.tables.values()]
     assert not [text for text in texts if re.search("secret", text, re.IGNORECASE) or sys.prefix in text]
     assert new.tables["stages", 0].texts("name")[1] == "torch.save"
+    assert new.tables["modules", 0].texts("inputs")[0].splitlines()[1:] == new.tables["modules", 0].texts("name")
+    assert new.tables["modules", 0].texts("outputs") == [redacted_operation("python", module)]
     assert new.meta.versions == {"torch": "2.3.0"}
     assert "REDACTED" in new.meta.command[0]
 
