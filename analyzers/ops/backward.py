@@ -9,7 +9,7 @@ from esprof.run.schema import Table
 
 def backward_ns(events: Table, calls: RankCalls, times_ns: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     """For each of `times_ns` (of each call, ns): the time of the autograd nodes that were made in each call, ns."""
-    node, maker = _made_by(events, calls)
+    node, maker = made_by(events, calls)
     found = []
     for times in times_ns:
         own = np.zeros(len(calls.row), np.int64)
@@ -18,7 +18,7 @@ def backward_ns(events: Table, calls: RankCalls, times_ns: tuple[np.ndarray, ...
     return tuple(found)
 
 
-def _made_by(events: Table, calls: RankCalls) -> tuple[np.ndarray, np.ndarray]:
+def made_by(events: Table, calls: RankCalls) -> tuple[np.ndarray, np.ndarray]:
     """(index of an autograd node, index of the operation that made it), for the outermost nodes with a known maker.
 
     A forward operation shares its sequence number with its backward operation. PyTorch gives every operation the number

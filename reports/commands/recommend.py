@@ -19,7 +19,6 @@ from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, advise_parallel
-from esprof.analyzers.advisors.parallel.model import read_model
 from esprof.analyzers.advisors.parallel.profile import Devices
 from esprof.analyzers.advisors.recommend import Kind, Recommendations, Wanted
 from esprof.analyzers.steps.saves import MAX_OVERHEAD_PCT
@@ -29,6 +28,7 @@ from esprof.core.plan import Plan, write_plan
 from esprof.core.save_cost import Failures
 from esprof.core.types import NS_PER_S
 from esprof.reports.commands.common import answer, columns_option, json_option, open_run, status, wrote
+from esprof.reports.commands.layered import model_of
 from esprof.reports.commands.proofs import check_file
 from esprof.reports.commands.searched import Search, search_options
 from esprof.reports.terminal.advice.cluster import draw_cluster
@@ -89,7 +89,7 @@ class _DevicePrices(msgspec.Struct, frozen=True):
 @click.option(
     "--only",
     type=click.Choice((*get_args(Kind), "parallel")),
-    help="With RUN: recommend only this. `parallel` takes files with the times of layers, or sizes of a transformer.",
+    help="With RUN: recommend only this. `parallel` also takes files with times of layers, or sizes of a transformer.",
 )
 @click.option(
     "--batch",
@@ -177,7 +177,7 @@ def command(
     which `esprof apply` sends to a running elastic job. Gains below twice the prediction's error are left out.
 
     --search finds the best set of changes together, those that pay only with others included, with a lower bound.
-    --only parallel splits a model, of which RUN is files with times of layers or sizes, over the --inventory.
+    --only parallel splits a model over the --inventory. RUN is recorded, or files with times of layers or sizes.
 
     Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that
     no other share is better. --objective sizes, proposals, reclaim or slices answers in whole devices, servers or
@@ -188,7 +188,7 @@ def command(
     esprof recommend RUN -o plan.html
     esprof recommend RUN --only checkpoint --mtbf 12
     esprof recommend RUN --search --try cache=0.5
-    esprof recommend layers.json --only parallel --inventory gpus.yaml --batch 64
+    esprof recommend RUN --only parallel --inventory gpus.yaml --batch 64
     esprof recommend --jobs jobs.yaml --inventory gpus.yaml --objective makespan
     esprof recommend --check plan.json
     """
@@ -310,17 +310,11 @@ def _answer_parallel(
 ) -> int:
     """Split a model over the devices of an inventory."""
     if inventory is None or batch is None:
-        raise UsageError("--only parallel needs files with the times of layers, --inventory and --batch")
-    files = [Path(source) for source in sources]
-    for source in filter(Path.is_dir, files):
-        raise InputError(
-            "a recording gives no times of layers",
-            path=source,
-            remedy="Write them to a file: docs/how-to/parallel.md shows the format.",
-        )
-    model, devices = read_model(files), read(inventory, Devices)
+        raise UsageError("--only parallel needs --inventory and --batch")
+    devices = read(inventory, Devices)
     if fault := devices.fault():
         raise InputError(fault, path=inventory)
+    model = model_of(sources, devices)
     with status("Searching"):
         advice = advise_parallel(model, devices, batch)
     _write_advice(advice, output)

@@ -38,12 +38,12 @@ class _SchemaOnly(msgspec.Struct):
     schema: str = ""
 
 
-def read_model(paths: Sequence[Path]) -> ParallelModel:
-    """Read files of measured profiles, and at most one description of a transformer.
+def read_model(paths: Sequence[Path], recorded: Sequence[LayerProfile] = ()) -> ParallelModel:
+    """Read files of measured profiles, and at most one description of a transformer. `recorded` are further profiles.
 
     Raises InputError with the place of a fault, UsageError if the files do not fit together.
     """
-    measured, described = list[LayerProfile](), list[Transformer]()
+    measured, described = list(recorded), list[Transformer]()
     for path in paths:
         if path.suffix != ".txt" and read(path, _SchemaOnly).schema.startswith("esprof.transformer/"):
             described.append(_read_transformer(path))
@@ -71,7 +71,7 @@ class ModelProblems:
     """
 
     def __init__(self, model: ParallelModel, devices: Devices, batch: int) -> None:
-        self.warnings = list[str]()
+        self.warnings = list(dict.fromkeys(note for profile in model.measured for note in profile.notes))
         self.measured = list[Problem]()
         self.computed = list[Problem]()
         # Without a limit of memory, nothing is gained by computing anything twice.

@@ -60,6 +60,8 @@ class LayerProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """With tensor parallelism, names of the linear modules in a layer whose outputs are split."""
     row_wise: tuple[str, ...] = ()
     """Names of those whose inputs are split."""
+    notes: tuple[str, ...] = ()
+    """What is to be known of these figures; shown with the plans."""
 
     def fault(self) -> str | None:
         """What is wrong with the profile; None if nothing is."""
