@@ -143,6 +143,7 @@ def test_a_script_that_crashes_at_once_is_not_restarted_forever(tmp_path):
     ],
 )
 def test_invalid_arguments_of_launch_are_refused(tmp_path, words, says):
+    (tmp_path / "train.py").touch()
     done = esprof("elastic", "launch", "--folder", tmp_path / "launch", *words, "--", "train.py", cwd=tmp_path)
     assert done.returncode == 2
     assert says in done.stderr
