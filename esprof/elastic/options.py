@@ -141,6 +141,9 @@ class Checkpoint:
     max_overhead: float | None = None
     """Share of the training time that checkpoints may take, such as 0.035. `every` is then only the first interval: it
     becomes longer or shorter as the measured cost of checkpoints requires. None leaves the interval as it is."""
+    new_script: bool = False
+    """Whether the job may go on with other code of its model, loss or dataset, or with other data, than the checkpoint was
+    trained with; its bits then are other ones."""
 
     def __post_init__(self) -> None:
         check(folder=self.folder, every=self.every, keep=self.keep, max_overhead=self.max_overhead)

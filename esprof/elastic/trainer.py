@@ -17,7 +17,7 @@ from esprof.core.errors import UsageError
 from esprof.core.types import Rank
 from esprof.elastic.checkpoint.job_checkpoints import JobCheckpoints, SaveLog
 from esprof.elastic.checkpoint.saving import Checkpoints
-from esprof.elastic.data.feed import feed, loads_ahead
+from esprof.elastic.data.feed import Feed, feed, loads_ahead
 from esprof.elastic.launch.worker import Launched
 from esprof.elastic.leaving.departure import Departure
 from esprof.elastic.options import (
@@ -41,7 +41,7 @@ from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.measured import measure_exchanges
 from esprof.elastic.runtime import support
 from esprof.elastic.runtime.agree import value_of
-from esprof.elastic.runtime.agreement import JobAgreement, job_fields, set_threads, start_terms
+from esprof.elastic.runtime.agreement import JobAgreement, job_fields, script_of, set_threads, start_terms
 from esprof.elastic.runtime.est_steps import EstSteps
 from esprof.elastic.runtime.phases import LossFn, LossPhase
 from esprof.elastic.runtime.placement import EstPlacement
@@ -119,7 +119,7 @@ class ElasticTrainer:
         self._placement = EstPlacement(assignment, self.state, batches, self._transport)
         asked = {"telemetry": telemetry is not None, "plan": plan is not None, "drain": drain is not None}
         with self._roll_call.call("ElasticTrainer()"):
-            self._agree(data, updates, gradients, checkpoint, proof, asked)
+            self._agree(data, updates, gradients, checkpoint, proof, asked, batches, as_tuple(loss_fn))
         self._first_step = self.next_step
         last_saved, record = self._saving.whole_step(), self._reporter.record
         self._departure = Departure(drain, self._launched, self._transport, last_saved, record)
@@ -150,6 +150,8 @@ class ElasticTrainer:
         checkpoint: Checkpoint | None,
         proof: Proof,
         asked: Mapping[str, bool],
+        batches: Feed,
+        losses: Sequence[LossFn],
     ) -> None:
         """Let all ranks agree on the job, and start it from its last checkpoint, if there is one."""
         transport, assignment, record = self._transport, self.assignment, self._reporter.record
@@ -157,7 +159,8 @@ class ElasticTrainer:
         pin(self.state.optimizers, self.layout.device)
         job = job_fields(self.state, self.order, data, updates, gradients)
         start = start_terms(self.state, gradients, proof, checkpoint, asked)
-        self._agreement = JobAgreement.reach(proof.determinism, transport, self.state, assignment, job, start)
+        script = script_of(self.state, losses, data, batches, proof, transport)
+        self._agreement = JobAgreement.reach(proof.determinism, transport, self.state, assignment, job, start, script)
         self.state.share(transport)
         log, mine = SaveLog(record, self._telemetry.note_save), self._placement.mine
         self._saving = JobCheckpoints(checkpoint, self.state, mine, transport, self.fingerprint, self._roll_call, log)

@@ -1,5 +1,6 @@
 """Writes a job's checkpoints on demand, and at an interval in the background of training."""
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable
@@ -23,9 +24,12 @@ from esprof.elastic.checkpoint.snapshot import (
 from esprof.elastic.options import Checkpoint
 from esprof.elastic.runtime.agree import gather_values, reading_together, together
 from esprof.elastic.runtime.transport import GroupTransport, Transport
-from esprof.elastic.verify.fingerprint import check_same_job, require_alike
+from esprof.elastic.verify.fingerprint import check_same_job, check_same_script, require_alike
 from esprof.elastic.verify.rollcall import RollCall
 from esprof.elastic.verify.steplog import Fingerprint
+
+_MAX_TOLD = 5
+"""Differences from the script of a checkpoint that are told."""
 
 NoteSave = Callable[[Ns, Ns, bool], None]
 """Notes a part of a checkpoint: (start, end, whether it was in the background)."""
@@ -59,7 +63,7 @@ class Checkpoints:
         self.whole_step: int | None = None
         """The job's step at the newest checkpoint known to be complete; None if there is none."""
         self._fingerprint = fingerprint
-        self._keep = asked.keep
+        self._keep, self._new_script = asked.keep, asked.new_script
         self._group = _own_group(transport)
         self._transport = GroupTransport(self._group, roll_call=roll_call) if self._group is not None else transport
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="esprof-checkpoint")
@@ -94,10 +98,14 @@ class Checkpoints:
         with reading_together(self._transport):
             manifest = checkpoint.read_manifest(path)
             check_same_job(manifest.fingerprint, self._fingerprint, path)
+            told = check_same_script(manifest.fingerprint, self._fingerprint, path, new_script=self._new_script)
             checkpoint.verify(path, manifest, self._transport.rank, self._transport.world)
         with reading_together(self._transport):
             tensors = checkpoint.read(path, lambda tensor: wanted(tensor, ests))
         self._newest = self.whole_step = manifest.step
+        if told and self._transport.rank == 0:
+            more = f"; and {len(told) - _MAX_TOLD} more" if len(told) > _MAX_TOLD else ""
+            sys.stderr.write(f"esprof: since {path.name} was saved: {'; '.join(told[:_MAX_TOLD])}{more}\n")
         return tensors
 
     @property

@@ -15,12 +15,15 @@ from esprof.elastic.data.sampled import SampledOrder
 from esprof.elastic.options import Data
 from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.transport import Transport
-from esprof.elastic.verify.content import content
+from esprof.elastic.verify.content import content, numbers
 
 _OWN_STATE_REMEDY = (
     "Take random numbers from random, numpy.random or torch, which are seeded for each sample, or from a generator that is "
     "made of the index; or pass Loaders, for datasets that have a state."
 )
+
+_SAMPLES_COMPARED = 16
+"""Samples, about, by which a dataset is recognized when a job goes on."""
 
 _PREFETCH = 2
 """Torch's default of `prefetch_factor`."""
@@ -48,6 +51,10 @@ class Feed(Protocol):
 
     def again(self, step: int, est: Est) -> list[Any]:
         """The batches of any EST in a step, made here and now."""
+
+    def first_batches(self) -> str | None:
+        """A hash of the numbers in the first batches of the job; None if they cannot be made again. Raises UsageError where
+        they cannot be made."""
 
     def check_sample(self, step: int, transport: Transport) -> None:
         """Raise an error if a sample of this step depends on when or where it is made. All ranks call this."""
@@ -91,6 +98,17 @@ class DatasetFeed:
     def again(self, step: int, est: Est) -> list[Any]:
         return self._batches.again(step, est)
 
+    def first_batches(self) -> str | None:
+        batches = Batches(self._dataset, self.order, (), 0, collate=self._data.collate_fn)
+        ests = range(min(self.order.n_est, -(-_SAMPLES_COMPARED // self.order.batch_size)))
+        try:
+            return content([numbers(batch) for est in ests for batch in batches.again(0, est)])
+        except Exception as error:
+            raise UsageError(
+                f"the first batch cannot be made in the training process: {type(error).__name__}: {error}",
+                remedy=_OWN_STATE_REMEDY,
+            ) from error
+
     def check_sample(self, step: int, transport: Transport) -> None:
         # Of the next step: what has been made before may be in a cache.
         indices = self.order.batch(step + 1, step % self.order.n_est, 0)
@@ -115,6 +133,9 @@ class LoaderFeed:
 
     def again(self, step: int, est: Est) -> list[Any]:
         raise NotImplementedError("a loader gives each batch once")
+
+    def first_batches(self) -> str | None:
+        return None
 
     def check_sample(self, step: int, transport: Transport) -> None: ...
 

@@ -2,25 +2,29 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 
 from esprof.core.assignment import Assignment
 from esprof.core.errors import EsprofError
 from esprof.elastic.checkpoint import checkpoint as saved_checkpoint
 from esprof.elastic.checkpoint import extra
+from esprof.elastic.data.feed import Feed
 from esprof.elastic.data.loaders import Loaders
 from esprof.elastic.data.order import SampleOrder
 from esprof.elastic.data.threads import blas_threads, use_threads
 from esprof.elastic.options import Checkpoint, Data, Gradients, Proof, Updates
-from esprof.elastic.runtime.agree import gather_values
+from esprof.elastic.runtime.agree import gather_values, together
+from esprof.elastic.runtime.phases import LossFn
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.fingerprint import (
+    FIRST_BATCHES,
     Level,
     agree,
     check_unchanged,
@@ -32,6 +36,7 @@ from esprof.elastic.verify.fingerprint import (
     plain,
     require_alike,
 )
+from esprof.elastic.verify.script import Script, code_fields, surrounding_fields
 from esprof.elastic.verify.steplog import Fingerprint, Scalar, Value
 
 _THREADS_OF_A_NEW_JOB = 1
@@ -58,11 +63,14 @@ class JobAgreement:
         assignment: Assignment,
         job: dict[str, Value],
         start: dict[str, object],
+        script: Script,
     ) -> "JobAgreement":
         """Let all ranks agree. Raises MismatchError if the ranks belong to different jobs or start the job
         differently."""
         terms, ests = step_terms(state, assignment) | start, json.dumps(assignment.ests)
         fingerprint = agree(level, transport, job, machine_fields(state.device), terms, ests)
+        code, around = gather_values(transport, (script.code, script.around))[0]
+        fingerprint = msgspec.structs.replace(fingerprint, code=code, around=around)
         return cls(transport, fingerprint, kernel_settings())
 
     def check_settings(self) -> None:
@@ -91,6 +99,17 @@ def job_fields(
         "scheduler_by": updates.scheduler_by,
     }
     return {**order.fields(), **own, **optimizer_fields(state.optimizers), **model_fields(state.model)}
+
+
+def script_of(
+    state: TrainingState, losses: Sequence[LossFn], data: Data, batches: Feed, proof: Proof, transport: Transport
+) -> Script:
+    """What the script computes with. All ranks call this. Raises UsageError where its first batches cannot be made."""
+    code = code_fields(state.model, losses, data.dataset, data.collate_fn)
+    with together(transport):
+        if proof.verify_every != 0 and (first := batches.first_batches()) is not None:
+            code[FIRST_BATCHES] = first
+    return Script(code, surrounding_fields(state.model))
 
 
 def start_terms(

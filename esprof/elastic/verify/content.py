@@ -21,6 +21,18 @@ def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     return host.numpy()
 
 
+def numbers(value: object) -> object:
+    """The tensors and numbers of a batch, without its strings: a path may differ where the data do not."""
+    match value:
+        case Tensor() | np.ndarray() | np.generic() | bool() | int() | float():
+            return value
+        case Mapping():
+            return [numbers(item) for item in value.values()]
+        case list() | tuple():
+            return [numbers(item) for item in value]
+    return None
+
+
 def content(value: object) -> str:
     """The hash of a value, 16 digits. Of an object of an unknown kind its attributes count, of one without its type."""
     digest = hashlib.blake2b(digest_size=8)

@@ -32,6 +32,9 @@ from esprof.recorder.shared.torch_features import precision_settings
 
 Level = Literal["D0", "D1", "hetero-relaxed"]
 
+FIRST_BATCHES = "the first batches"
+"""Name of their hash in the `code` of a fingerprint."""
+
 _RELAXED_REMEDY = (
     "or pass Proof(determinism='hetero-relaxed'), which promises the same batches and order of sums but no equal bits."
 )
@@ -112,6 +115,29 @@ def check_same_job(saved: Fingerprint, now: Fingerprint, path: Path) -> None:
         found = different("processes", saved.processes, now.processes)
         if found:
             raise _other_job(found, path, "At D0 a job goes on with the processes that it had; D1 lets them change.")
+
+
+def check_same_script(saved: Fingerprint, now: Fingerprint, path: Path, *, new_script: bool) -> list[str]:
+    """What differs between the scripts of a checkpoint and of the job `now`, a sentence each. Raises MismatchError for other
+    code or data where the level promises bits, unless they are meant to be other ones (`new_script`).
+
+    Only what both have is compared; hashes of code are of one version of Python.
+    """
+    is_comparable = saved.around.get("python") == now.around.get("python")
+    code = [name for name, value in saved.code.items() if now.code.get(name, value) != value]
+    changed = [name for name in code if is_comparable or name == FIRST_BATCHES]
+    if changed and now.determinism != "hetero-relaxed" and not new_script:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise MismatchError(
+            f"was trained by another script: changed since are {', '.join(changed[:3])}{more}",
+            path=path,
+            remedy="Go on with the script of the checkpoint; or, if the change is meant, pass Checkpoint(new_script=True).",
+        )
+    found = [f"{name} has changed" for name in changed]
+    around = saved.around.items()
+    return found + [
+        f"{name} was {was} and is {now.around[name]}" for name, was in around if now.around.get(name, was) != was
+    ]
 
 
 def model_fields(model: nn.Module) -> dict[str, Value]:

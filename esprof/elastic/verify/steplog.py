@@ -39,6 +39,10 @@ class Fingerprint(msgspec.Struct, frozen=True):
     """What computes: torch build, device, threads, and the flags that choose kernels."""
     processes: dict[str, Value]
     """Which ESTs run on which process; empty but at level D0, where bits depend on it."""
+    code: dict[str, Value] = {}
+    """Hashes of the script's code and of its first batches. A job goes on with the same; two logs may differ in it."""
+    around: dict[str, Value] = {}
+    """Versions of libraries and attributes of modules, which may change bits or not: differences are told."""
 
     @property
     def is_uniform(self) -> bool:
