@@ -1,6 +1,7 @@
 """Plain attributes that a script sets between two steps, such as `training` of a module or `level` of a dataset."""
 
 from collections.abc import Iterator, Mapping
+from operator import is_not
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -26,6 +27,51 @@ Owners = dict[str, dict[str, Any]]
 """Name of an object -> its attributes, as in `vars`."""
 
 
+Place = tuple[str, dict[str, Any], str]
+"""Name of an attribute, such as `model.body.0.p`; the attributes of its object, and its key among them."""
+
+
+class ModuleAttributes:
+    """The attributes of a model's modules but those that all modules have; `training` is one of them.
+
+    Walking through a model takes long, so its modules are found again only when one has come, gone or been replaced, and
+    attributes when their number has changed.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._modules: list[nn.Module] = []
+        self._owners: Owners = {}
+        self._places: list[Place] = []
+        self._seen: object = None
+
+    def owners(self) -> Owners:
+        """Name of a module -> its attributes."""
+        self.places()
+        return self._owners
+
+    def places(self) -> list[Place]:
+        """The attributes that there are now."""
+        if self._seen is None or self._seen != self._shape():
+            named = {f"model.{name}".rstrip("."): module for name, module in self._model.named_modules()}
+            self._modules, self._owners = list(named.values()), {name: vars(module) for name, module in named.items()}
+            self._places = [
+                (f"{owner}.{key}", attributes, key)
+                for owner, attributes in self._owners.items()
+                for key in attributes
+                if key not in _SKIPPED
+            ]
+            self._seen = self._shape()
+        return self._places
+
+    def size(self) -> int:
+        """Number of attributes of all modules."""
+        return sum(map(len, self._owners.values()))
+
+    def _shape(self) -> tuple[list[int], int]:
+        return [id(child) for module in self._modules for child in module._modules.values()], self.size()
+
+
 class Attributes:
     """What a script has changed in attributes of its model and its dataset.
 
@@ -34,26 +80,30 @@ class Attributes:
     """
 
     def __init__(self, model: nn.Module, dataset: object) -> None:
-        self._model, self._dataset = model, dataset
+        self._modules, self._dataset = ModuleAttributes(model), dataset
         self.changed: dict[str, Scalar] = {}
         """Each plain attribute that the script has changed since the job began, and its value, by name."""
-        self._left: dict[str, Any] = {}
+        self._left: list[Any] = []
+        self._names: list[str] = []
         self._left_in_dataset: dict[str, Any] = {}
 
     def mark(self) -> None:
         """Store the present values as those with which the script gets model and dataset."""
-        self._left, self._left_in_dataset = _in_model(self._of_model()), _in_dataset(self._of_dataset())
+        places = self._modules.places()
+        self._names = [name for name, _, _ in places]
+        self._left = [attributes.get(key) for _, attributes, key in places]
+        self._left_in_dataset = _in_dataset(self._of_dataset())
 
     def note(self) -> bool:
         """Note what the script has changed since `mark`. Returns whether the dataset has changed."""
-        in_model = _changes(self._left, _in_model(self._of_model()))
+        in_model = self._changes_of_model()
         in_dataset = _changes(self._left_in_dataset, _in_dataset(self._of_dataset()))
         self.changed |= {name: value for name, value in {**in_model, **in_dataset}.items() if _is_plain(value)}
         return bool(in_dataset)
 
     def restore(self, saved: Mapping[str, Scalar]) -> None:
         """Set the attributes of a checkpoint. Raises MismatchError where an object that had one is missing."""
-        owners = self._of_model() | self._of_dataset()
+        owners = self._modules.owners() | self._of_dataset()
         for name, value in saved.items():
             owner, _, key = name.rpartition(".")
             if owner not in owners:
@@ -64,8 +114,13 @@ class Attributes:
             owners[owner][key] = value
         self.changed = dict(saved)
 
-    def _of_model(self) -> Owners:
-        return {f"model.{name}".rstrip("."): vars(module) for name, module in self._model.named_modules()}
+    def _changes_of_model(self) -> dict[str, Any]:
+        places = self._modules.places()
+        now = [attributes.get(key) for _, attributes, key in places]
+        if len(now) == len(self._left) and not any(map(is_not, now, self._left)):
+            return {}
+        found = {name: value for (name, _, _), value in zip(places, now, strict=True) if _is_plain(value)}
+        return _changes(dict(zip(self._names, self._left, strict=True)), found)
 
     def _of_dataset(self) -> Owners:
         return dict(_objects("dataset", self._dataset, set(), 0))
@@ -83,16 +138,6 @@ def _objects(name: str, value: object, seen: set[int], depth: int) -> Iterator[t
                 yield from _objects(f"{name}.{key}[{number}]", item, seen, depth + 1)
         else:
             yield from _objects(f"{name}.{key}", held, seen, depth + 1)
-
-
-def _in_model(owners: Owners) -> dict[str, Any]:
-    """The plain attributes of modules, by name."""
-    return {
-        f"{owner}.{key}": value
-        for owner, attributes in owners.items()
-        for key, value in attributes.items()
-        if key not in _SKIPPED and _is_plain(value)
-    }
 
 
 def _in_dataset(owners: Owners) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from esprof.elastic.verify.second_run import ATTRIBUTES_OF_ALL_MODULES
+from esprof.elastic.runtime.attributes import ModuleAttributes
 
 Numbers = dict[str, Any]
-"""Attribute, such as `body.0.calls` -> its number, or `_ABSENT`."""
+"""Attribute, such as `model.body.0.calls` -> its number, or `_ABSENT`."""
 
 _KINDS = (int, float)
 _ABSENT = object()
@@ -23,11 +23,9 @@ class EstCounters:
     has done once, and tensors that a module keeps are found where a step runs twice."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._owners: dict[str, dict[str, Any]] = {}
-        """Module -> its attributes."""
+        self._modules = ModuleAttributes(model)
         self._places: dict[str, tuple[dict[str, Any], str]] = {}
-        """Number, such as `body.0.calls` -> the attributes of its module, and its key there."""
+        """Number, such as `model.body.0.calls` -> the attributes of its module, and its key there."""
         self._base: Numbers = {}
         """Of each number that an EST has changed, the one before: that of ESTs that have not."""
         self._shown: Numbers = {}
@@ -53,11 +51,11 @@ class EstCounters:
         """Start an EST step with the numbers of the EST."""
         self._set(self._base | own)
         self._before = {name: attributes.get(key, _ABSENT) for name, (attributes, key) in self._places.items()}
-        self._size = self._count()
+        self._size = self._modules.size()
 
     def leave(self) -> Numbers:
         """End an EST step. Returns the numbers that it has changed."""
-        if self._count() != self._size:
+        if self._modules.size() != self._size:
             self._find()
         found: Numbers = {}
         for name, (attributes, key) in self._places.items():
@@ -78,21 +76,17 @@ class EstCounters:
         self._set(self._shown)
 
     def _find(self) -> None:
-        self._owners = {name: vars(module) for name, module in self._model.named_modules()}
         self._places |= {
-            f"{name}.{key}": (attributes, key)
-            for name, attributes in self._owners.items()
-            for key, value in attributes.items()
-            if type(value) in _KINDS and key not in ATTRIBUTES_OF_ALL_MODULES
+            name: (attributes, key)
+            for name, attributes, key in self._modules.places()
+            if type(attributes.get(key)) in _KINDS
         }
 
-    def _count(self) -> int:
-        return sum(map(len, self._owners.values()))
-
     def _set(self, values: Numbers) -> None:
+        owners = self._modules.owners() if values else {}
         for name, value in values.items():
             owner, _, key = name.rpartition(".")
-            attributes = self._owners.get(owner, {})
+            attributes = owners.get(owner, {})
             self._places[name] = attributes, key
             if value is _ABSENT:
                 attributes.pop(key, None)
@@ -101,4 +95,4 @@ class EstCounters:
 
     def _value(self, name: str) -> Any:
         owner, _, key = name.rpartition(".")
-        return self._owners.get(owner, {}).get(key, _ABSENT)
+        return self._modules.owners().get(owner, {}).get(key, _ABSENT)
