@@ -44,12 +44,13 @@ def changed(setting: Setting, spec: str) -> Setting:
     return setting
 
 
-def record(setting: Setting, out: Path, probe_s: float = 0) -> esprof.Run:
-    """The recording of a setting in `out`, which is made unless it is there already; probed for `probe_s` seconds."""
+def record(setting: Setting, out: Path, probe_s: float = 0, steps: int = STEPS) -> esprof.Run:
+    """The recording of so many steps of a setting in `out`, which is made unless it is there already; probed for `probe_s`
+    seconds."""
     if not (out / "run.json").exists():
         bed = ["-m", "benchmarks.testbed", "torchrun", "--cpu", *map(str, setting.cpu), "--rate", *setting.rate, "--"]
         probing = ["--probe", str(probe_s)] if probe_s else []
-        window = f"--skip 3 --warmup 2 --steps {STEPS} --stack-steps 0 --shapes".split()
+        window = f"--skip 3 --warmup 2 --steps {steps} --stack-steps 0 --shapes".split()
         options = ["-q", "-f", "-o", str(out), *window, *probing]
         command = [sys.executable, "-m", "esprof", "record", *options, "--", sys.executable, *bed, *setting.argv]
         done = subprocess.run(command, capture_output=True, text=True)
