@@ -35,6 +35,8 @@ MAX_LINES = 200
 """Of a page."""
 NEEDLESS = ("barriers", "repeated_calls", "unused_gradients", "double_precision")
 """What-if terms on work that a job does without need."""
+ON_PIPELINES = ("pipeline", "stages", "microbatches")
+"""Names of the what-if terms that change a recorded pipeline."""
 
 
 def commands() -> dict[str, str]:
@@ -140,16 +142,26 @@ def what_ifs() -> str:
         "to the term. Some terms take a scope before their name, which limits them to some ranks: `rank3.`, "
         "`rank0-3+6.`, or `device[NAME].`, where NAME is part of the device's name. "
         "A term is declined, with the reason, if the run lacks the evidence for it. "
-        "What-ifs on [DataLoaders](what-ifs-loaders.md), [memory](what-ifs-memory.md) and [needless "
-        "work](what-ifs-needless.md) have pages of their own."
+        "What-ifs on [DataLoaders](what-ifs-loaders.md), [memory](what-ifs-memory.md), [pipelines](what-ifs-pipelines.md) "
+        "and [needless work](what-ifs-needless.md) have pages of their own."
     )
     others = [kind for kind in TERMS.values() if not isinstance(kind.effect, Loading) and kind.memory is None]
-    return _terms("What-ifs", intro, [kind for kind in others if kind.name not in NEEDLESS])
+    return _terms("What-ifs", intro, [kind for kind in others if kind.name not in (*NEEDLESS, *ON_PIPELINES)])
 
 
 def what_ifs_on_needless_work() -> str:
     intro = "These [terms](what-ifs.md) leave out work that a job does without need, or needs only a part of."
     return _terms("What-ifs on needless work", intro, [TERMS[name] for name in NEEDLESS])
+
+
+def what_ifs_on_pipelines() -> str:
+    intro = (
+        "These [terms](what-ifs.md) change a recorded pipeline of torch.distributed.pipelining over gloo. Its steps are "
+        "rebuilt from the recorded passes and messages, by the order of passes and the waits of torch's schedules. They "
+        "are declined if the recorded schedule, rebuilt in this way, differs from the recorded steps by more than 10 %. "
+        "[Results](../results/unseen-jobs.md#schedules) of changes that were carried out."
+    )
+    return _terms("What-ifs on pipelines", intro, [TERMS[name] for name in ON_PIPELINES])
 
 
 def what_ifs_on_memory() -> str:
@@ -223,6 +235,7 @@ def _pages() -> dict[str, str]:
         "reference/what-ifs-loaders.md": what_ifs_on_loaders(),
         "reference/what-ifs-memory.md": what_ifs_on_memory(),
         "reference/what-ifs-needless.md": what_ifs_on_needless_work(),
+        "reference/what-ifs-pipelines.md": what_ifs_on_pipelines(),
         "how-to/verify.md": verify(),
         "reference/plan.schema.json": plan_schema(),
         "reference/advice.schema.json": advice_schema(),

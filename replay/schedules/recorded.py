@@ -1,42 +1,43 @@
 """A recorded pipeline job: its schedule and the times of its stages, from the marks of its passes (`run.raw.passes`)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 import numpy as np
 
 from esprof.core.errors import UsageError
 from esprof.core.types import Ns, Rank
-from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.schedules.graph import PipelineStep, StageTime
 from esprof.replay.schedules.orders import orders
+from esprof.replay.schedules.passes import RankPasses
 from esprof.replay.schedules.pipeline import PipelineSchedule, PipelineShape, PipelineTask, StagePass
+from esprof.replay.schedules.runtime import runtime_graph
 from esprof.replay.schedules.waiting import waiting_graph
-from esprof.run.raw.passes import pass_of
 from esprof.run.run import Run
-from esprof.run.schema import Table
 
-SCHEDULES = (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B)
-"""Schedules of one stage a rank and of whole backward passes: their times tell each other's."""
+OF_ONE_STAGE = (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B)
+"""Schedules of one stage a rank, whose ranks wait for each message at once."""
+SCHEDULES = (*OF_ONE_STAGE, PipelineSchedule.INTERLEAVED)
+"""Schedules of whole backward passes: their times tell each other's."""
 
 
 @dataclass(frozen=True)
 class RecordedPipeline:
-    """The steps of a pipeline job, each rank of which has one stage."""
+    """The steps of a pipeline job."""
 
     shape: PipelineShape
     ranks: tuple[Rank, ...]
-    """Rank of each stage."""
+    """The ranks in the order of the pipeline."""
     steps: tuple[PipelineStep, ...]
+    passes: tuple[RankPasses, ...] = field(repr=False, default=())
+    """Of each of the ranks, as recorded."""
 
     def graph(self) -> Dfg:
         """What replay runs. Raises UsageError if the schedule does not allow its numbers."""
-        return waiting_graph(self.shape, self.steps, self.ranks)
-
-    def under(self, schedule: PipelineSchedule) -> "RecordedPipeline":
-        """The same passes and messages in the order of another schedule."""
-        return replace(self, shape=self.shape._replace(schedule=schedule))
+        draw = waiting_graph if self.shape.schedule in OF_ONE_STAGE else runtime_graph
+        return draw(self.shape, self.steps, self.ranks)
 
     def scaled(self, factor: float) -> "RecordedPipeline":
         """The same pipeline with all times multiplied."""
@@ -67,36 +68,35 @@ def recorded_pipeline(run: Run, dfg: Dfg) -> RecordedPipeline:
     """The pipeline of the steps of `dfg`. Raises NoPipeline."""
     if dfg.has_gpu():
         raise NoPipeline("the passes of a pipeline are timed on CPUs only, and this job computes on GPUs")
-    passes = {rank: _RankPasses.of(run, dfg, rank) for rank in dfg.marks.ranks}
+    passes = {rank: RankPasses.of(run, dfg, rank) for rank in dfg.marks.ranks}
     if not all(len(one.step) for one in passes.values()):
         raise NoPipeline("the run does not mark the passes of a pipeline on all ranks (torch.distributed.pipelining)")
-    stages = {rank: set(one.stages) for rank, one in passes.items()}
-    if any(len(of_rank) != 1 for of_rank in stages.values()):
-        raise NoPipeline("a rank has several stages")
-    ranks = tuple(sorted(stages, key=lambda rank: min(stages[rank])))
-    if [min(stages[rank]) for rank in ranks] != list(range(run.world_size)):
-        raise NoPipeline("ranks share a stage, or lack one")
+    stages = {rank: sorted(set(one.stages)) for rank, one in passes.items()}
+    ranks = tuple(sorted(stages, key=lambda rank: stages[rank][0]))
+    taken = [stage for turn in zip_longest(*(stages[rank] for rank in ranks)) for stage in turn]
+    if len(ranks) != run.world_size or taken != list(range(len(taken))):
+        raise NoPipeline("ranks share a stage, lack one, or do not take the stages in turn")
     if (dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & ~_of_messages(run, dfg)).any():
         raise NoPipeline("the job has collectives, not only the messages of its pipeline")
     passes = {rank: passes[rank] for rank in ranks}
-    shape = _shape(list(passes.values()), dfg.marks.steps)
-    return RecordedPipeline(shape, ranks, tuple(_step(run, dfg, number, shape, passes) for number in dfg.marks.steps))
+    shape = _shape(list(passes.values()), dfg.marks.steps, len(taken) // len(ranks))
+    steps = tuple(_step(run, dfg, number, shape, passes) for number in dfg.marks.steps)
+    return RecordedPipeline(shape, ranks, steps, tuple(passes.values()))
 
 
-def _step(run: Run, dfg: Dfg, number: int, shape: PipelineShape, passes: Mapping[Rank, "_RankPasses"]) -> PipelineStep:
-    """One step; `passes` are those of the rank of each stage, in order."""
+def _step(run: Run, dfg: Dfg, number: int, shape: PipelineShape, passes: Mapping[Rank, RankPasses]) -> PipelineStep:
+    """One step; `passes` are those of the ranks in the order of the pipeline."""
     ranks = list(passes)
     tasks, receives, sends = (dict[PipelineTask, Ns]() for _ in range(3))
-    for place, rank in enumerate(ranks):
+    for rank in ranks:
         tasks |= passes[rank].times(number)
-        # Activations go to the stage after and come from that before, gradients the other way.
-        for kind, source, to in ((StagePass.FORWARD, place - 1, place + 1), (StagePass.BACKWARD, place + 1, place - 1)):
-            for word, other, found in (("recv", source, receives), ("send", to, sends)):
-                if 0 <= other < len(ranks):
-                    took = _message_ns(run, dfg, number, rank, ranks[other], word)
-                    if len(took) != shape.microbatches:
-                        raise NoPipeline(f"rank {rank} has {len(took)} messages for {shape.microbatches} passes")
-                    found |= {PipelineTask(kind, place, batch): int(ns) for batch, ns in enumerate(took)}
+    for (source, to), sent in _messages(shape, [passes[rank].order(number) for rank in ranks]).items():
+        for word, rank, other, found in (("send", source, to, sends), ("recv", to, source, receives)):
+            took = _message_ns(run, dfg, number, ranks[rank], ranks[other], word)
+            if len(took) != len(sent):
+                raise NoPipeline(f"rank {ranks[rank]} has {len(took)} messages for {len(sent)} passes")
+            ends = [sender if word == "send" else receiver for sender, receiver in sent]
+            found |= dict(zip(ends, took.tolist(), strict=True))
     unused = StageTime(forward_ns=0, inputs_ns=0, weights_ns=0)
     return PipelineStep(
         number=number,
@@ -109,99 +109,34 @@ def _step(run: Run, dfg: Dfg, number: int, shape: PipelineShape, passes: Mapping
     )
 
 
-def _shape(passes: Sequence["_RankPasses"], steps: Sequence[int]) -> PipelineShape:
-    """The shape whose order all ranks follow in all steps. Raises NoPipeline."""
+def _messages(
+    shape: PipelineShape, queues: Sequence[Sequence[PipelineTask]]
+) -> dict[tuple[int, int], list[tuple[PipelineTask, PipelineTask]]]:
+    """For two places, (pass, pass that needs what it gives) of all messages of the first to the second, in order."""
+    found: dict[tuple[int, int], list[tuple[PipelineTask, PipelineTask]]] = {}
+    for place, queue in enumerate(queues):
+        for task in queue:
+            # Activations go to the stage after, gradients to that before.
+            stage = task.stage + (1 if task.kind == StagePass.FORWARD else -1)
+            if 0 <= stage < shape.stages and shape.rank_of(stage) != place:
+                found.setdefault((place, shape.rank_of(stage)), []).append((task, task._replace(stage=stage)))
+    return found
+
+
+def _shape(passes: Sequence[RankPasses], steps: Sequence[int], chunks: int) -> PipelineShape:
+    """The shape with so many stages a rank whose order all ranks follow in all steps. Raises NoPipeline."""
     recorded = {tuple(tuple(one.order(step)) for one in passes) for step in steps}
     if len(recorded) == 1:
         (order,) = recorded
-        microbatches = sum(task.kind == StagePass.FORWARD for task in order[0])
-        for schedule in SCHEDULES:
-            shape = PipelineShape(schedule, len(passes), microbatches)
+        microbatches = sum(task.kind == StagePass.FORWARD for task in order[0]) // chunks
+        for schedule in SCHEDULES if chunks == 1 else SCHEDULES[-1:]:
+            shape = PipelineShape(schedule, len(passes), microbatches, chunks)
             try:
                 if [list(mine) for mine in order] == orders(shape):
                     return shape
             except UsageError:
                 continue
     raise NoPipeline(f"the recorded order of passes is that of none of the schedules {', '.join(SCHEDULES)}")
-
-
-@dataclass(frozen=True)
-class _RankPasses:
-    """The passes of one rank in order, and the CPU time of each: from the last call for a message before it up to that
-    before the next one; the last one of a step ends with its mark."""
-
-    tasks: list[PipelineTask]
-    step: np.ndarray
-    took_ns: np.ndarray
-    before_ns: dict[int, Ns]
-    """By step: CPU time before the first pass."""
-    after_ns: dict[int, Ns]
-
-    @classmethod
-    def of(cls, run: Run, dfg: Dfg, rank: Rank) -> "_RankPasses":
-        """Those of the steps of `dfg`."""
-        events = run.events(rank)
-        rows, tasks = _marks(events, dfg.marks.steps)
-        step = events.ints("step")[rows]
-        nodes = dfg.nodes_of(rank)
-        nodes = nodes[dfg.on(LaneKind.CPU)[nodes] & (dfg.step[nodes] >= 0)]
-        offset_ns = dfg.clock_offset_ns(events.ints("start_ns"), nodes[dfg.event[nodes] >= 0])
-        end = (events.ints("start_ns") + events.ints("dur_ns"))[rows] - offset_ns
-        start = _begins(events, rows) - offset_ns
-        moment, took = dfg.recorded_ns[nodes], dfg.dur_ns[nodes] + dfg.residual_ns[nodes]
-        at = np.searchsorted(start, moment, side="right") - 1
-        inside = (at >= 0) & (np.append(step, -1)[at] == dfg.step[nodes])
-        is_last = np.append(step[1:] != step[:-1], True) if len(step) else np.zeros(0, bool)
-        behind = inside & np.append(is_last, False)[at] & (moment >= np.append(end, 0)[at])
-        own = inside & ~behind
-
-        def by_step(mask: np.ndarray) -> dict[int, Ns]:
-            return {one: int(took[mask & (dfg.step[nodes] == one)].sum()) for one in dfg.marks.steps}
-
-        took_ns = np.bincount(at[own], took[own], len(rows))
-        return cls(tasks, step, took_ns, by_step(~inside), by_step(behind))
-
-    @cached_property
-    def stages(self) -> list[int]:
-        return [task.stage for task in self.tasks]
-
-    def order(self, step: int) -> list[PipelineTask]:
-        return [self.tasks[at] for at in np.flatnonzero(self.step == step).tolist()]
-
-    def times(self, step: int) -> dict[PipelineTask, Ns]:
-        return {self.tasks[at]: int(self.took_ns[at]) for at in np.flatnonzero(self.step == step).tolist()}
-
-
-def _marks(events: Table, steps: Sequence[int]) -> tuple[np.ndarray, list[PipelineTask]]:
-    """(rows of the marks of passes in these steps, ascending; the tasks). A pass that torch marks, too, counts once."""
-    codes, names = events.codes("name")
-    tasks = {
-        code: PipelineTask(StagePass(found.kind), found.stage, found.microbatch)
-        for code, name in enumerate(names)
-        if (found := pass_of(name)) is not None
-    }
-    rows = np.flatnonzero(np.isin(codes, list(tasks)) & np.isin(events.ints("step"), steps))
-    _, first = np.unique(np.stack([codes[rows], events.ints("step")[rows]]), axis=1, return_index=True)
-    rows = rows[np.sort(first)]
-    return rows, [tasks[code] for code in codes[rows].tolist()]
-
-
-def _begins(events: Table, rows: np.ndarray) -> np.ndarray:
-    """When each pass (row of its mark) begins, ns: after the last call for a message since the pass before it in its step.
-
-    What a rank does between its call and the pass, it does after it has waited.
-    """
-    codes, names = events.codes("name")
-    calls = np.flatnonzero(np.array([*(name.startswith("c10d::") for name in names), False])[codes])
-    start, step = events.ints("start_ns"), events.ints("step")
-    begin: np.ndarray = start[rows]
-    ended = np.append(np.iinfo(np.int64).min, (start + events.ints("dur_ns"))[rows])[:-1]
-    if len(calls):
-        at = np.searchsorted(start[calls], begin) - 1
-        last = calls[at]
-        is_between = (at >= 0) & (step[last] == step[rows]) & (start[last] >= ended)
-        begin = np.where(is_between, start[last] + 1, begin)
-    return begin
 
 
 def _of_messages(run: Run, dfg: Dfg) -> np.ndarray:

@@ -11,6 +11,7 @@ from esprof.replay.whatif.communication.links import link_share
 from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.loading.replayed_loaders import replayed_loaders
+from esprof.replay.whatif.pipeline.changed import with_pipeline
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Resource, Speed, Term, TermPhase
 
@@ -30,6 +31,8 @@ def apply(scenario: Scenario, terms: Sequence[Term]) -> Scenario:
         for kind, of_kind in groupby(of_phase, key=lambda term: term.kind):
             assert isinstance(kind.effect, Edit), "the terms of all other phases are edits"
             scenario = kind.effect.apply(scenario, tuple(of_kind))
+        if scenario.pipeline is not None:
+            scenario = with_pipeline(replace(scenario, pipeline=None), scenario.pipeline)
     return scenario
 
 

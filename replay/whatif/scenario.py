@@ -2,14 +2,26 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay.dfg import Dfg
 from esprof.replay.ranks.blame import Blame
-from esprof.replay.schedules.recorded import RecordedPipeline
+from esprof.replay.schedules.pipeline import PipelineSchedule
 from esprof.run.run import Run
+
+
+@dataclass(frozen=True)
+class PipelineChange:
+    """What terms change about the pipeline of a job; None stays as recorded."""
+
+    schedule: PipelineSchedule | None = None
+    stages: tuple[int, ...] | None = None
+    """Numbers of layers of all stages in order."""
+    microbatches: int | None = None
+    """Of a step."""
 
 
 class Declined(Exception):
@@ -33,8 +45,8 @@ class Scenario:
     """What each collective takes from concurrent work, ns, float64[N]; NaN where derived from its bytes, None if all are."""
     margin_ns: float = 0.0
     """Half the width of the 95 % interval of what the terms add to a step from samples, such as batches, ns."""
-    pipeline: RecordedPipeline | None = None
-    """The pipeline whose schedule the scenario has changed; None where none was."""
+    pipeline: PipelineChange | None = None
+    """What the terms so far change about the pipeline, before it is drawn anew; None if they change nothing."""
     only_mends: bool = False
     """Whether ranks are only made to work like their peers, which nobody would do at a loss."""
 
@@ -66,6 +78,11 @@ class Scenario:
     def has_recorded_nodes(self) -> bool:
         """Whether the nodes are those that were recorded, so that at most times differ and edges were cut."""
         return self.dfg.key is self.recorded.key
+
+
+def changing_pipeline(now: Scenario, **changes: Any) -> Scenario:
+    """`now` with these fields of `PipelineChange` noted."""
+    return replace(now, pipeline=replace(now.pipeline or PipelineChange(), **changes))
 
 
 def ranks_with(run: Run, device: str) -> list[Rank]:

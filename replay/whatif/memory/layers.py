@@ -39,7 +39,7 @@ def layers_of(events: Table, passes: BackwardPasses) -> LayerCalls:
 
     Raises Declined if no list of modules was recorded.
     """
-    lists = _lists(events)
+    lists = module_lists(events)
     if not lists:
         raise Declined(
             "no list of modules was recorded (nn.Sequential, nn.ModuleList), whose entries could be checkpointed"
@@ -51,8 +51,8 @@ def layers_of(events: Table, passes: BackwardPasses) -> LayerCalls:
     return found[best]
 
 
-def _lists(events: Table) -> dict[str, np.ndarray]:
-    """Rows of the calls of the entries of each list, by the list's name, in order of time."""
+def module_lists(events: Table, least: int = 2) -> dict[str, np.ndarray]:
+    """Rows of the calls of the entries of each list of at least so many, by the list's name, in order of time."""
     codes, names = events.codes("name")
     matches = [_ENTRY.fullmatch(name) for name in names]
     entries: dict[str, list[int]] = {}
@@ -66,7 +66,7 @@ def _lists(events: Table) -> dict[str, np.ndarray]:
         rows = rows[np.argsort(events.ints("start_ns")[rows], kind="stable")]
         begin, end = events.ints("start_ns")[rows], (events.ints("start_ns") + events.ints("dur_ns"))[rows]
         # The entries of one list do not enclose each other.
-        if len(some) > 1 and (begin[1:] >= end[:-1]).all():
+        if len(some) >= least and (begin[1:] >= end[:-1]).all():
             lists[name] = rows
     return lists
 

@@ -95,9 +95,9 @@ def test_places_follow_stages_not_ranks():
     ("names", "reason"),
     [
         ({f"PP:1{one}": "mine" for one in ("F0", "F1", "B0", "B1")}, "does not mark the passes"),
-        ({"PP:1F1": "PP:3F1"}, "several stages"),
+        ({"PP:1F1": "PP:3F1"}, "in turn"),
         ({f"PP:1{one}": f"PP:0{one}" for one in ("F0", "F1", "B0", "B1")}, "share a stage"),
-        ({"PP:1F0": "PP:1F1", "PP:1F1": "PP:1F0"}, "none of the schedules gpipe, 1f1b"),
+        ({"PP:1F0": "PP:1F1", "PP:1F1": "PP:1F0"}, "none of the schedules gpipe, 1f1b, interleaved"),
     ],
 )
 def test_what_is_no_known_pipeline_is_declined(names: dict[str, str], reason: str):

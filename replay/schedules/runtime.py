@@ -1,0 +1,130 @@
+"""The graph of a pipeline as torch's runtime for schedules of several stages a rank runs it over gloo.
+
+A rank calls for each message early, at the place of its list of passes at which torch puts the call, and waits for it before
+the pass that needs it. Its sends are waited for at the end of a step. A message passes when it is sent and called for;
+messages of one rank to another pass one after the other.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from esprof.core.types import Rank
+from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind
+from esprof.replay.schedules.graph import PipelineStep, ScheduleDrawing
+from esprof.replay.schedules.pipeline import PipelineShape, PipelineTask
+
+
+def runtime_graph(pipeline: PipelineShape, steps: Sequence[PipelineStep], ranks: Sequence[Rank]) -> Dfg:
+    """Steps of `pipeline`, whose places the `ranks` have in order: each computes on a CPU thread.
+
+    Raises UsageError if the schedule does not allow these numbers.
+    """
+    return _RuntimeDrawing(pipeline, ranks, LaneKind.CPU).of_steps(steps)
+
+
+@dataclass
+class _RuntimeDrawing(ScheduleDrawing):
+    """A graph under construction."""
+
+    called: list[list[list[PipelineTask]]] = field(default_factory=list)
+    """For each rank and number of passes that it has done: the tasks whose message it then calls for."""
+    reached: dict[PipelineTask, int] = field(default_factory=dict)
+    """The node after which a rank has called for what a task needs."""
+    passed: dict[PipelineTask, int] = field(default_factory=dict)
+    """The transfer of what a task gives."""
+
+    def _add_tasks(self, queues: Sequence[Sequence[PipelineTask]]) -> None:
+        self.reached.clear()
+        self.passed.clear()
+        self.called = self.called or self._calls(queues)
+        for place in range(len(queues)):
+            self._call(place, 0)
+        super()._add_tasks(queues)
+
+    def _add_reductions(self, place: int) -> dict[int, Edge]:
+        """A rank ends its step when all that it sent has passed."""
+        rank_of = self.pipeline.rank_of
+        sent = {node: Edge.WAIT for task, node in self.passed.items() if rank_of(task.stage) == place}
+        return super()._add_reductions(place) | sent
+
+    def _calls(self, queues: Sequence[Sequence[PipelineTask]]) -> list[list[list[PipelineTask]]]:
+        """`called`. torch counts in rounds. In each a rank pauses or does its next pass, once what that needs is done, and
+        the rank that needs what the pass gives calls for it."""
+        called: list[list[list[PipelineTask]]] = [[[] for _ in range(len(queue) + 1)] for queue in queues]
+        left = [deque(_with_pauses(self.pipeline, place, queue)) for place, queue in enumerate(queues)]
+        passes = [0] * len(queues)
+        while any(left):
+            for place, queue in enumerate(left):
+                if not queue or (queue[0] is not None and not self._is_given(queue[0])):
+                    continue
+                if (task := queue.popleft()) is None:
+                    continue
+                self.done[task] = -1
+                passes[place] += 1
+                if (receiver := self._receiver(task)) is not None:
+                    other = self.pipeline.rank_of(receiver.stage)
+                    called[other][passes[other]].append(receiver)
+        self.done.clear()
+        return called
+
+    def _is_given(self, task: PipelineTask) -> bool:
+        needed = self._needed(task)
+        return needed is None or needed in self.done
+
+    def _call(self, place: int, done: int) -> None:
+        """The rank at this place calls for its messages after so many passes."""
+        for task in self.called[place][done]:
+            self.reached[task] = self.on_lane[self._compute(place)]
+            self._pass_to(task)
+
+    def _pass_to(self, task: PipelineTask) -> None:
+        """Add the transfer to a task, if it is sent and called for."""
+        sender = self._needed(task)
+        if sender is None or sender not in self.done or task not in self.reached or sender in self.passed:
+            return
+        assert self.now is not None
+        usual = self._time(max(sender.stage, task.stage)).receive_ns
+        source, to = (self.ranks[self.pipeline.rank_of(one.stage)] for one in (sender, task))
+        link = Lane(to, LaneKind.COMM, f"messages from rank {source}")
+        ends = {self.done[sender]: Edge.LAUNCH, self.reached[task]: Edge.RENDEZVOUS}
+        took, name = self.now.receives_ns.get(task, usual), f"{self.name[self.done[sender]]}: received"
+        self.passed[sender] = self._add(name, Cls.COMMUNICATION, took, link, ends)
+
+    def _add_if_ready(self, place: int, queue: Sequence[PipelineTask], at: int) -> bool:
+        """Add a task of a rank's queue, unless it waits for a message that has not passed."""
+        task, needed = queue[at], self._needed(queue[at])
+        waits = dict[int, Edge]()
+        if needed is not None:
+            is_mine = self.pipeline.rank_of(needed.stage) == place
+            given = self.done if is_mine else self.passed
+            if needed not in given:
+                return False
+            waits = {} if is_mine else {given[needed]: Edge.WAIT}
+        self.done[task] = self._add_pass(task, waits)
+        if (receiver := self._receiver(task)) is not None:
+            self._pass_to(receiver)
+        self._call(place, at + 1)
+        return True
+
+    def _receiver(self, task: PipelineTask) -> PipelineTask | None:
+        """The task of another rank that needs what this one gives; None if there is none."""
+        to = self._given_to(task)
+        if to is None or self.pipeline.rank_of(to) == self.pipeline.rank_of(task.stage):
+            return None
+        return task._replace(stage=to)
+
+
+def _with_pauses(pipeline: PipelineShape, place: int, queue: Sequence[PipelineTask]) -> Iterator[PipelineTask | None]:
+    """The passes of the rank at this place with the pauses (None) of torch's interleaved schedule: before all, after the
+    warm-up, and before each backward pass once there is no forward pass left."""
+    ranks, total = pipeline.ranks, pipeline.microbatches * pipeline.chunks
+    warm_up = min(total, (pipeline.chunks - 1) * ranks + 2 * (ranks - 1 - place))
+    yield from [None] * place
+    yield from queue[:warm_up]
+    yield from [None] * (pipeline.stages + 2 * (ranks - 1 - place) - warm_up - place)
+    both = warm_up + 2 * (total - warm_up)
+    yield from queue[warm_up:both]
+    for task in queue[both:]:
+        yield None
+        yield task
