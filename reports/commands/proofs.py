@@ -9,11 +9,13 @@ from esprof.analyzers.advisors.cluster.answer import MixAdvice, check
 from esprof.analyzers.advisors.cluster.questions.ask import is_question, verify
 from esprof.analyzers.advisors.job.ests import check_plan
 from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, check_parallel
+from esprof.analyzers.advisors.parallel.mixed.advise import MixedAdvice, check_mixed
 from esprof.core.errors import EXIT_OK, InputError, unreadable
 from esprof.core.plan import SCHEMA as PLAN_SCHEMA
 from esprof.core.plan import Plan, read_plan
 
 _PARALLEL = "esprof.parallel/1"
+_MIXED = "esprof.mixed-parallel/1"
 
 
 class _Schema(msgspec.Struct, frozen=True):
@@ -37,6 +39,10 @@ def check_file(path: Path) -> int:
         if found.schema == _PARALLEL:
             check_parallel(msgspec.json.decode(raw, type=ParallelAdvice))
             click.echo(f"{path}: verified; searched and replayed again, the plans are the same")
+            return EXIT_OK
+        if found.schema == _MIXED:
+            check_mixed(msgspec.json.decode(raw, type=MixedAdvice))
+            click.echo(f"{path}: verified; searched and replayed again, the plans and predictions are the same")
             return EXIT_OK
         if is_question(found.objective):
             shown = verify(raw, found.objective)

@@ -18,8 +18,6 @@ from esprof.analyzers.advisors.cluster.questions.ask import QUESTIONS, ask, is_q
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.job.growth import Inventory
-from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, advise_parallel
-from esprof.analyzers.advisors.parallel.profile import Devices
 from esprof.analyzers.advisors.recommend import Kind, Recommendations, Wanted
 from esprof.analyzers.steps.saves import MAX_OVERHEAD_PCT
 from esprof.core.errors import EXIT_OK, InputError, UsageError
@@ -28,12 +26,11 @@ from esprof.core.plan import Plan, write_plan
 from esprof.core.save_cost import Failures
 from esprof.core.types import NS_PER_S
 from esprof.reports.commands.common import answer, columns_option, json_option, open_run, status, wrote
-from esprof.reports.commands.layered import model_of
+from esprof.reports.commands.parallel import SplitOptions, split_options
 from esprof.reports.commands.proofs import check_file
 from esprof.reports.commands.searched import Search, search_options
 from esprof.reports.terminal.advice.cluster import draw_cluster
 from esprof.reports.terminal.advice.compression import draw_instance
-from esprof.reports.terminal.advice.parallel import draw_parallel
 from esprof.reports.terminal.advice.placement import draw_mix
 from esprof.reports.terminal.advice.recommendations import draw_advice, draw_recommendations
 from esprof.reports.terminal.advice.search import draw_search
@@ -91,12 +88,7 @@ class _DevicePrices(msgspec.Struct, frozen=True):
     type=click.Choice((*get_args(Kind), "parallel")),
     help="With RUN: recommend only this. `parallel` also takes files with times of layers, or sizes of a transformer.",
 )
-@click.option(
-    "--batch",
-    type=click.IntRange(1),
-    metavar="N",
-    help="With --only parallel: samples of a step on all devices together.",
-)
+@split_options
 @search_options
 @click.option(
     "--max-vnmse",
@@ -157,7 +149,7 @@ def command(
     objective: Objective | Question | None,
     whole: bool,
     only: Only | None,
-    batch: int | None,
+    split: SplitOptions,
     wider: Search,
     max_vnmse: float | None,
     instance: Path | None,
@@ -203,9 +195,9 @@ def command(
     if jobs is not None:
         advice = _jobs_advice(jobs, devices, throughputs, prices, objective or "fairness", whole=whole)
         return _answer_jobs(advice, output, as_json=as_json)
-    _refuse_for_one_job(only, batch, of_several=any((objective, whole, prices, throughputs)))
+    _refuse_for_one_job(only, split, of_several=any((objective, whole, prices, throughputs)))
     if only == "parallel":
-        return _answer_parallel(sources, inventory, batch, output, as_json=as_json)
+        return split.answer(sources, inventory, output, as_json=as_json)
     wanted = _wanted(devices, max_vnmse, **saving)
     return _one(sources, "assignment" if inventory and only is None else only, wanted, wider, output, as_json=as_json)
 
@@ -249,12 +241,11 @@ def _refuse_without_run(sources: tuple[str, ...], only: Only | None, **of_kind: 
             raise UsageError("--restart needs --mtbf")
 
 
-def _refuse_for_one_job(only: Only | None, batch: int | None, *, of_several: bool) -> None:
+def _refuse_for_one_job(only: Only | None, split: SplitOptions, *, of_several: bool) -> None:
     """Raise UsageError for options that apply to several jobs, or to another kind of advice."""
     if of_several:
         raise UsageError("--objective, --whole, --prices and --throughputs need --jobs")
-    if batch is not None and only != "parallel":
-        raise UsageError("--batch needs --only parallel")
+    split.refuse(is_asked=only == "parallel")
 
 
 def _wanted(
@@ -305,24 +296,7 @@ def _answer_jobs(advice: MixAdvice | ClusterAnswer, output: Path | None, *, as_j
     return EXIT_OK
 
 
-def _answer_parallel(
-    sources: tuple[str, ...], inventory: Path | None, batch: int | None, output: Path | None, *, as_json: bool
-) -> int:
-    """Split a model over the devices of an inventory."""
-    if inventory is None or batch is None:
-        raise UsageError("--only parallel needs --inventory and --batch")
-    devices = read(inventory, Devices)
-    if fault := devices.fault():
-        raise InputError(fault, path=inventory)
-    model = model_of(sources, devices)
-    with status("Searching"):
-        advice = advise_parallel(model, devices, batch)
-    _write_advice(advice, output)
-    answer(advice, draw_parallel, as_json=as_json)
-    return EXIT_OK
-
-
-def _write_advice(advice: MixAdvice | ClusterAnswer | ParallelAdvice, output: Path | None) -> None:
+def _write_advice(advice: MixAdvice | ClusterAnswer, output: Path | None) -> None:
     if output is not None:
         write_bytes(output, msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
         wrote("advice", output)
