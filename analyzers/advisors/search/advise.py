@@ -1,17 +1,18 @@
 """Advise the set of changes that makes a step shortest, from one run: a search over what-if terms, priced by replay."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from esprof.analyzers.advisors.search.answer import ALL_IDEAL, NOW, ChosenChange, SearchAdvice, SearchedTerm
 from esprof.analyzers.advisors.search.branch import KnownSteps, SearchResult, SearchTerm, StepsOf, TermSet, search
 from esprof.analyzers.advisors.search.changes import Revert, priced, revert_of, terms_of, usual_values
+from esprof.analyzers.advisors.search.limit import LESS_MEMORY, MemoryLimit
 from esprof.analyzers.advisors.search.planned import plan_of_changes
 from esprof.analyzers.advisors.step_advice import MIN_GAIN_IN_ERRORS
 from esprof.analyzers.price import MIN_PCT_OF_STEP
 from esprof.core.errors import EsprofError
 from esprof.core.plan import Plan, PlanPromise
-from esprof.core.types import us
+from esprof.core.types import Bytes, us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import Price, Pricer
@@ -22,28 +23,38 @@ MAX_REPLAYS = 500
 
 
 def advise_changes(
-    replayed: Replayed, tries: Sequence[str] = (), *, max_vnmse: float, max_replays: int = MAX_REPLAYS
+    replayed: Replayed,
+    tries: Sequence[str] = (),
+    *,
+    max_vnmse: float,
+    max_replays: int = MAX_REPLAYS,
+    max_memory: Bytes | None = None,
 ) -> SearchAdvice:
     """Advise the best set of the changes that the job can carry out by itself, and of `tries`, whole what-if terms.
 
-    Codecs may lose `max_vnmse` of the square of the gradient, unless `tries` has them. Raises EsprofError if replay cannot
-    predict this run, or no term has a price; UsageError for a try that is no term, or whose gain has no known bound.
+    Codecs may lose `max_vnmse` of the square of the gradient, unless `tries` has them. With `max_memory` no rank needs more,
+    and changes that lower the peak are tried. Raises EsprofError if replay cannot predict this run, no term has a price, or
+    no set fits; UsageError for a try that is no term, or whose gain has no known bound.
     """
     pricer, left_out = replayed.pricer, dict[str, str]()
-    offered = [value for term in terms_of(tries) for value in term.values]
+    limit = None if max_memory is None else MemoryLimit.of(replayed, max_memory)
+    offered = [value for term in terms_of([*(LESS_MEMORY if limit else ()), *tries]) for value in term.values]
     if pricer.too_far_off:
         raise EsprofError(
             pricer.too_far_off, path=replayed.run.path, remedy="Record more steps, or on a quieter machine."
         )
     terms = priced(terms_of([*usual_values(replayed, max_vnmse, left_out), *offered]), replayed, left_out)
+    if limit is not None:
+        terms = limit.known(terms, left_out)
     if not terms:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise EsprofError(f"no change can be predicted: {reasons}", path=replayed.run.path)
     least_gain_ns = max(MIN_GAIN_IN_ERRORS * pricer.error.of_run, MIN_PCT_OF_STEP / 100) * pricer.step_ns
     steps = KnownSteps(_steps_of(pricer))
-    found = search(terms, steps, least_gain_ns=least_gain_ns, max_replays=max_replays)
-    chosen = _ordered(_fewest(found, steps, least_gain_ns), steps)
-    searched = _Searched(replayed, terms, found, steps, least_gain_ns, chosen)
+    start, allowed = ((), _anything) if limit is None else (limit.start(terms), limit.allows)
+    found = search(terms, steps, least_gain_ns=least_gain_ns, max_replays=max_replays, start=start, allowed=allowed)
+    chosen = _ordered(_fewest(found, steps, least_gain_ns, allowed), steps)
+    searched = _Searched(replayed, terms, found, steps, least_gain_ns, chosen, limit)
     left_out = {name: reason for name, reason in left_out.items() if name not in found.gains}
     return searched.advice(left_out, max_vnmse, max_replays)
 
@@ -61,11 +72,17 @@ def _steps_of(pricer: Pricer) -> StepsOf:
     return steps
 
 
-def _fewest(found: SearchResult, steps: KnownSteps, least_gain_ns: float) -> TermSet:
-    """The best set without those changes that all together gain less than `least_gain_ns`, or nothing."""
+def _anything(_: TermSet) -> bool:
+    return True
+
+
+def _fewest(
+    found: SearchResult, steps: KnownSteps, least_gain_ns: float, allowed: Callable[[TermSet], bool]
+) -> TermSet:
+    """The best set without those changes that all together gain less than `least_gain_ns`, or nothing, and that it is
+    allowed without."""
     chosen = found.chosen
-    while chosen:
-        fewer = [tuple(one for one in chosen if one != left) for left in chosen]
+    while fewer := [one for left in chosen if allowed(one := tuple(other for other in chosen if other != left))]:
         shortest, without = min(
             (float("inf") if step is None else step, one) for step, one in zip(steps(fewer), fewer, strict=True)
         )
@@ -98,6 +115,7 @@ class _Searched:
     least_gain_ns: float
     chosen: TermSet
     """The advised set, in the order in which to apply it."""
+    limit: MemoryLimit | None
 
     def advice(self, left_out: dict[str, str], max_vnmse: float, max_replays: int) -> SearchAdvice:
         pricer, spec = self.replayed.pricer, ",".join(self.chosen)
@@ -109,7 +127,8 @@ class _Searched:
         promise = PlanPromise(
             step_us=us(step), low_us=us(interval.low_ns), high_us=us(interval.high_ns), baselines_us=self._baselines()
         )
-        is_worth_it = bool(terms) and gain >= MIN_GAIN_IN_ERRORS * error
+        is_needed = self.limit is not None and not self.limit.allows(())
+        is_worth_it = bool(terms) and (is_needed or gain >= MIN_GAIN_IN_ERRORS * error)
         plan: Plan | None = plan_of_changes(self.replayed, terms, promise) if is_worth_it else None
         return SearchAdvice(
             value=promise.step_us,
@@ -130,13 +149,16 @@ class _Searched:
             max_replays=max_replays,
             least_gain_us=us(self.least_gain_ns),
             max_vnmse=max_vnmse,
+            max_memory=None if self.limit is None else self.limit.most,
+            peak_now=None if self.limit is None else self.limit.peak(()),
+            peak=None if self.limit is None else self.limit.peak(self.chosen),
             left_out=left_out,
             plan=plan,
             warnings=tuple(self._warnings(price)),
         )
 
     def _baselines(self) -> dict[str, float]:
-        ideal = self.steps.of({term.ideal for term in self.terms})
+        ideal = self.steps.of({one for term in self.terms for one in term.ideal})
         return {NOW: us(self.replayed.pricer.step_ns)} | ({} if ideal is None else {ALL_IDEAL: us(ideal)})
 
     def _changes(self) -> Iterator[ChosenChange]:

@@ -7,6 +7,8 @@ import msgspec
 from esprof.analyzers.advisors.search.changes import Revert
 from esprof.analyzers.advisors.step_advice import StepAdvice
 from esprof.core.plan import Plan
+from esprof.core.types import Bytes
+from esprof.replay.whatif.memory.peak import PeakMemory
 
 NOW, ALL_IDEAL = "now", "all terms ideal"
 
@@ -31,8 +33,8 @@ class SearchedTerm(msgspec.Struct, frozen=True, kw_only=True):
 
     term: str
     values: tuple[str, ...]
-    ideal: str
-    """Terms with the same ideal have it together."""
+    ideal: tuple[str, ...]
+    """Terms with the same ideal have it together. Empty for a term that only costs time."""
     ideal_alone_us: float | None
     ideal_given_others_us: float | None
     """If all other terms are ideal; None if that has no price."""
@@ -51,7 +53,7 @@ class SearchAdvice(StepAdvice, frozen=True, kw_only=True):
     schema: Literal["esprof.search/1"] = "esprof.search/1"
     objective: Literal["step"] = "step"
     is_worth_it: bool
-    """Whether the gain is at least twice the prediction's error."""
+    """Whether the gain is at least twice the prediction's error, or the job fits into `max_memory` only with the set."""
     decision: tuple[ChosenChange, ...]
     """In the order in which to apply them: the cheapest to undo first, of equal ones that with the largest gain."""
     what_if: str | None
@@ -71,6 +73,12 @@ class SearchAdvice(StepAdvice, frozen=True, kw_only=True):
     """Gain below which a change counts as none: twice the error of replay on this run, and at least 1 % of a step."""
     max_vnmse: float
     """Largest loss of a codec that was tried without `--try`."""
+    max_memory: Bytes | None
+    """Most that a rank may need; None without a limit."""
+    peak_now: PeakMemory | None
+    """Largest peak of all ranks as recorded; None without a limit."""
+    peak: PeakMemory | None
+    """The same with the set."""
     terms: tuple[SearchedTerm, ...]
     left_out: dict[str, str]
     """Term or value that was not searched -> reason."""
@@ -78,8 +86,8 @@ class SearchAdvice(StepAdvice, frozen=True, kw_only=True):
     """None if no set is worth it, or a plan cannot express any of it."""
     warnings: tuple[str, ...]
     not_modelled: tuple[str, ...] = (
-        "memory: of loader workers and their batches, and of what --try adds",
-        "the assignment of logical workers, the interval of checkpoints, codecs for single buckets, recomputation and "
-        "pipeline schedules: ask for these alone",
+        "memory: of loader workers, their batches and caches, of codecs, and without --max-memory-gb of all changes",
+        "the assignment of logical workers, the interval of checkpoints, codecs for single buckets and pipeline "
+        "schedules: ask for these alone",
         "settings of single ranks: each change applies to all ranks",
     )

@@ -28,8 +28,11 @@ class SearchTerm:
     name: str
     values: TermSet
     """Whole terms, such as `bucket_mb=50`, of which a set has at most one."""
-    ideal: str
-    """A whole term. With it, no value of this term makes a step shorter; terms may share an ideal."""
+    ideal: TermSet
+    """Whole terms. With them, no value of this term makes a step shorter; terms may share an ideal. Empty if the job is
+    fastest without any value of this term."""
+    needed: bool = False
+    """Whether the term is searched even if its ideal gains nothing: its values make a set allowed."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class SearchResult:
     """The set with the shortest step that was found."""
 
     chosen: TermSet
+    """Allowed, as all sets that are compared here."""
     step_ns: float
     lower_bound_ns: float
     """No set of values of these terms has a shorter step, dropped terms included."""
@@ -90,23 +94,33 @@ class KnownSteps:
 
 
 def search(
-    terms: Sequence[SearchTerm], steps: KnownSteps, *, least_gain_ns: float = 0.0, max_replays: int = 1_000
+    terms: Sequence[SearchTerm],
+    steps: KnownSteps,
+    *,
+    least_gain_ns: float = 0.0,
+    max_replays: int = 1_000,
+    start: TermSet = (),
+    allowed: Callable[[TermSet], bool] = lambda _: True,
 ) -> SearchResult:
-    """The set of values, at most one of each term, with the shortest mean step.
+    """The set of values, at most one of each term, with the shortest mean step of those that are `allowed`.
+
+    `start` is an allowed set. Values of terms that are not `needed` do not change whether a set is allowed.
 
     Terms whose ideal gains less than `least_gain_ns` are dropped; with 0 and enough replays the result is the optimum.
     Each ideal, each value alone and one descent are always replayed, and further sets up to about `max_replays`. Raises
-    ValueError if the job as recorded has no price.
+    ValueError if the job as recorded, or `start`, has no price.
     """
     now = steps.of(())
-    if now is None:
-        raise ValueError("the job as recorded has no price")
+    first = steps.of(start)
+    if now is None or first is None:
+        raise ValueError(f"the job {'with the start' if now else 'as recorded'} has no price")
     gains = _ideal_gains(terms, steps, now)
-    dropped = frozenset(name for name, gain in gains.items() if gain.is_below(least_gain_ns))
+    dropped = frozenset(term.name for term in terms if not term.needed and gains[term.name].is_below(least_gain_ns))
     kept = sorted((term for term in terms if term.name not in dropped), key=lambda term: -_greatest(gains[term.name]))
     alone = dict(zip((term.name for term in kept), _alone(kept, steps), strict=True))
     ordered = [(term, _shortest_first(term, alone[term.name], now)) for term in kept]
-    tree = _SetTree(ordered, {term.ideal for term in terms if term.name in dropped}, steps, now)
+    ideals = _ideals(term for term in terms if term.name in dropped)
+    tree = _SetTree(ordered, ideals, steps, (start, first), allowed)
     tree.descend()
     is_complete = tree.grow(steps.replays + max_replays)
     return SearchResult(
@@ -122,9 +136,9 @@ def search(
 
 def _ideal_gains(terms: Sequence[SearchTerm], steps: KnownSteps, now: float) -> dict[str, IdealGain]:
     """What the ideal of each term gains. Terms that share an ideal have it, or have it not, together."""
-    every = {term.ideal for term in terms}
-    alone = steps([(term.ideal,) for term in terms])
-    others = steps([every - {term.ideal} for term in terms])
+    every = _ideals(terms)
+    alone = steps([term.ideal for term in terms])
+    others = steps([every.difference(term.ideal) for term in terms])
     all_ideal = steps.of(every)
     return {
         term.name: IdealGain(
@@ -133,6 +147,11 @@ def _ideal_gains(terms: Sequence[SearchTerm], steps: KnownSteps, now: float) -> 
         )
         for term, one, rest in zip(terms, alone, others, strict=True)
     }
+
+
+def _ideals(terms: Iterable[SearchTerm]) -> set[str]:
+    """The ideals of all these terms together."""
+    return {one for term in terms for one in term.ideal}
 
 
 def _greatest(gain: IdealGain) -> float:
@@ -162,13 +181,15 @@ class _SetTree:
         terms: Sequence[tuple[SearchTerm, list[str | None]]],
         dropped_ideals: set[str],
         steps: KnownSteps,
-        now: float,
+        start: tuple[TermSet, float],
+        allowed: Callable[[TermSet], bool],
     ) -> None:
+        """`start` is an allowed set and its step, ns."""
         self._terms = terms
         self._dropped_ideals = dropped_ideals
         self._steps = steps
-        self.best: TermSet = ()
-        self.best_ns = now
+        self._allowed = allowed
+        self.best, self.best_ns = start
         self.is_bound_broken = False
         self._serial = count()
         self._open: list[tuple[float, int, int, tuple[str | None, ...]]] = []
@@ -184,8 +205,8 @@ class _SetTree:
         while self.best_ns < before:
             before = self.best_ns
             for term, values in self._terms:
-                others = [value for value in self.best if value not in term.values]
-                self._note([(*others, value) for value in values if value is not None], self._root_ns)
+                others = tuple(value for value in self.best if value not in term.values)
+                self._note([others if value is None else (*others, value) for value in values], self._root_ns)
 
     def grow(self, max_replays: int) -> bool:
         """Extend the node of the least bound until none is below the best step. Returns False if `max_replays` in all did
@@ -204,6 +225,7 @@ class _SetTree:
 
     def _close(self, leaves: Sequence[tuple[str | None, ...]], bound: float) -> None:
         """Replay leaves, whose parent has this bound. A leaf stands for sets with values of dropped terms too."""
+        leaves = [leaf for leaf in leaves if self._allowed(_chosen(leaf))]
         self._note([_chosen(leaf) for leaf in leaves], bound)
         without_price = bound if self._dropped_ideals else float("inf")
         least = (without_price if own is None else own for own in self._bounds(leaves))
@@ -217,7 +239,8 @@ class _SetTree:
         heappush(self._open, (bound, -len(node), next(self._serial), node))
 
     def _note(self, sets: Sequence[TermSet], bound: float) -> None:
-        """Replay complete sets, and keep the best one; the `bound` should hold for all."""
+        """Replay the allowed ones of complete sets, and keep the best one; the `bound` should hold for all."""
+        sets = [one for one in sets if self._allowed(one)]
         for one, step in zip(sets, self._steps(sets), strict=True):
             if step is None:
                 continue
@@ -232,11 +255,11 @@ class _SetTree:
         """
         sets = []
         for node in nodes:
-            ideals = self._dropped_ideals | {term.ideal for term, _ in self._terms[len(node) :]}
+            ideals = self._dropped_ideals | _ideals(term for term, _ in self._terms[len(node) :])
             values = {
                 value
                 for value, (term, _) in zip(node, self._terms[: len(node)], strict=True)
-                if value is not None and term.ideal not in ideals
+                if value is not None and not (term.ideal and ideals.issuperset(term.ideal))
             }
             sets.append(ideals | values)
         return self._steps(sets)

@@ -5,13 +5,14 @@ that need memory, money or other code are searched only if the user offers them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from itertools import groupby
 from math import isnan
 
 from esprof.analyzers.advisors.compression.sharded import share_lost
 from esprof.analyzers.advisors.loader.advise import COUNTS, PREFETCH, WORKERS, JobLoaders
-from esprof.analyzers.advisors.search.branch import SearchTerm
+from esprof.analyzers.advisors.search.branch import SearchTerm, TermSet
 from esprof.core.errors import EsprofError, UsageError
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.gradients.backward import NotBuckets
@@ -95,16 +96,19 @@ def _written(term: Term) -> str:
     return term.text[: term.text.rfind("=", term.text.rfind("]") + 1)].strip()
 
 
-def _ideal(term: Term) -> str:
-    """A term that no value of the same target beats, whatever else changes."""
+def _ideal(term: Term) -> TermSet:
+    """Terms that no value of the same target beats, whatever else changes."""
     if ideal := _SHARED_IDEALS.get(term.kind.name):
-        return ideal
+        return (ideal,)
     if isinstance(term.kind.effect, Speed):
-        return f"{_written(term)}={_FASTEST}"
+        return (f"{_written(term)}={_FASTEST}",)
     if term.kind.name == "recompute":
-        return f"{_written(term)}=0"
+        # Layers that are computed again only take time. A job has values of one kind only: it computes them again, or not.
+        return () if term.value == "full" else (term.text,)
+    if term.kind.name == "zero":
+        return (term.text, _NO_COMMUNICATION)
     if term.kind.name in _OWN_IDEALS:
-        return term.text
+        return (term.text,)
     raise UsageError(
         f"{term.text!r} cannot be searched: no bound of its gain is known",
         remedy="Ask for its gain with `esprof replay RUN --what-if`.",
@@ -171,12 +175,13 @@ def _losses(replayed: Replayed) -> dict[str, float | NotBuckets]:
 
 def priced(terms: Sequence[SearchTerm], replayed: Replayed, left_out: dict[str, str]) -> tuple[SearchTerm, ...]:
     """The terms with those values that have a price alone, if their ideal has one. Adds the others to `left_out`."""
-    specs = [one for term in terms for one in (term.ideal, *term.values)]
+    ideals = [",".join(term.ideal) for term in terms]
+    specs = [*filter(None, ideals), *(value for term in terms for value in term.values)]
     prices = zip(specs, replayed.pricer.prices(specs), strict=True)
     reasons = {spec: str(price) if isinstance(price, Declined) else None for spec, price in prices}
     found = []
-    for term in terms:
-        if (reason := reasons[term.ideal]) is not None:
+    for term, ideal in zip(terms, ideals, strict=True):
+        if (reason := reasons.get(ideal)) is not None:
             left_out[term.name] = reason
             continue
         for reason, values in groupby(
@@ -186,5 +191,5 @@ def priced(terms: Sequence[SearchTerm], replayed: Replayed, left_out: dict[str, 
             if reason is not None:
                 left_out[term.name if len(declined) == len(term.values) else ", ".join(declined)] = reason
         if able := tuple(value for value in term.values if reasons[value] is None):
-            found.append(SearchTerm(term.name, able, term.ideal))
+            found.append(replace(term, values=able))
     return tuple(found)

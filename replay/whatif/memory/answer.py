@@ -38,11 +38,16 @@ class JobMemory:
     def peak(self, terms: Sequence[Term]) -> PeakMemory | None:
         """The peak of the rank with the least room after these terms; None if they do not change memory. Raises Declined
         if it is unknown."""
-        changing = [term for term in terms if term.kind.memory is not None]
-        if not changing:
+        if all(term.kind.memory is None for term in terms):
             return None
-        peaks = [self._peak(self._changed(rank, changing)) for rank in self.run.ranks]
-        return min(peaks, key=lambda one: (one.limit - one.peak if one.limit is not None else 0, -one.peak))
+        return min(
+            self.peaks_with(terms), key=lambda one: (one.limit - one.peak if one.limit is not None else 0, -one.peak)
+        )
+
+    def peaks_with(self, terms: Sequence[Term]) -> tuple[PeakMemory, ...]:
+        """The peak of each rank after these terms. Raises Declined if one is unknown."""
+        changing = [term for term in terms if term.kind.memory is not None]
+        return tuple(self._peak(self._changed(rank, changing)) for rank in self.run.ranks)
 
     def _changed(self, rank: Rank, terms: Sequence[Term]) -> RankBlocks:
         memory = self._of(rank)

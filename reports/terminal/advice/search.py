@@ -29,7 +29,14 @@ def _title(advice: SearchAdvice) -> str:
     changes = "this change" if count == 1 else f"these {count} changes together"
     if not advice.is_worth_it:
         return f"No change recommended: with {changes}, a step might take {then} instead of {now}, which is uncertain"
-    return f"With {changes}, a step would take {then} instead of {now}"
+    return f"With {changes}, a step would take {then} instead of {now}{_peaks(advice)}"
+
+
+def _peaks(advice: SearchAdvice) -> str:
+    if advice.peak is None or advice.peak_now is None or advice.peak.peak == advice.peak_now.peak:
+        return ""
+    then, now = units.size(advice.peak.peak), units.size(advice.peak_now.peak)
+    return f", and a rank would need {then} of memory instead of {now}"
 
 
 def _changes(advice: SearchAdvice) -> Table:
@@ -79,6 +86,9 @@ def _facts(advice: SearchAdvice, screen: Screen) -> Iterable[Text]:
         yield fact("Search", f"not complete after {counted}: only the bound is proven (--max-replays)", screen)
     least = units.duration(advice.least_gain_us)
     yield fact("Least", f"{least}: a gain below that counts as none (twice the error of replay, at least 1 %)", screen)
+    if advice.peak is not None:
+        rank, peak, most = advice.peak.rank, units.size(advice.peak.peak), units.size(advice.max_memory)
+        yield fact("Memory", f"{peak} at most, on rank {rank}; the limit is {most}", screen)
     if advice.what_if is not None:
         yield fact("Replay", f"esprof replay RUN --what-if {printable(advice.what_if)}", screen, None)
     for warning in advice.warnings:

@@ -24,7 +24,7 @@ class Factors:
         # No value has a smaller factor on any class than the ideal.
         self.ideals = factors.min(axis=1)
         self.terms = [
-            SearchTerm(f"t{term}", tuple(f"t{term}={value}" for value in range(factors.shape[1])), f"t{term}=ideal")
+            SearchTerm(f"t{term}", tuple(f"t{term}={value}" for value in range(factors.shape[1])), (f"t{term}=ideal",))
             for term in range(len(factors))
         ]
 
@@ -87,6 +87,34 @@ def test_the_bound_holds_for_dropped_terms_too(job, least_gain_ns):
     assert found.step_ns == search(without, KnownSteps(job)).step_ns
 
 
+@thorough(40)
+@given(jobs(), st.data())
+def test_the_shortest_of_the_allowed_sets_is_found(job, data):
+    """Values of two terms free memory; what a set must free is drawn so that at least one set is allowed."""
+    needed = [replace(term, needed=number < 2) for number, term in enumerate(job.terms)]
+    freed = {value: data.draw(st.integers(0, 3)) for term in needed[:2] for value in term.values}
+    most = sum(max(freed[value] for value in term.values) for term in needed[:2])
+    least = data.draw(st.integers(0, most))
+
+    def allowed(terms):
+        return sum(freed.get(one, 0) for one in terms) >= least
+
+    every = [one for one in job.every_set() if allowed(one)]
+    start = () if allowed(()) else tuple(max(term.values, key=freed.get) for term in needed[:2])
+    found = search(needed, KnownSteps(job), start=start, allowed=allowed)
+    assert found.step_ns == min(job(every)) == job.step_ns(found.chosen)
+    assert allowed(found.chosen)
+    assert found.is_complete
+    assert found.lower_bound_ns <= found.step_ns
+
+
+def test_a_term_that_only_costs_time_is_chosen_if_it_is_needed():
+    recompute = SearchTerm("c", ("c=5",), (), needed=True)
+    found = search([LOADER, recompute], longest_of(a=60.0, c=0.0), start=("c=5",), allowed=lambda one: "c=5" in one)
+    assert sorted(found.chosen) == ["a=10", "c=5"]
+    assert found.lower_bound_ns == found.step_ns == 10
+
+
 def longest_of(**paths):
     """Steps that take as long as the longest path; `a=3` makes path `a` 3 long, `a=0` is its ideal."""
 
@@ -97,7 +125,7 @@ def longest_of(**paths):
     return KnownSteps(steps)
 
 
-LOADER, LINK = SearchTerm("a", ("a=30", "a=10"), "a=0"), SearchTerm("b", ("b=20",), "b=0")
+LOADER, LINK = SearchTerm("a", ("a=30", "a=10"), ("a=0",)), SearchTerm("b", ("b=20",), ("b=0",))
 
 
 def test_a_masked_term_is_found():
@@ -132,7 +160,7 @@ def test_a_value_without_a_price_is_not_chosen():
 
 
 def test_an_ideal_that_a_value_beats_is_reported():
-    found = search([SearchTerm("a", ("a=1",), "a=2")], longest_of(a=60.0))
+    found = search([SearchTerm("a", ("a=1",), ("a=2",))], longest_of(a=60.0))
     assert found.is_bound_broken
     assert found.lower_bound_ns <= found.step_ns == 1
 

@@ -11,6 +11,7 @@ from tests.cases.compression import MIB, exchange
 from tests.cases.graph import op, run_of, step
 from tests.cases.loading import loading_job
 from tests.cases.masked import masked_job
+from tests.cases.memory import job as allocating_job
 
 HALF = exchange("half", 0.5, 3, sent=MIB // 2, vnmse=1e-6)
 
@@ -135,3 +136,32 @@ def test_a_job_without_any_evidence_is_refused_with_the_reasons():
     rows = [row for n in range(9) for row in (step(n, n * 1000, n * 1000 + 1000), op("forward", n * 1000, 990))]
     with pytest.raises(EsprofError, match="no change can be predicted: loader: no DataLoader was recorded"):
         advised(run_of({0: rows}))
+
+
+def test_a_job_that_must_fit_into_less_memory_computes_its_layers_again():
+    """The job of `tests.cases.memory`: 4,410 bytes, with recomputation 3,410."""
+    advice = advised(allocating_job(), max_memory=4_000)
+    assert (advice.what_if, advice.is_worth_it) == ("recompute=full", True)
+    assert (advice.peak_now.peak, advice.peak.peak, advice.max_memory) == (4_410, 3_410, 4_000)
+    assert advice.gain_pct < 0
+    drawn = " ".join(draw_search(advice).split())
+    assert "and a rank would need 3.3 KiB of memory instead of 4.3 KiB" in drawn
+    assert "the limit is 3.9 KiB" in drawn
+    # No all-reduces: its states cannot be shared.
+    assert "zero" in advice.left_out
+
+
+def test_a_job_that_fits_is_not_made_slower():
+    advice = advised(allocating_job(), max_memory=5_000)
+    assert (advice.what_if, advice.is_worth_it) == (None, False)
+    assert advice.peak == advice.peak_now
+
+
+def test_a_limit_below_all_sets_is_refused():
+    with pytest.raises(EsprofError, match=r"with recompute=full, more than 2\.9 KiB"):
+        advised(allocating_job(), max_memory=3_000)
+
+
+def test_a_limit_needs_recorded_allocations():
+    with pytest.raises(EsprofError, match="allocations of some ranks were not recorded"):
+        advised(masked_job(HALF), max_memory=3_000)
