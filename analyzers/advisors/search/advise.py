@@ -185,7 +185,9 @@ class _Searched:
             ideal_alone_us=None if gain.alone_ns is None else us(gain.alone_ns),
             ideal_given_others_us=None if gain.given_others_ns is None else us(gain.given_others_ns),
             searched=is_kept,
-            masked=is_kept and gain.alone_ns is not None and gain.alone_ns < self.least_gain_ns,
+            masked=gain.alone_ns is not None
+            and gain.alone_ns < self.least_gain_ns
+            and not gain.is_below(self.least_gain_ns),
         )
 
     def _warnings(self, price: Price) -> Iterator[str]:
