@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from esprof.analyzers.advisors.search.answer import ALL_IDEAL, NOW, ChosenChange, SearchAdvice, SearchedTerm
 from esprof.analyzers.advisors.search.branch import KnownSteps, SearchResult, SearchTerm, StepsOf, TermSet, search
 from esprof.analyzers.advisors.search.changes import Revert, priced, revert_of, terms_of, usual_values
-from esprof.analyzers.advisors.search.limit import LESS_MEMORY, MemoryLimit
+from esprof.analyzers.advisors.search.limit import LESS_MEMORY, PeakLimit
 from esprof.analyzers.advisors.search.planned import plan_of_changes
 from esprof.analyzers.advisors.step_advice import MIN_GAIN_IN_ERRORS
 from esprof.analyzers.price import MIN_PCT_OF_STEP
@@ -37,7 +37,7 @@ def advise_changes(
     no set fits; UsageError for a try that is no term, or whose gain has no known bound.
     """
     pricer, left_out = replayed.pricer, dict[str, str]()
-    limit = None if max_memory is None else MemoryLimit.of(replayed, max_memory)
+    limit = None if max_memory is None else PeakLimit.of(replayed, max_memory)
     offered = [value for term in terms_of([*(LESS_MEMORY if limit else ()), *tries]) for value in term.values]
     if pricer.too_far_off:
         raise EsprofError(
@@ -115,7 +115,7 @@ class _Searched:
     least_gain_ns: float
     chosen: TermSet
     """The advised set, in the order in which to apply it."""
-    limit: MemoryLimit | None
+    limit: PeakLimit | None
 
     def advice(self, left_out: dict[str, str], max_vnmse: float, max_replays: int) -> SearchAdvice:
         pricer, spec = self.replayed.pricer, ",".join(self.chosen)

@@ -18,14 +18,14 @@ LESS_MEMORY = ("recompute=full", "zero=1")
 
 
 @dataclass(frozen=True)
-class MemoryLimit:
+class PeakLimit:
     """The most memory that a rank may need."""
 
     memory: JobMemory
     most: Bytes
 
     @classmethod
-    def of(cls, replayed: Replayed, most: Bytes) -> "MemoryLimit":
+    def of(cls, replayed: Replayed, most: Bytes) -> "PeakLimit":
         """Raises EsprofError if the allocations of a rank were not recorded."""
         limit = cls(JobMemory(replayed.run, replayed.steps.all), most)
         if len(limit.memory.peaks) < len(replayed.run.ranks):
