@@ -51,7 +51,17 @@ _SHARED_IDEALS = {
         _NO_INPUT,
     ),
 }
-_OWN_IDEALS = ("allocator", "compile", "launches", "python", "runqueue", "sync")
+_OWN_IDEALS = (
+    "allocator",
+    "barriers",
+    "compile",
+    "launches",
+    "python",
+    "repeated_calls",
+    "runqueue",
+    "sync",
+    "unused_gradients",
+)
 """Terms of a single value, which only lets work take no time: the value is the ideal."""
 
 
