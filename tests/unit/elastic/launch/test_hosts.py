@@ -14,7 +14,7 @@ def meet(host="127.0.0.1", port=29400):
 
 def test_torchrun_s_command():
     words = command(meet(), 2, ["train.py", "--epochs", "3"])
-    assert words[1:3] == ["-m", "torch.distributed.run"]
+    assert words[1:4] == ["-P", "-m", "torch.distributed.run"]
     assert {"--nnodes=1:4", "--nproc-per-node=2", "--local-addr=127.0.0.1", "--rdzv-endpoint=127.0.0.1:29400"} <= set(
         words
     )
