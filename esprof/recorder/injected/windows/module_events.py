@@ -4,7 +4,6 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
 from typing import Any
 
 from torch import nn
@@ -91,11 +90,12 @@ class ModuleEvents:
             if id(module) not in watched:
                 with annotation(name):
                     return original(module, *arguments, **options)
-            marks = self._marks_of(module, arguments, options)
-            with annotation(name), ExitStack() as within:
-                for mark in marks:
-                    within.enter_context(annotation(mark))
-                return original(module, *arguments, **options)
+            with annotation(name):
+                marks = _begun(self._marks_of(module, arguments, options))
+                try:
+                    return original(module, *arguments, **options)
+                finally:
+                    _end(marks)
 
         # Else a compiled step that calls this behind a graph break would compile it, too.
         hide_from_dynamo(__call__)
@@ -114,11 +114,12 @@ class ModuleEvents:
             with annotation(MODULE_PREFIX + type(module).__name__):
                 return original(module, *arguments, **options)
         self._names[id(module)] = name
-        marks = self._marks_of(module, arguments, options) if id(module) in self._marks.watched else ()
-        with annotation(name), ExitStack() as within:
-            for mark in marks:
-                within.enter_context(annotation(mark))
-            return self._sizes.measured(name, module, original, arguments, options)
+        with annotation(name):
+            marks = _begun(self._marks_of(module, arguments, options) if id(module) in self._marks.watched else ())
+            try:
+                return self._sizes.measured(name, module, original, arguments, options)
+            finally:
+                _end(marks)
 
     def _marks_of(self, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Collection[str]:
         return self._marks_breaker.run(self._marks.of, module, arguments, options) or ()
@@ -152,11 +153,24 @@ class ModuleEvents:
             self._marks.forget(module)
 
 
+def _begun(marks: Collection[str]) -> list[Any]:
+    """Annotations that have begun. Dynamo would trace an `ExitStack` of them."""
+    found = [*map(annotation, marks)]
+    for one in found:
+        one.__enter__()
+    return found
+
+
+def _end(marks: list[Any]) -> None:
+    for one in reversed(marks):
+        one.__exit__(None, None, None)
+
+
 def _is_wrapper(module: nn.Module) -> bool:
     children = list(module._modules)
     return len(children) == 1 and children[0] in _WRAPPED
 
 
 hide_from_dynamo(ModuleEvents._first)
-for own in (ModuleEvents._name_all, ModuleEvents._marks_of):
+for own in (ModuleEvents._name_all, ModuleEvents._marks_of, _begun, _end):
     hide_from_dynamo(own, with_callees=True)
