@@ -173,7 +173,7 @@ def shift(raw, show):
         file.write_text(json.dumps(calls))
 
 
-MOMENTS = {"steps": (1,), "nexts": (6, 7), "memories": (2,), "samples": (0,), "stages": (1, 2)}
+MOMENTS = {"steps": (1,), "nexts": (6, 7), "memories": (2,), "samples": (0,), "stages": (1, 2), "modules": ()}
 """Where in the rolling rows times stand."""
 
 

@@ -138,7 +138,7 @@ def test_sizes_of_jobs_are_written_and_verified(tmp_path):
         (["--jobs", "jobs.yaml", "--only", "checkpoint"], 2, "--only needs RUN"),
         (["run", "--search", "--only", "loader"], 2, "--search needs RUN, and excludes --only"),
         (["--jobs", "jobs.yaml", "--search"], 2, "--search needs RUN"),
-        (["run", "--try", "cache=0.5"], 2, "--try and --max-replays need --search"),
+        (["run", "--try", "cache=0.5"], 2, "--try, --max-replays and --max-memory-gb need --search"),
         (["--jobs", "jobs.yaml", "--objective", "sizes", "--whole"], 2, "--objective sizes excludes --whole"),
         (["--jobs", "jobs.yaml", "--objective", "sizes"], 1, "unknown field"),
     ],
