@@ -131,7 +131,7 @@ class _Sweep:
         )
 
     def _step_us(self, firsts: list[int], ends: list[int], chunks: int, replicas: int, microbatches: int) -> float:
-        """(vm − 1) max T + ΣT/v, and what of the all-reduces the backward passes of earlier stages do not hide."""
+        """(vm − 1) max T + ΣT/v, and the part of the all-reduces that no backward pass hides."""
         problem = self.problem
         busy = problem.busy_us[self.kind, firsts, ends]
         backward = ranges((problem.backward_us + problem.again_us)[self.kind])[firsts, ends]
@@ -157,8 +157,8 @@ class _Sweep:
         return total
 
     def _ends(self, stages: int) -> list[int]:
-        """The ends of so many stages, the longest of which is as short as possible; then the last ones have as many layers
-        as that allows, since early ones hold more activations."""
+        """The ends of this number of stages. The longest stage is as short as possible. With that, late stages get as many
+        layers as possible, since early ones hold more activations."""
         longest, busy = self._longest_us, self.problem.busy_us[self.kind]
         end = self.problem.layers
         limit, ends = longest[stages, end], [end]

@@ -6,10 +6,12 @@ stages. T includes transfers, and the stage's all-reduce divided by m.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
 
+from esprof.analyzers.advisors.parallel.limits import by_falling_limits
 from esprof.analyzers.advisors.parallel.problem import Problem, Split, Stage, ranges
 from esprof.analyzers.advisors.parallel.profile import DeviceType
 from esprof.core.compiled import compiled
@@ -18,33 +20,20 @@ from esprof.core.errors import UsageError
 _MAX_TRIED = 1_000_000_000
 """Most stages that one pass of the search may try: a few seconds. A search makes up to some hundred passes."""
 
-_STEP_DOWN = 1e-12
-"""How far the limit of T goes below the last one, relative: more than rounding."""
-
 
 def search(problem: Problem) -> list[Split]:
     """Splits by rising objective, the first of them the best of all; among the rest is the best in one stage. Each stage has
     the memory that 1F1B needs. Empty if nothing fits.
 
-    The search goes down the possible values of max T (Alpa, OSDI 2022, §5.2): for each, it finds the least ΣT by dynamic
-    programming from the last stage, so that the number of stages behind is that of the microbatches held. Raises
-    UsageError if that would take too long.
+    For each limit of max T (`by_falling_limits`) it finds the least ΣT by dynamic programming from the last stage, so that
+    the number of stages behind is that of the microbatches held. Raises UsageError if that would take too long.
     """
     if (tried := _tried(problem)) > _MAX_TRIED:
         raise UsageError(
             f"each pass of the search would try up to {tried:,} stages: at most {_MAX_TRIED:,} are allowed",
             remedy="Join layers of the profile, or treat the devices of a server as one.",
         )
-    found, limit = set[Split](), np.inf
-    while splits := list(_least_sums(problem, limit)):
-        found.update(splits)
-        best = min(map(problem.bound_us, found))
-        if problem.microbatches == 1:
-            break
-        times = [[problem.stage_us(stage) for stage in split] for split in splits]
-        # A better split has a smaller max T than this: no later ΣT is less than the least so far.
-        room = (best - min(map(sum, times))) / (problem.microbatches - 1)
-        limit = min(max(map(max, times)) * (1 - _STEP_DOWN), room)
+    found = set(by_falling_limits(partial(_least_sums, problem), problem.microbatches))
     return sorted(found, key=lambda split: (problem.bound_us(split), len(split), split))
 
 
@@ -90,8 +79,8 @@ def _tried(problem: Problem) -> int:
     return lefts * problem.most_stages * sum(counts) * problem.layers**2 // 4
 
 
-def _least_sums(problem: Problem, limit_us: float) -> Iterator[Split]:
-    """For each number of stages that is possible, the split of least ΣT with no T above the limit."""
+def _least_sums(problem: Problem, limit_us: float) -> Iterator[tuple[Split, list[float]]]:
+    """For each number of stages that is possible, the split of least ΣT with no T above the limit, and its T."""
     radix = np.concatenate([[1], np.cumprod(problem.counts + 1)]).astype(np.int64)
     shape = (problem.most_stages + 1, int(radix[-1]), problem.layers + 1)
     least = np.full(shape, np.inf)
@@ -102,7 +91,8 @@ def _least_sums(problem: Problem, limit_us: float) -> Iterator[Split]:
           problem.counts, radix, problem.microbatches, limit_us, widest, least, choice)  # fmt: skip
     for stages in range(1, problem.most_stages + 1):
         if least[stages, -1, 0] < np.inf:
-            yield _traced(choice, radix, widest, stages)
+            split = _traced(choice, radix, widest, stages)
+            yield split, [problem.stage_us(stage) for stage in split]
 
 
 def _traced(choice: np.ndarray, radix: np.ndarray, widest: int, stages: int) -> Split:

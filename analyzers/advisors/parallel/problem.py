@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from esprof.analyzers.advisors.parallel.limits import objective_us
 from esprof.analyzers.advisors.parallel.profile import Devices, DeviceType, LayerProfile
 
 
@@ -129,8 +130,7 @@ class Problem:
         )
 
     def on_replicas(self, replicas: int, microbatches: int) -> "Problem":
-        """The same problem where each of so many replicas has a whole microbatch: all of them together have one that is
-        as many times as large."""
+        """The same problem with one microbatch on each replica. Its own microbatch is that of all replicas together."""
         scaled = {name: value * replicas for name in _OF_A_MICROBATCH if (value := getattr(self, name)) is not None}
         return replace(self, microbatches=microbatches, **scaled)
 
@@ -246,8 +246,7 @@ class Problem:
 
     def bound_us(self, split: Split) -> float:
         """ΣT + (m − 1) max T, the objective."""
-        times = [self.stage_us(stage) for stage in split]
-        return sum(times) + (self.microbatches - 1) * max(times)
+        return objective_us([self.stage_us(stage) for stage in split], self.microbatches)
 
 
 def _styles(profile: LayerProfile) -> dict[str, str]:

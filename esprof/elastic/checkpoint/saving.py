@@ -28,8 +28,8 @@ from esprof.elastic.verify.fingerprint import check_same_job, check_same_script,
 from esprof.elastic.verify.rollcall import RollCall
 from esprof.elastic.verify.steplog import Fingerprint
 
-_MAX_TOLD = 5
-"""Differences from the script of a checkpoint that are told."""
+_MAX_CHANGES_PRINTED = 5
+"""Most changes since a checkpoint that are printed."""
 
 NoteSave = Callable[[Ns, Ns, bool], None]
 """Notes a part of a checkpoint: (start, end, whether it was in the background)."""
@@ -98,14 +98,17 @@ class Checkpoints:
         with reading_together(self._transport):
             manifest = checkpoint.read_manifest(path)
             check_same_job(manifest.fingerprint, self._fingerprint, path)
-            told = check_same_script(manifest.fingerprint, self._fingerprint, path, new_script=self._new_script)
+            changes = check_same_script(manifest.fingerprint, self._fingerprint, path, new_script=self._new_script)
             checkpoint.verify(path, manifest, self._transport.rank, self._transport.world)
         with reading_together(self._transport):
             tensors = checkpoint.read(path, lambda tensor: wanted(tensor, ests))
         self._newest = self.whole_step = manifest.step
-        if told and self._transport.rank == 0:
-            more = f"; and {len(told) - _MAX_TOLD} more" if len(told) > _MAX_TOLD else ""
-            sys.stderr.write(f"esprof: since {path.name} was saved: {'; '.join(told[:_MAX_TOLD])}{more}\n")
+        if changes and self._transport.rank == 0:
+            left = len(changes) - _MAX_CHANGES_PRINTED
+            more = f"; and {left} more" if left > 0 else ""
+            sys.stderr.write(
+                f"esprof: since {path.name} was saved: {'; '.join(changes[:_MAX_CHANGES_PRINTED])}{more}\n"
+            )
         return tensors
 
     @property

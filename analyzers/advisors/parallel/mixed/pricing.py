@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from esprof.analyzers.advisors.parallel.limits import objective_us
 from esprof.analyzers.advisors.parallel.mixed.profile import MixedPlan, MixedProfile, MixedStage, Replica
 from esprof.analyzers.advisors.parallel.profile import Devices
 from esprof.core.errors import UsageError
@@ -110,7 +111,7 @@ class MixedPricing:
             float(self.stage_us(stage.replicas, plan.microbatch, microbatches)[stage.first, stage.end])
             for stage in plan.stages
         ]
-        return sum(times) + (microbatches - 1) * max(times)
+        return objective_us(times, microbatches)
 
     def step_us(self, plan: MixedPlan, microbatches: int) -> float:
         """The replayed time of a step under 1F1B."""

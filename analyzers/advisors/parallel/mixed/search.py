@@ -7,12 +7,13 @@ For each cut, dynamic programming over the layers, the replicas left and the sta
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations_with_replacement, islice, product
 from math import comb, prod
 
 import numpy as np
 
+from esprof.analyzers.advisors.parallel.limits import by_falling_limits
 from esprof.analyzers.advisors.parallel.mixed.pricing import MAX_MICROBATCHES, LayerRanges, MixedPricing
 from esprof.analyzers.advisors.parallel.mixed.profile import MixedPlan, MixedStage, Replica
 from esprof.analyzers.advisors.parallel.profile import DeviceType
@@ -24,9 +25,6 @@ _MAX_TRIED = 100_000_000
 
 _MAX_CUTS = 20_000
 """Most cuts that are compared: about ten seconds."""
-
-_STEP_DOWN = 1e-12
-"""How far the limit of T goes below the last one, relative: more than rounding."""
 
 
 @dataclass(frozen=True)
@@ -158,22 +156,12 @@ class MixedSearch:
         return sorted(self.found, key=lambda plan: (self.found[plan], len(plan.stages), plan.stages))
 
 
-def splits(cut: Cut, best_us: float = np.inf) -> list[MixedPlan]:
-    """Plans of one cut, with the best of them unless none is below `best_us`. The limit of T goes down (Alpa, OSDI 2022,
-    §5.2): for each limit, the least ΣT by dynamic programming from the last stage."""
+def splits(cut: Cut, best_us: float = np.inf) -> Iterator[MixedPlan]:
+    """Plans of one cut, with the best of them unless none is below `best_us`."""
     mixes = cut.mixes()
     costs = np.array([cut.pricing.stage_us(cut.replicas(mix), cut.microbatch, cut.microbatches) for mix in mixes])
     holds = np.array([np.min([cut.held(kind) for kind in set(cut.replicas(mix))], axis=0) for mix in mixes])
-    found, limit = list[MixedPlan](), best_us / cut.microbatches
-    while plans := list(_least_sums(cut, mixes, costs, holds, limit)):
-        found += [plan for plan, _ in plans]
-        best_us = min(best_us, *(sum(times) + (cut.microbatches - 1) * max(times) for _, times in plans))
-        if cut.microbatches == 1:
-            break
-        # A better plan has a smaller max T than this: no later ΣT is less than the least so far.
-        room = (best_us - min(sum(times) for _, times in plans)) / (cut.microbatches - 1)
-        limit = min(max(max(times) for _, times in plans) * (1 - _STEP_DOWN), room)
-    return found
+    return by_falling_limits(partial(_least_sums, cut, mixes, costs, holds), cut.microbatches, best_us)
 
 
 def _least_sums(
