@@ -20,12 +20,12 @@ from esprof.core.types import NS_PER_US
 from esprof.replay.building.lookup import position
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
 from esprof.replay.whatif.graph.small_kernels import MIN_LAUNCHES, Storms, storms
+from esprof.run.kineto.steps.trace_steps import OPTIMIZER
 
 MAX_PLACES = 3
 """Most places that are listed."""
 
 _SCENARIO = "launches=graph"
-_OPTIMIZER = "Optimizer.step#"
 
 
 def small_kernels(case: Case) -> Iterator[Cause]:
@@ -103,7 +103,7 @@ def _place_of_calls(calls: GpuCalls, of: list[int]) -> dict[int, str]:
 def _advice(place: str | None) -> str:
     how = (
         "`fused=True` (or `foreach=True`) makes an optimizer update all parameters in a few kernels. For the rest, launch"
-        if place is not None and place.startswith(_OPTIMIZER)
+        if place is not None and place.startswith(OPTIMIZER)
         else "Launch"
     )
     return (

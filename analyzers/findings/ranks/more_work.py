@@ -13,6 +13,7 @@ from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Edge
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.replayed import Replayed
+from esprof.run.kineto.steps.trace_steps import OPTIMIZER
 
 MIN_SHARE_EXPLAINED = 0.5
 """Least share of the slow ranks' extra compute time that more work must explain to be the reason."""
@@ -30,9 +31,6 @@ single slow operation is neither more work nor a slower device."""
 
 MIN_OPTIMIZER_SHARE = 0.02
 """Least share of the optimizer in compute time for it to be evidence."""
-
-_OPTIMIZER = "Optimizer.step#"
-"""Prefix of torch's annotations of optimizer steps."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,7 @@ def _of_optimizer(replayed: Replayed, ranks: Sequence[Rank]) -> np.ndarray:
     for rank in ranks:
         events = replayed.run.events(rank)
         codes, names = events.codes("name")
-        is_step = np.array([name.startswith(_OPTIMIZER) for name in names] + [False])[codes]
+        is_step = np.array([name.startswith(OPTIMIZER) for name in names] + [False])[codes]
         begin = np.sort(events.ints("start_ns")[is_step])
         end = np.sort((events.ints("start_ns") + events.ints("dur_ns"))[is_step])
         nodes = np.flatnonzero((dfg.lane == dfg.main_lane(rank)) & (dfg.event >= 0))

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.core.types import Ns, Rank
+from esprof.run.kineto.steps.trace_steps import OPTIMIZER
 from esprof.run.probes import VariedStep
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
 _BACKWARD = "autograd::engine::evaluate_function"
-_OPTIMIZER = "Optimizer.step#"
 
 
 def own_steps(run: Run, setting: str = "") -> Iterator[VariedStep]:
@@ -38,7 +38,7 @@ def _mean_phases(run: Run, rank: Rank) -> dict[str, Ns]:
     starts, ends = events.ints("start_ns"), events.ints("start_ns") + events.ints("dur_ns")
     of_name = {
         phase: np.isin(codes, [code for code, name in enumerate(names) if name.startswith(prefix)])
-        for phase, prefix in (("backward", _BACKWARD), ("optimizer", _OPTIMIZER))
+        for phase, prefix in (("backward", _BACKWARD), ("optimizer", OPTIMIZER))
     }
     marks = events.where(events.is_kind("step"))
     found = [

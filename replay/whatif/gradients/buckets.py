@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from esprof.core.types import Bytes
-from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.whatif.gradients import gloo_buckets, nccl_buckets
 from esprof.replay.whatif.gradients.backward import BackwardPass, NotBuckets
 from esprof.replay.whatif.graph.overlay import Overlay
@@ -107,30 +107,16 @@ def _exchange(overlay: Overlay, together: list[BackwardPass], counts: list[int])
     last = list(accumulate(counts))
     for first, behind in zip([0, *last], last, strict=False):
         size = sum(together[0].sizes[first:behind])
-        number, join = overlay.add_collective(), None
+        collective = overlay.add_collective(dfg.label(together[0].all_reduces[0]), together[0].step, size)
         for one in together:
-            ties, step = one.ready[behind - 1], one.step
-            name = dfg.label(one.all_reduces[0])
+            ties, lanes = one.ready[behind - 1], (dfg.lane[one.arrivals[0]], dfg.lane[one.all_reduces[0]])
             ready = max(int(dfg.recorded_ns[tie.node] + dfg.dur_ns[tie.node]) for tie in ties)
-            lane = int(dfg.lane[one.arrivals[0]])
-            arrive = overlay.add(lane, f"{name} (arrive)", Cls.WAIT, 0, ready, step=step, collective=number)
-            if join is None:
-                join = overlay.add(-1, f"{name} (join)", Cls.WAIT, 0, ready, step=step, collective=number)
-            all_reduce = overlay.add(
-                int(dfg.lane[one.all_reduces[0]]),
-                name,
-                Cls.COMMUNICATION,
-                one.communication_ns(first, behind),
-                ready,
-                step=step,
-                collective=number,
-                nbytes=size,
+            arrive, all_reduce = overlay.add_member(
+                collective, (int(lanes[0]), int(lanes[1])), one.communication_ns(first, behind), ready
             )
             for tie in ties:
                 # Nodes of the recorded buckets are dropped.
                 if not overlay.dropped[tie.node]:
                     overlay.link(tie.node, arrive, tie.kind, tie.lag_ns)
-            overlay.link(arrive, join, Edge.RENDEZVOUS)
-            overlay.link(join, all_reduce, Edge.RENDEZVOUS)
             for tie in one.readers[first]:
                 overlay.link(all_reduce, tie.node, tie.kind, tie.lag_ns)

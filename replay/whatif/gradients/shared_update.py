@@ -11,11 +11,10 @@ from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.overlay import Overlay
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
 from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.run.kineto.steps.trace_steps import OPTIMIZER
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
-_OPTIMIZER = "Optimizer.step#"
-"""Prefix of torch's annotations of updates."""
 _EXCHANGE = "all_gather"
 """The updated parts together travel as in an all-gather: each rank sends and receives all but one part of its size."""
 
@@ -62,7 +61,7 @@ def _reduced(dfg: Dfg) -> Bytes:
 
 def _updates(events: Table) -> ThreadRanges:
     codes, names = events.codes("name")
-    rows = np.flatnonzero(np.array([*(name.startswith(_OPTIMIZER) for name in names), False])[codes])
+    rows = np.flatnonzero(np.array([*(name.startswith(OPTIMIZER) for name in names), False])[codes])
     begin = events.ints("start_ns")[rows]
     return ThreadRanges(events.ints("tid")[rows], begin, begin + events.ints("dur_ns")[rows])
 
@@ -72,24 +71,16 @@ def _exchanged(dfg: Dfg, updating: np.ndarray, size: Bytes, took_ns: Ns) -> Dfg:
     marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, dfg.marks.first.copy(), dfg.marks.last.copy())
     overlay = Overlay(replace(dfg, marks=marks))
     for step in marks.steps:
-        number, join = overlay.add_collective(), None
+        collective = overlay.add_collective(_EXCHANGE, step, size)
         for rank in marks.ranks:
             main = updating[dfg.lane[updating] == dfg.main_lane(rank)]
             mine = main[dfg.step[main] == step]
             if not len(mine):
                 raise Declined(f"no update of rank {rank} was recorded in step {step}")
-            last = int(mine.max())
+            last, lane = int(mine.max()), _communication_lane(dfg, rank)
             ended = int(dfg.recorded_ns[last] + dfg.dur_ns[last])
-            lane = _communication_lane(dfg, rank)
-            arrive = overlay.add(lane, f"{_EXCHANGE} (arrive)", Cls.WAIT, 0, ended, step=step, collective=number)
-            if join is None:
-                join = overlay.add(-1, f"{_EXCHANGE} (join)", Cls.WAIT, 0, ended, step=step, collective=number)
-            exchange = overlay.add(
-                lane, _EXCHANGE, Cls.COMMUNICATION, took_ns, ended, step=step, collective=number, nbytes=size
-            )
+            arrive, exchange = overlay.add_member(collective, (lane, lane), took_ns, ended)
             overlay.link(last, arrive, Edge.LAUNCH)
-            overlay.link(arrive, join, Edge.RENDEZVOUS)
-            overlay.link(join, exchange, Edge.RENDEZVOUS)
             on_lane = np.flatnonzero(dfg.lane == dfg.lane[last])
             for follower in on_lane[on_lane > last][:1].tolist():
                 overlay.link(exchange, follower, Edge.SYNC)

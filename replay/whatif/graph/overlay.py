@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from esprof.core.types import Bytes, Ns
-from esprof.replay.dfg import Cls, Dfg, Edge, StepMarks
+from esprof.replay.dfg import JOIN_LANE, Cls, Dfg, Edge, StepMarks
 from esprof.replay.engine.schedule import freeze, schedule
 
 _NODE = np.dtype(
@@ -25,6 +25,18 @@ _NODE = np.dtype(
 
 _EDGE = np.dtype([("source", np.int64), ("target", np.int64), ("lag", np.int64), ("kind", np.int64)])
 """An edge to add, between ids as they are before `compile`; its lag in ns."""
+
+
+@dataclass
+class AddedCollective:
+    """A collective that an overlay adds."""
+
+    name: str
+    step: int
+    nbytes: Bytes
+    number: int
+    join: int | None = None
+    """The node at which the arrivals of its members meet; None before the first."""
 
 
 @dataclass
@@ -69,10 +81,28 @@ class Overlay:
         self._nodes.append((lane, number, int(cls), dur_ns, recorded_ns, step, collective, nbytes))
         return self.dfg.nodes + len(self._nodes) - 1
 
-    def add_collective(self) -> int:
-        """The number of a collective that was not in the graph."""
+    def add_collective(self, name: str, step: int, nbytes: Bytes) -> "AddedCollective":
+        """A collective that was not in the graph, without members."""
         self._collectives += 1
-        return self._collectives - 1
+        return AddedCollective(name, step, nbytes, self._collectives - 1)
+
+    def add_member(
+        self, collective: "AddedCollective", lanes: tuple[int, int], dur_ns: Ns, recorded_ns: Ns
+    ) -> tuple[int, int]:
+        """Add a rank to a new collective. Returns (its arrival, its communication): the communication, which takes `dur_ns`,
+        waits for the arrivals of all members. `lanes` are those of both."""
+        name, step, number = collective.name, collective.step, collective.number
+        arrival = self.add(lanes[0], f"{name} (arrive)", Cls.WAIT, 0, recorded_ns, step=step, collective=number)
+        if collective.join is None:
+            lane = JOIN_LANE
+            collective.join = self.add(lane, f"{name} (join)", Cls.WAIT, 0, recorded_ns, step=step, collective=number)
+        nbytes = collective.nbytes
+        communication = self.add(
+            lanes[1], name, Cls.COMMUNICATION, dur_ns, recorded_ns, step=step, collective=number, nbytes=nbytes
+        )
+        self.link(arrival, collective.join, Edge.RENDEZVOUS)
+        self.link(collective.join, communication, Edge.RENDEZVOUS)
+        return arrival, communication
 
     def link(self, source: int, target: int, kind: Edge, lag_ns: Ns = 0) -> None:
         """`target` starts no earlier than `lag_ns` after `source` ends."""

@@ -15,14 +15,12 @@ from esprof.replay.schedules.recorded import RecordedPipeline
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE, GRADIENT
 from esprof.replay.whatif.memory.layers import module_lists
 from esprof.replay.whatif.scenario import Declined
+from esprof.run.kineto.steps.trace_steps import OPTIMIZER
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
 _ALIKE = 0.8
 """Lists whose entries take this share of the time of the longest one count as equally long: one may enclose the other."""
-
-_OPTIMIZER = "Optimizer.step#"
-"""Begins the names of the annotations of optimizers."""
 
 StepTask = tuple[int, PipelineTask]
 """A step's number and a pass in it."""
@@ -164,7 +162,7 @@ class _StageEvents:
 
     def _optimizer_ns(self) -> dict[int, Ns]:
         passes, events = self._passes, self._events
-        rows = np.flatnonzero(self._is_named(lambda name: name.startswith(_OPTIMIZER)))
+        rows = np.flatnonzero(self._is_named(lambda name: name.startswith(OPTIMIZER)))
         took = passes.worked_ns(self._start[rows], self._end[rows])
         found = dict.fromkeys(passes.after_ns, 0)
         last = dict(zip(passes.step.tolist(), self._end[passes.row].tolist(), strict=True))
