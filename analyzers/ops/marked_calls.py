@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, work_share
+from esprof.run.schema import Table
 
 _CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): ")
 """Matches the frame of a call of a module."""
@@ -58,14 +59,22 @@ class MarkedWork:
 
 
 def marked_work(
-    case: Case, calls_of: Mapping[Rank, np.ndarray], ranges_of: Mapping[Rank, ThreadRanges]
+    case: Case,
+    scenario: str,
+    calls_in: Callable[[Table], np.ndarray],
+    ranges_of: Callable[[Table, np.ndarray], ThreadRanges],
 ) -> MarkedWork | None:
-    """The work in `ranges_of` these calls, rows by rank; None if no step after the window's first has one."""
+    """The work of the calls (rows) in each rank's events, in the ranges of these. None if `scenario`, which is without it,
+    saves too little, or no step after the window's first has a call."""
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
+    calls_of = {rank: calls_in(case.run.events(rank)) for rank in dfg.marks.ranks}
+    if not any(map(len, calls_of.values())) or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
+        return None
+    ranges = {rank: ranges_of(case.run.events(rank), calls) for rank, calls in calls_of.items()}
     steady = {rank: rows[np.isin(case.run.events(rank).ints("step")[rows], steps)] for rank, rows in calls_of.items()}
     if all((case.run.events(rank).ints("step")[rows] <= min(steps)).all() for rank, rows in steady.items()):
         return None
-    took = np.where(np.isin(dfg.step, steps), work_share(case.run, dfg, ranges_of) * dfg.dur_ns, 0.0) / len(steps)
+    took = np.where(np.isin(dfg.step, steps), work_share(case.run, dfg, ranges) * dfg.dur_ns, 0.0) / len(steps)
     spent = {rank: float(took[dfg.nodes_of(rank)].sum()) for rank in steady}
     worst = max(spent, key=lambda rank: spent[rank])
     if not len(steady[worst]):

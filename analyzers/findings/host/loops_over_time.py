@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
-from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.findings.host.operation_runs import OperationRuns, StepRuns
 from esprof.analyzers.rule import Case, Cause
-from esprof.analyzers.samples.sampled_lines import seen_within
 from esprof.core.readable import duration
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import NS_PER_MS, Ns
@@ -29,50 +27,32 @@ MIN_SHARE_OF_STEP = 0.1
 """Least share of a step in such rows."""
 
 
-class _Rows(NamedTuple):
-    """Rows of calls of one operation on a rank. Arrays of int64."""
-
-    begin_ns: np.ndarray
-    end_ns: np.ndarray
-    calls: np.ndarray
-
-
 def loops_over_time(case: Case) -> Iterator[Cause]:
     """Recurrent layers in loops of Python. What a single call would save is unknown."""
-    steps = case.replayed.steps.steady
-    rows = {rank: _rows(case.run.events(rank), steps) for rank in case.replayed.built.dfg.marks.ranks}
-    took = {rank: float((of.end_ns - of.begin_ns).sum()) / len(steps) for rank, of in rows.items()}
-    worst = max(took, key=lambda rank: took[rank])
-    if took[worst] < MIN_SHARE_OF_STEP * case.pricer.step_ns:
+    rows = StepRuns.of(case, _rows, MIN_SHARE_OF_STEP)
+    if rows is None:
         return
-    mine = rows[worst]
-    seen = seen_within(case.job.samples, worst, np.stack([mine.begin_ns, mine.end_ns], axis=1))
-    where = printable(seen.location.frame, LONGEST_NAME) if seen else None
-    count = mine.calls.sum() / len(steps)
+    where = printable(rows.line.location.frame, LONGEST_NAME) if rows.line else None
     yield Cause(
         id="ESP408",
-        title=f"A recurrent layer is called {count:,.0f} times a step, one time step after the other, which takes "
-        f"{duration(took[worst])}" + (f", at {where}" if where else ""),
-        ranks=tuple(rank for rank, one in took.items() if one >= took[worst] / 2),
+        title=f"A recurrent layer is called {rows.operations[rows.worst]:,.0f} times a step, one time step after the other, "
+        f"which takes {duration(rows.took_ns[rows.worst])}" + (f", at {where}" if where else ""),
+        ranks=rows.ranks,
         confidence="medium",
-        evidence={
-            "calls_per_step": by_rank({rank: round(of.calls.sum() / len(steps)) for rank, of in rows.items()}),
-            "in_loops_per_step": by_rank({rank: round(one) for rank, one in took.items()}, "ns"),
-            **({"source_line": Evidence(where)} if where else {}),
-        },
+        evidence=rows.evidence("in_loops_per_step", "calls_per_step", where),
         advice="If its inputs do not depend on its outputs, call it once with the whole sequence: then the loop runs in "
         "C++, and what follows is computed for all time steps at once. Else compile the loop (torch.compile).",
     )
 
 
-def _rows(events: Table, steps: tuple[int, ...]) -> _Rows:
+def _rows(events: Table, steps: tuple[int, ...]) -> OperationRuns:
     """The rows of calls in the forward passes of these steps: calls that follow one another closely within a step."""
     codes, texts = events.codes("name")
     is_recurrent = np.array([*(bool(_RECURRENT.fullmatch(text)) for text in texts), False])[codes]
     rows = np.flatnonzero(events.is_kind("op") & is_recurrent & np.isin(events.ints("step"), steps))
     rows = rows[events.ints("fwd_tid", 0)[rows] <= 0]
     if not len(rows):
-        return _Rows(*np.zeros((3, 0), np.int64))
+        return OperationRuns.none()
     step, begin, dur = (events.ints(column)[rows] for column in ("step", "start_ns", "dur_ns"))
     order = np.lexsort((-dur, begin))
     step, begin, end = step[order], begin[order], (begin + dur)[order]
@@ -81,7 +61,4 @@ def _rows(events: Table, steps: tuple[int, ...]) -> _Rows:
     is_short = end - begin <= MAX_TIMES_MEDIAN * np.median((end - begin)[is_outermost])
     step, begin, end = (column[is_outermost & is_short] for column in (step, begin, end))
     is_new = (np.diff(step) != 0) | (begin[1:] - end[:-1] > MAX_GAP_NS)
-    _, first, calls = np.unique(np.append(0, np.cumsum(is_new)), return_index=True, return_counts=True)
-    is_row = calls >= MIN_CALLS
-    last = first + calls - 1
-    return _Rows(begin[first[is_row]], end[last[is_row]], calls[is_row])
+    return OperationRuns.of(begin, end, np.append(0, np.cumsum(is_new)), MIN_CALLS)

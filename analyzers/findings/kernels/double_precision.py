@@ -1,6 +1,7 @@
 """ESP708: some modules compute in float64, while others do not."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from esprof.analyzers.ops.marked_calls import marked_work
 from esprof.analyzers.rule import Case, Cause, Page, Rule
@@ -16,11 +17,7 @@ _SCENARIO = "double_precision=2x"
 
 def double_precision(case: Case) -> Iterator[Cause]:
     """Modules with parameters of 64 bits."""
-    ranks = case.replayed.built.dfg.marks.ranks
-    calls = {rank: calls_marked(case.run.events(rank), FLOAT64) for rank in ranks}
-    if not any(map(len, calls.values())) or not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
-        return
-    work = marked_work(case, calls, {rank: call_ranges(case.run.events(rank), calls[rank]) for rank in ranks})
+    work = marked_work(case, _SCENARIO, partial(calls_marked, mark=FLOAT64), call_ranges)
     if work is None:
         return
     yield Cause(

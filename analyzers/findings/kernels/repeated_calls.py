@@ -15,11 +15,7 @@ _SCENARIO = "repeated_calls=0"
 
 def computed_twice(case: Case) -> Iterator[Cause]:
     """Calls of a model whose result the job has already."""
-    ranks = case.replayed.built.dfg.marks.ranks
-    calls = {rank: repeated_calls(case.run.events(rank)) for rank in ranks}
-    if not any(map(len, calls.values())) or not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
-        return
-    work = marked_work(case, calls, {rank: call_ranges(case.run.events(rank), calls[rank]) for rank in ranks})
+    work = marked_work(case, _SCENARIO, repeated_calls, call_ranges)
     if work is None:
         return
     yield Cause(

@@ -1,6 +1,7 @@
 """ESP707: a backward pass computes gradients of a model that no optimizer changes."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from esprof.analyzers.ops.marked_calls import marked_work
 from esprof.analyzers.rule import Case, Cause, Page, Rule
@@ -16,11 +17,7 @@ _SCENARIO = "unused_gradients=0"
 
 def unused_gradients(case: Case) -> Iterator[Cause]:
     """Backward passes of models that do not learn."""
-    ranks = case.replayed.built.dfg.marks.ranks
-    calls = {rank: calls_marked(case.run.events(rank), NOT_OPTIMIZED) for rank in ranks}
-    if not any(map(len, calls.values())) or not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
-        return
-    work = marked_work(case, calls, {rank: backward_ranges(case.run.events(rank), calls[rank]) for rank in ranks})
+    work = marked_work(case, _SCENARIO, partial(calls_marked, mark=NOT_OPTIMIZED), backward_ranges)
     if work is None:
         return
     yield Cause(

@@ -1,10 +1,12 @@
 """Calls of modules that the recorder has marked, with their backward passes."""
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
-from esprof.replay.whatif.graph.thread_ranges import ThreadRanges
+from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, work_share
+from esprof.replay.whatif.scenario import Scenario
 from esprof.run.raw.call_marks import SAME_INPUTS
 from esprof.run.schema import Table
 
@@ -65,3 +67,11 @@ def backward_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:
     made = sequence[makers[(at >= 0) & (start[makers] < until[at])]]
     nodes = np.flatnonzero(is_numbered & (forward_thread > 0) & np.isin(sequence, made))
     return ThreadRanges(tid[nodes], start[nodes], start[nodes] + events.ints("dur_ns")[nodes])
+
+
+def marked_share(
+    now: Scenario, calls_in: Callable[[Table], np.ndarray], ranges_of: Callable[[Table, np.ndarray], ThreadRanges]
+) -> np.ndarray:
+    """Share of the work of each node that lies in the ranges of the calls (rows) in its rank's events, float64[N]."""
+    events = {rank: now.run.events(rank) for rank in now.dfg.marks.ranks}
+    return work_share(now.run, now.dfg, {rank: ranges_of(one, calls_in(one)) for rank, one in events.items()})

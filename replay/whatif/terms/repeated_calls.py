@@ -1,16 +1,13 @@
 """`repeated_calls=0`: the model is not called again with inputs that it has had in the same step."""
 
-from esprof.replay.whatif.gradients.marked_calls import call_ranges, repeated_calls
+from esprof.replay.whatif.gradients.marked_calls import call_ranges, marked_share, repeated_calls
 from esprof.replay.whatif.graph.selections import without_share
-from esprof.replay.whatif.graph.thread_ranges import work_share
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 
 
 def _without_repeats(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    events = {rank: now.run.events(rank) for rank in now.dfg.marks.ranks}
-    ranges = {rank: call_ranges(of_rank, repeated_calls(of_rank)) for rank, of_rank in events.items()}
-    share = work_share(now.run, now.dfg, ranges)
+    share = marked_share(now, repeated_calls, call_ranges)
     return without_share(now, terms, share, "no call of a model was recorded that had the same inputs as another")
 
 

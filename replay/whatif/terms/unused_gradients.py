@@ -1,17 +1,16 @@
 """`unused_gradients=0`: no backward pass computes gradients of models that no optimizer changes."""
 
-from esprof.replay.whatif.gradients.marked_calls import backward_ranges, calls_marked
+from functools import partial
+
+from esprof.replay.whatif.gradients.marked_calls import backward_ranges, calls_marked, marked_share
 from esprof.replay.whatif.graph.selections import without_share
-from esprof.replay.whatif.graph.thread_ranges import work_share
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 from esprof.run.raw.call_marks import NOT_OPTIMIZED
 
 
 def _without_gradients(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    events = {rank: now.run.events(rank) for rank in now.dfg.marks.ranks}
-    ranges = {rank: backward_ranges(of_rank, calls_marked(of_rank, NOT_OPTIMIZED)) for rank, of_rank in events.items()}
-    share = work_share(now.run, now.dfg, ranges)
+    share = marked_share(now, partial(calls_marked, mark=NOT_OPTIMIZED), backward_ranges)
     return without_share(now, terms, share, "no backward pass of a model was recorded that no optimizer changes")
 
 
