@@ -120,6 +120,22 @@ def covered_ns(begin: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndar
     return covered
 
 
+def worked_ns(start_ns: np.ndarray, took_ns: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """How much of some pieces of work lies in each range from `begin_ns` to `end_ns`, ns, int64[ranges]. The pieces are
+    ascending by start; a piece is over when the next one starts."""
+    if not len(start_ns):
+        return np.zeros(len(begin_ns), np.int64)
+    before = np.append(0, np.cumsum(took_ns))
+
+    def until(moment: np.ndarray) -> np.ndarray:
+        at = np.maximum(np.searchsorted(start_ns, moment, side="right") - 1, 0)
+        found: np.ndarray = before[at] + np.clip(moment - start_ns[at], 0, took_ns[at])
+        return found
+
+    within: np.ndarray = until(end_ns) - until(begin_ns)
+    return within
+
+
 def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
     """The critical path from the start of step `first` to the end of step `last` (indexes into `marks.steps`), in order.
 

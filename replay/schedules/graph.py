@@ -1,5 +1,6 @@
 """The graph of steps of a pipeline job, from the times of its stages: what replay runs."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -260,3 +261,44 @@ class ScheduleDrawing:
 
     def _compute(self, place: int) -> Lane:
         return Lane(self.ranks[place], self.kind, "stream" if self.kind == LaneKind.STREAM else "main")
+
+
+@dataclass
+class MessageDrawing(ScheduleDrawing, ABC):
+    """A graph under construction whose messages pass once both of their ends are there."""
+
+    reached: dict[PipelineTask, int] = field(default_factory=dict)
+    """The node after which a rank can receive what a task needs."""
+    passed: dict[PipelineTask, int] = field(default_factory=dict)
+    """The transfer of what a task gives."""
+
+    def _add_tasks(self, queues: Sequence[Sequence[PipelineTask]]) -> None:
+        self.reached.clear()
+        self.passed.clear()
+        self._begin(queues)
+        super()._add_tasks(queues)
+
+    @abstractmethod
+    def _begin(self, queues: Sequence[Sequence[PipelineTask]]) -> None:
+        """Add what the ranks can receive before their first tasks."""
+
+    def _reach(self, task: PipelineTask, place: int) -> None:
+        """The rank at this place can receive what the task needs."""
+        self.reached[task] = self.on_lane[self._compute(place)]
+        self._pass_to(task)
+
+    def _pass_to(self, task: PipelineTask) -> None:
+        """Add the transfer to a task, if both of its ends are there."""
+        sender = self._needed(task)
+        if sender is None or sender not in self.done or task not in self.reached or sender in self.passed:
+            return
+        ends = {self.done[sender]: Edge.LAUNCH, self.reached[task]: Edge.RENDEZVOUS}
+        self.passed[sender] = self._add_transfer(sender, task, ends)
+
+    @abstractmethod
+    def _add_transfer(self, sender: PipelineTask, task: PipelineTask, ends: dict[int, Edge]) -> int:
+        """Add the message from one task to another behind both `ends`; return the node after which it has passed."""
+
+    def _received_ns(self, sender: PipelineTask, task: PipelineTask) -> Ns:
+        assert self.now is not None
+        return self.now.receives_ns.get(task, self._time(max(sender.stage, task.stage)).receive_ns)

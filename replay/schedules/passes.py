@@ -8,6 +8,7 @@ import numpy as np
 
 from esprof.core.types import Ns, Rank
 from esprof.replay.dfg import Dfg, LaneKind
+from esprof.replay.engine.timeline import worked_ns
 from esprof.replay.schedules.pipeline import PipelineTask, StagePass
 from esprof.run.raw.passes import pass_of
 from esprof.run.run import Run
@@ -70,15 +71,7 @@ class RankPasses:
 
     def worked_ns(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
         """How long the rank's CPU threads work in each of these ranges, ns."""
-        before = np.append(0, np.cumsum(self._work_ns))
-
-        def until(moment: np.ndarray) -> np.ndarray:
-            at = np.maximum(np.searchsorted(self._work_at_ns, moment, side="right") - 1, 0)
-            found: np.ndarray = before[at] + np.clip(moment - self._work_at_ns[at], 0, self._work_ns[at])
-            return found
-
-        within: np.ndarray = until(end_ns) - until(begin_ns)
-        return within
+        return worked_ns(self._work_at_ns, self._work_ns, begin_ns, end_ns)
 
 
 def _marks(events: Table, steps: Sequence[int]) -> tuple[np.ndarray, list[PipelineTask]]:

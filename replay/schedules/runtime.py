@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind
-from esprof.replay.schedules.graph import PipelineStep, ScheduleDrawing
+from esprof.replay.schedules.graph import MessageDrawing, PipelineStep
 from esprof.replay.schedules.pipeline import PipelineShape, PipelineTask
 
 
@@ -24,23 +24,16 @@ def runtime_graph(pipeline: PipelineShape, steps: Sequence[PipelineStep], ranks:
 
 
 @dataclass
-class _RuntimeDrawing(ScheduleDrawing):
+class _RuntimeDrawing(MessageDrawing):
     """A graph under construction."""
 
     called: list[list[list[PipelineTask]]] = field(default_factory=list)
     """For each rank and number of passes that it has done: the tasks whose message it then calls for."""
-    reached: dict[PipelineTask, int] = field(default_factory=dict)
-    """The node after which a rank has called for what a task needs."""
-    passed: dict[PipelineTask, int] = field(default_factory=dict)
-    """The transfer of what a task gives."""
 
-    def _add_tasks(self, queues: Sequence[Sequence[PipelineTask]]) -> None:
-        self.reached.clear()
-        self.passed.clear()
+    def _begin(self, queues: Sequence[Sequence[PipelineTask]]) -> None:
         self.called = self.called or self._calls(queues)
         for place in range(len(queues)):
             self._call(place, 0)
-        super()._add_tasks(queues)
 
     def _add_reductions(self, place: int) -> dict[int, Edge]:
         """A rank ends its step when all that it sent has passed."""
@@ -75,21 +68,13 @@ class _RuntimeDrawing(ScheduleDrawing):
     def _call(self, place: int, done: int) -> None:
         """The rank at this place calls for its messages after so many passes."""
         for task in self.called[place][done]:
-            self.reached[task] = self.on_lane[self._compute(place)]
-            self._pass_to(task)
+            self._reach(task, place)
 
-    def _pass_to(self, task: PipelineTask) -> None:
-        """Add the transfer to a task, if it is sent and called for."""
-        sender = self._needed(task)
-        if sender is None or sender not in self.done or task not in self.reached or sender in self.passed:
-            return
-        assert self.now is not None
-        usual = self._time(max(sender.stage, task.stage)).receive_ns
+    def _add_transfer(self, sender: PipelineTask, task: PipelineTask, ends: dict[int, Edge]) -> int:
         source, to = (self.ranks[self.pipeline.rank_of(one.stage)] for one in (sender, task))
         link = Lane(to, LaneKind.COMM, f"messages from rank {source}")
-        ends = {self.done[sender]: Edge.LAUNCH, self.reached[task]: Edge.RENDEZVOUS}
-        took, name = self.now.receives_ns.get(task, usual), f"{self.name[self.done[sender]]}: received"
-        self.passed[sender] = self._add(name, Cls.COMMUNICATION, took, link, ends)
+        name = f"{self.name[self.done[sender]]}: received"
+        return self._add(name, Cls.COMMUNICATION, self._received_ns(sender, task), link, ends)
 
     def _add_if_ready(self, place: int, queue: Sequence[PipelineTask], at: int) -> bool:
         """Add a task of a rank's queue, unless it waits for a message that has not passed."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind
-from esprof.replay.schedules.graph import PipelineStep, ScheduleDrawing
+from esprof.replay.schedules.graph import MessageDrawing, PipelineStep
 from esprof.replay.schedules.pipeline import PipelineSchedule, PipelineShape, PipelineTask
 
 
@@ -24,48 +24,32 @@ def waiting_graph(pipeline: PipelineShape, steps: Sequence[PipelineStep], ranks:
 
 
 @dataclass
-class _WaitingDrawing(ScheduleDrawing):
+class _WaitingDrawing(MessageDrawing):
     """A graph under construction."""
 
-    reached: dict[PipelineTask, int] = field(default_factory=dict)
-    """The node after which a rank waits for what a task needs."""
     sent: dict[PipelineTask, int] = field(default_factory=dict)
     """The node after which the rank of a task need not wait for its send any longer."""
-    passed: dict[PipelineTask, int] = field(default_factory=dict)
-    """The transfer of what a task gives."""
 
     def _add_tasks(self, queues: Sequence[Sequence[PipelineTask]]) -> None:
-        self.reached.clear()
         self.sent.clear()
-        self.passed.clear()
+        super()._add_tasks(queues)
+
+    def _begin(self, queues: Sequence[Sequence[PipelineTask]]) -> None:
         for place, queue in enumerate(queues):
             self._reach(queue[0], place)
-        super()._add_tasks(queues)
 
     def _add_reductions(self, place: int) -> dict[int, Edge]:
         """A rank ends its step when all that it sent is taken."""
         sent = {node: Edge.WAIT for task, node in self.sent.items() if task.stage == place}
         return super()._add_reductions(place) | sent
 
-    def _reach(self, task: PipelineTask, place: int) -> None:
-        """The rank at this place is ready to receive what the task needs."""
-        self.reached[task] = self.on_lane[self._compute(place)]
-        self._pass_to(task)
-
-    def _pass_to(self, task: PipelineTask) -> None:
-        """Add the transfer to a task, if both of its ends are there."""
-        sender = self._needed(task)
-        if sender is None or sender not in self.done or task not in self.reached or sender in self.passed:
-            return
+    def _add_transfer(self, sender: PipelineTask, task: PipelineTask, ends: dict[int, Edge]) -> int:
         assert self.now is not None
-        usual, name = self._time(max(sender.stage, task.stage)).receive_ns, self.name[self.done[sender]]
-        for where, stage, took, what in (
-            (self.sent, sender.stage, self.now.sends_ns.get(sender, 0), "sent"),
-            (self.passed, task.stage, self.now.receives_ns.get(task, usual), "received"),
-        ):
-            link = Lane(self.ranks[stage], LaneKind.COMM, f"messages {what}")
-            ends = {self.done[sender]: Edge.LAUNCH, self.reached[task]: Edge.RENDEZVOUS}
-            where[sender] = self._add(f"{name}: {what}", Cls.COMMUNICATION, took, link, ends)
+        name, (source, to) = self.name[self.done[sender]], (self.ranks[one.stage] for one in (sender, task))
+        out, into = Lane(source, LaneKind.COMM, "messages sent"), Lane(to, LaneKind.COMM, "messages received")
+        took = self.now.sends_ns.get(sender, 0)
+        self.sent[sender] = self._add(f"{name}: sent", Cls.COMMUNICATION, took, out, ends)
+        return self._add(f"{name}: received", Cls.COMMUNICATION, self._received_ns(sender, task), into, ends)
 
     def _add_if_ready(self, place: int, queue: Sequence[PipelineTask], at: int) -> bool:
         """Add a task of a rank's queue, unless it waits for a message that has not passed."""

@@ -12,11 +12,12 @@ from esprof.analyzers.advisors.cluster.mix import read
 from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, advise_parallel
 from esprof.analyzers.advisors.parallel.mixed.advise import MixedAdvice, advise_mixed
 from esprof.analyzers.advisors.parallel.mixed.files import MixedFiles, is_mixed
-from esprof.analyzers.advisors.parallel.profile import Devices
+from esprof.analyzers.advisors.parallel.model import ParallelModel, read_model
+from esprof.analyzers.advisors.parallel.profile import Devices, LayerProfile
+from esprof.analyzers.advisors.parallel.recorded.layers import joined_layers, on_types, recorded_layers
 from esprof.core.errors import EXIT_OK, InputError, UsageError
 from esprof.core.output import write_bytes
-from esprof.reports.commands.common import answer, status, wrote
-from esprof.reports.commands.layered import model_of
+from esprof.reports.commands.common import answer, open_run, status, wrote
 from esprof.reports.terminal.advice.mixed import draw_mixed
 from esprof.reports.terminal.advice.parallel import draw_parallel
 
@@ -49,7 +50,7 @@ class SplitOptions:
             return EXIT_OK
         if self.model is not None:
             raise UsageError("--model needs times of several models: these are of one")
-        model = model_of(sources, devices)
+        model = _model_of(sources, devices)
         with status("Searching"):
             advice = advise_parallel(model, devices, self.batch)
         _write(advice, output)
@@ -85,3 +86,19 @@ def _write(advice: ParallelAdvice | MixedAdvice, output: Path | None) -> None:
     if output is not None:
         write_bytes(output, msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
         wrote("advice", output)
+
+
+def _model_of(sources: Sequence[str], devices: Devices) -> ParallelModel:
+    """The model from files, recordings, or both. Recordings with equal microbatches are on several types of devices.
+
+    Raises UsageError if they do not fit together, or no recorded device is of a type in `devices`.
+    """
+    runs = [source for source in sources if Path(source).is_dir()]
+    recorded: dict[int, list[LayerProfile]] = {}
+    for source in runs:
+        run, _ = open_run((source,))
+        with status("Adding up the layers"):
+            profile = recorded_layers(run)
+        recorded.setdefault(profile.microbatch, []).append(profile)
+    profiles = tuple(on_types(joined_layers(of), devices) for of in recorded.values())
+    return read_model([Path(source) for source in sources if source not in runs], profiles)

@@ -31,6 +31,17 @@ class Net(nn.Module):
         return self.head(self.drop(torch.relu(self.norm(self.conv(images)))).flatten(1))
 
 
+class Tempered(Net):
+    """Its temperature is neither a parameter nor a buffer."""
+
+    def __init__(self):
+        super().__init__(5)
+        self.temperature = 1.0
+
+    def forward(self, images):
+        return super().forward(images) / self.temperature
+
+
 def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=1e-2)
 

@@ -4,7 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from esprof.analyzers.advisors.search.answer import ALL_IDEAL, NOW, ChosenChange, SearchAdvice, SearchedTerm
-from esprof.analyzers.advisors.search.branch import KnownSteps, SearchResult, SearchTerm, StepsOf, TermSet, search
+from esprof.analyzers.advisors.search.branch import (
+    KnownSteps,
+    SearchResult,
+    SearchTerm,
+    StepsOf,
+    TermSet,
+    anything,
+    search,
+)
 from esprof.analyzers.advisors.search.changes import Revert, priced, revert_of, terms_of, usual_values
 from esprof.analyzers.advisors.search.limit import LESS_MEMORY, PeakLimit
 from esprof.analyzers.advisors.search.planned import plan_of_changes
@@ -51,7 +59,7 @@ def advise_changes(
         raise EsprofError(f"no change can be predicted: {reasons}", path=replayed.run.path)
     least_gain_ns = max(MIN_GAIN_IN_ERRORS * pricer.error.of_run, MIN_PCT_OF_STEP / 100) * pricer.step_ns
     steps = KnownSteps(_steps_of(pricer))
-    start, allowed = ((), _anything) if limit is None else (limit.start(terms), limit.allows)
+    start, allowed = ((), anything) if limit is None else (limit.start(terms), limit.allows)
     found = search(terms, steps, least_gain_ns=least_gain_ns, max_replays=max_replays, start=start, allowed=allowed)
     chosen = _ordered(_fewest(found, steps, least_gain_ns, allowed), steps)
     searched = _Searched(replayed, terms, found, steps, least_gain_ns, chosen, limit)
@@ -70,10 +78,6 @@ def _steps_of(pricer: Pricer) -> StepsOf:
         return [step_ns(next(prices)) if terms else pricer.step_ns for terms in sets]
 
     return steps
-
-
-def _anything(_: TermSet) -> bool:
-    return True
 
 
 def _fewest(

@@ -93,6 +93,11 @@ class KnownSteps:
         return len(self._known) - (frozenset() in self._known)
 
 
+def anything(_: TermSet) -> bool:
+    """Allows each set."""
+    return True
+
+
 def search(
     terms: Sequence[SearchTerm],
     steps: KnownSteps,
@@ -100,7 +105,7 @@ def search(
     least_gain_ns: float = 0.0,
     max_replays: int = 1_000,
     start: TermSet = (),
-    allowed: Callable[[TermSet], bool] = lambda _: True,
+    allowed: Callable[[TermSet], bool] = anything,
 ) -> SearchResult:
     """The set of values, at most one of each term, with the shortest mean step of those that are `allowed`.
 

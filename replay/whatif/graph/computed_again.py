@@ -7,6 +7,7 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.engine.timeline import worked_ns
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.recomputation import recompute_ranges
 from esprof.replay.whatif.graph.thread_ranges import launches_of
@@ -48,15 +49,7 @@ def _on_cpu_ns(events: Table, dfg: Dfg, nodes: np.ndarray, layers: LayerCalls) -
     nodes = nodes[np.argsort(dfg.recorded_ns[nodes], kind="stable")]
     start, took = dfg.recorded_ns[nodes] + offset_ns, dfg.dur_ns[nodes]
     _refuse_communication(dfg, nodes[layers.of(start) >= 0])
-    before = np.append(0, np.cumsum(took))
-
-    def worked_until(moment: np.ndarray) -> np.ndarray:
-        at = np.maximum(np.searchsorted(start, moment, side="right") - 1, 0)
-        until: np.ndarray = before[at] + np.clip(moment - start[at], 0, took[at])
-        return until
-
-    within: np.ndarray = worked_until(layers.end_ns) - worked_until(layers.begin_ns)
-    return within
+    return worked_ns(start, took, layers.begin_ns, layers.end_ns)
 
 
 def _launched_ns(launch_ns: np.ndarray, dfg: Dfg, nodes: np.ndarray, layers: LayerCalls) -> np.ndarray:

@@ -10,7 +10,7 @@ from esprof.elastic import Assignment
 from esprof.elastic.checkpoint.snapshot import capture, with_common_attributes
 from esprof.elastic.runtime.attributes import Attributes
 from tests.cases.elastic import Samples, on_threads
-from tests.cases.elastic_job import Net, bits, small_trainer
+from tests.cases.elastic_job import Tempered, bits, small_trainer
 
 
 class Curriculum(Samples):
@@ -24,17 +24,6 @@ class Curriculum(Samples):
     def __getitem__(self, index):
         image, label = super().__getitem__(index)
         return image * (1 + self.level) * self.table[0], label
-
-
-class Tempered(Net):
-    """Its temperature is neither a parameter nor a buffer."""
-
-    def __init__(self):
-        super().__init__(5)
-        self.temperature = 1.0
-
-    def forward(self, images):
-        return super().forward(images) / self.temperature
 
 
 def harder(trainer, samples, step):

@@ -11,7 +11,7 @@ from esprof.core.errors import MismatchError, UsageError
 from esprof.elastic.checkpoint.extra import check_names
 from esprof.elastic.verify.diff import diff
 from tests.cases.elastic import loss_fn, on_threads, state_hash
-from tests.cases.elastic_job import Net, small_trainer
+from tests.cases.elastic_job import Tempered, small_trainer
 
 
 class Counter:
@@ -33,16 +33,7 @@ class Counter:
         assert state["best"]["at"] == self.samples
 
 
-class Tempered(Net):
-    """Its temperature is neither a parameter nor a buffer."""
-
-    def __init__(self):
-        super().__init__(5)
-        self.temperature = 1.0
-
-    def forward(self, images):
-        return super().forward(images) / self.temperature
-
+class WithExtraState(Tempered):
     def get_extra_state(self):
         return {"temperature": self.temperature, "table": torch.full((2,), self.temperature)}
 
@@ -56,7 +47,7 @@ class Script:
 
     def __init__(self, **options):
         torch.manual_seed(0)
-        model = Tempered()
+        model = WithExtraState()
         self.counter = Counter()
         self.average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
         state = {"average": self.average, "counter": self.counter}
@@ -126,7 +117,7 @@ def test_a_checkpoint_with_other_names_is_refused_with_both(tmp_path):
 
 
 def test_a_module_whose_state_the_checkpoint_lacks_is_reported(tmp_path):
-    model = nn.Sequential(nn.Flatten(), Tempered())
+    model = nn.Sequential(nn.Flatten(), WithExtraState())
     with pytest.raises(
         MismatchError, match=r"extra_state has \[\] in the checkpoint and \['1'\] in this job"
     ) as raised:
