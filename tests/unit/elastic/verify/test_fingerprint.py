@@ -138,7 +138,7 @@ def test_a_log_of_another_machine_is_not_continued(tmp_path):
 
 SETTINGS = {
     "threads": lambda: torch.set_num_threads(2),
-    "blas_threads": lambda: _loaded()[0].set(2),
+    "blas_threads": lambda: _loaded().lib_controllers[0].set_num_threads(2),
     "deterministic": lambda: torch.use_deterministic_algorithms(False),
     "sdp_math": lambda: torch.backends.cuda.enable_math_sdp(False),
     "cuda_matmul_bf16_reduction": lambda: setattr(
