@@ -65,8 +65,7 @@ def restore(job: TrainingState, path: Path, tensors: NamedTensors) -> None:
     for name, item in _scheduling(job).items():
         if name in state["schedule"]:
             item.load_state_dict(unpack(state["schedule"][name], tensors))
-    if f"shared/{_ATTRIBUTES}" in tensors:  # Earlier checkpoints lack it.
-        job.attributes.restore(_of_bytes(tensors[f"shared/{_ATTRIBUTES}"]))
+    job.attributes.restore(_of_bytes(tensors[f"shared/{_ATTRIBUTES}"]))
     extra.unpack_extra(job.model, job.own, state, tensors)
     job.next_step = plan["next_step"]
     job.codecs = unpack(plan["codecs"], {})
@@ -160,7 +159,7 @@ def _pack_optimizer(model: nn.Module, optimizer: Optimizer, prefix: str, tensors
 
 
 def _unpack_optimizer(model: nn.Module, optimizer: Optimizer, packed: Any, tensors: NamedTensors, path: Path) -> None:
-    _add_groups(model, optimizer, packed.get("groups", _groups(model, optimizer)), path)
+    _add_groups(model, optimizer, packed["groups"], path)
     indices = {name: index for index, name in enumerate(chain.from_iterable(_groups(model, optimizer)))}
     state = {indices[name]: unpack(item, tensors) for name, item in packed["state"].items()}
     optimizer.load_state_dict({"state": state, **unpack(packed["rest"], tensors)})

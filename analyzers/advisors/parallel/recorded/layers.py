@@ -128,7 +128,7 @@ def _of_rank(steps: RecordedSteps, rank: Rank) -> _Layers:
         raise InputError(
             "sizes of modules were not recorded",
             path=run.path,
-            remedy="Record the job with this version of esprof, and without torch.compile, or write a file of layers.",
+            remedy="Record the job by `esprof record`, without torch.compile, or write a file of layers.",
         )
     if (name := modules.exchange()) is not None or run.events(rank).ints("is_p2p", 0).any():
         raise _declined(run, f"its ranks each have a part of the model only ({name or 'send and recv'})")
