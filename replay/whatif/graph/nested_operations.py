@@ -55,3 +55,20 @@ def _within(tid: np.ndarray, start: np.ndarray, end: np.ndarray, wanted: np.ndar
         enclosing[depth] = n
         depth += 1
     return inside
+
+
+@compiled
+def innermost_around(tid: np.ndarray, start: np.ndarray, end: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Index of the innermost wanted operation around each one, int64[n]; -1 for none. Operations nest, thread by thread, and
+    of two that start together the longer one is first."""
+    found = np.full(len(tid), -1, np.int64)
+    enclosing, depth = np.empty(len(tid), np.int64), 0
+    for n in range(len(tid)):
+        while depth and (tid[enclosing[depth - 1]] != tid[n] or end[enclosing[depth - 1]] <= start[n]):
+            depth -= 1
+        if depth:
+            found[n] = enclosing[depth - 1]
+        if wanted[n]:
+            enclosing[depth] = n
+            depth += 1
+    return found

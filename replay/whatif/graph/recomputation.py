@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 
-from esprof.core.compiled import compiled
 from esprof.replay.dfg import Dfg
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
+from esprof.replay.whatif.graph.nested_operations import innermost_around
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, work_share
 from esprof.run.run import Run
 from esprof.run.schema import Table
@@ -35,7 +35,7 @@ def recompute_ranges(events: Table) -> ThreadRanges:
     # Thread by thread, and of two that start together the longer one first: it is around the other.
     order = np.lexsort((-end, start, tid))
     start, end, tid, rows = start[order], end[order], tid[order], rows[order]
-    node = _node_around(tid, start, end, is_engine[rows])
+    node = innermost_around(tid, start, end, is_engine[rows])
     inside = np.flatnonzero(is_forward[rows] & (node >= 0))
     recomputing = np.unique(node[inside[is_layer[rows[inside]]]])
     inside = inside[np.isin(node[inside], recomputing)]
@@ -45,19 +45,3 @@ def recompute_ranges(events: Table) -> ThreadRanges:
     np.minimum.at(begin, number, start[inside])
     np.maximum.at(last, number, end[inside])
     return ThreadRanges(tid[recomputing], begin, last)
-
-
-@compiled
-def _node_around(tid: np.ndarray, start: np.ndarray, end: np.ndarray, is_engine: np.ndarray) -> np.ndarray:
-    """Index of the innermost autograd node around each operation, int64[n]; -1 for none. Operations nest."""
-    found = np.full(len(tid), -1, np.int64)
-    enclosing, depth = np.empty(len(tid), np.int64), 0
-    for n in range(len(tid)):
-        while depth and (tid[enclosing[depth - 1]] != tid[n] or end[enclosing[depth - 1]] <= start[n]):
-            depth -= 1
-        if depth:
-            found[n] = enclosing[depth - 1]
-        if is_engine[n]:
-            enclosing[depth] = n
-            depth += 1
-    return found

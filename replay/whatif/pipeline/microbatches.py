@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from esprof.core.compiled import compiled
 from esprof.replay.schedules.graph import PipelineStep
 from esprof.replay.schedules.passes import RankPasses
 from esprof.replay.schedules.pipeline import PipelineTask
 from esprof.replay.schedules.recorded import RecordedPipeline
 from esprof.replay.whatif.gradients.backward import GRADIENT
+from esprof.replay.whatif.graph.nested_operations import innermost_around
 from esprof.replay.whatif.pipeline.stages import Restaging
 from esprof.replay.whatif.scenario import Declined
 from esprof.run.run import Run
@@ -41,7 +41,8 @@ class SizedWork:
         start, took = events.ints("start_ns")[rows], events.ints("dur_ns")[rows]
         order = np.lexsort((-took, start))
         rows, start, took = rows[order], start[order], took[order]
-        own = _own(start, start + took)
+        around = innermost_around(np.zeros(len(rows), np.int64), start, start + took, np.ones(len(rows), bool))
+        own = took - np.bincount(around[around >= 0], took[around >= 0], len(rows))
         is_sized, is_view = _sized(events, rows)
         a_call = float(own[is_view].mean()) if is_view.any() else 0.0
         self._start = start
@@ -92,25 +93,20 @@ def with_microbatches(pipeline: RecordedPipeline, scaling: Scaling, count: int) 
     factor = before / count
 
     def resized(step: PipelineStep) -> PipelineStep:
-        sized = scaling.steps[step.number]
-
-        def of(times: Mapping[PipelineTask, float], fixed: bool) -> dict[PipelineTask, int]:
-            """For each microbatch, the time of the recorded one at its place among all."""
+        def of(times: Mapping[PipelineTask, float], grows: Mapping[PipelineTask, float]) -> dict[PipelineTask, int]:
+            """For each microbatch, the time of the recorded one at its place among all; `grows` grows with its samples."""
             found = {}
-            for task in times:
-                if task.microbatch:
-                    continue
+            for first in [task for task in times if not task.microbatch]:
                 for batch in range(count):
-                    one = task._replace(microbatch=batch * before // count)
-                    grows = sized[one] if fixed else times[one]
-                    found[task._replace(microbatch=batch)] = round(times[one] + (factor - 1) * grows)
+                    one = first._replace(microbatch=batch * before // count)
+                    found[first._replace(microbatch=batch)] = round(times[one] + (factor - 1) * grows[one])
             return found
 
         return replace(
             step,
-            tasks_ns=of(step.tasks_ns, fixed=True),
-            receives_ns=of(step.receives_ns, fixed=False),
-            sends_ns=of(step.sends_ns, fixed=False),
+            tasks_ns=of(step.tasks_ns, scaling.steps[step.number]),
+            receives_ns=of(step.receives_ns, step.receives_ns),
+            sends_ns=of(step.sends_ns, step.sends_ns),
         )
 
     return replace(
@@ -131,18 +127,3 @@ def _sized(events: Table, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     is_sized: np.ndarray = np.array([*(bool(one - fixed) for one in read), False])[shape[rows]]
     is_view: np.ndarray = np.array([*(text in _VIEWS for text in names), False])[name[rows]]
     return is_sized & ~is_view, is_view
-
-
-@compiled
-def _own(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Time of each operation of a thread without those inside it, ns: sorted, of two that start at once the longer first."""
-    own: np.ndarray = (end - start).astype(np.float64)
-    enclosing, depth = np.empty(len(start), np.int64), 0
-    for n in range(len(start)):
-        while depth and end[enclosing[depth - 1]] <= start[n]:
-            depth -= 1
-        if depth:
-            own[enclosing[depth - 1]] -= end[n] - start[n]
-        enclosing[depth] = n
-        depth += 1
-    return own
