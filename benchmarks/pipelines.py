@@ -5,10 +5,13 @@
 
 A GPT is divided into stages on unlike hosts. One recording predicts all divisions under each schedule; the one with the
 shortest predicted step is advised. The predictions are written to FOLDER before each is carried out. The same job with 4, 8
-and 16 microbatches predicts each from the others. Prints a Markdown row for each prediction, times in ms, and JSON lines:
-median and worst error, how many intervals of steps and savings hold, by how much the advised one takes longer than the best,
-and how far a second recording of the recorded job is off. `--quick` tries two divisions of the first pipeline. `--each`
-predicts each division from each other one, too, and `--write-model-errors` writes what answers were off by.
+and 16 microbatches predicts each from the others. Right before each recording some steps of a reference job are recorded:
+measured times are scaled by it to the speed that the machine had when the predicting recording was made.
+
+Prints a Markdown row for each prediction, times in ms, and JSON lines: median and worst error, how many intervals of steps
+and savings hold, by how much the advised one takes longer than the best, and by how much the reference job's slowest
+recording is slower than its fastest. `--quick` tries two divisions of the first pipeline. `--each` predicts each division
+from each other one, too, and `--write-model-errors` writes what answers were off by.
 """
 
 import argparse
@@ -29,8 +32,10 @@ from benchmarks.unseen import Answer, ask, mean_step_ms
 
 STEPS = 10
 """Steps of a recording."""
+REFERENCE_STEPS = 6
+"""Steps of a recording of the reference job."""
 SCHEDULES = ("1f1b", "gpipe", "interleaved")
-AS_RECORDED, REPEATED = "recorded", "repeated"
+AS_RECORDED = "recorded"
 COLUMNS = ("pipeline", "what-if", ">predicted", ">interval", ">measured", ">error %", "saving holds")
 
 Counts = tuple[int, ...]
@@ -50,10 +55,10 @@ class Job:
     batch: int = 24
     """Samples of a step."""
 
-    @property
-    def setting(self) -> Setting:
+    def setting(self, steps: int = STEPS) -> Setting:
+        """The job on its hosts, long enough to record so many steps."""
         size = ("--microbatches", str(self.microbatches), "--batch", str(self.batch))
-        job = ("--stages", spelt(self.stages), "--schedule", self.schedule, *size, "--steps", str(STEPS + 7))
+        job = ("--stages", spelt(self.stages), "--schedule", self.schedule, *size, "--steps", str(steps + 7))
         return Setting(("-m", "benchmarks.jobs.staged", *job), cpu=self.cpu, rate=("200mbit",) * len(self.cpu))
 
     def recording(self, folder: Path, name: str = "") -> Path:
@@ -68,6 +73,8 @@ class Trial:
     name: str
     recorded: Job
     changes: dict[str, Job]
+    reference: Job
+    """Recorded right before each of the other jobs, for the speed of the machine."""
     kind: str = "microbatches"
     """What its figures are called: `division`, whose change with the shortest step is advised, `microbatches` or `each`."""
 
@@ -97,6 +104,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         said = [carried_out(trial, folder, is_again=options.again is not None) for trial in chosen]
         steps_ms = [measured(trial, folder) for trial in chosen]
+        show_speeds([trial for trial in chosen if trial.kind == "division"], folder)
     print(table(COLUMNS, (line for three in zip(chosen, said, steps_ms, strict=True) for line in rows(*three))))
     show_all(chosen, said, steps_ms)
     if options.write_model_errors:
@@ -113,7 +121,7 @@ def trials(is_quick: bool) -> Iterator[Trial]:
         jobs = {count: Job((0.5, 0.5, 0.5), (4, 4, 4), microbatches=count, batch=32) for count in (4, 8, 16)}
         for before, job in jobs.items():
             changes = {f"microbatches={count}": other for count, other in jobs.items() if count != before}
-            yield Trial(f"{before} microbatches", job, changes)
+            yield Trial(f"{before} microbatches", job, changes, reference=jobs[4])
 
 
 def divided(job: Job, divisions: Sequence[Counts]) -> Trial:
@@ -124,14 +132,14 @@ def divided(job: Job, divisions: Sequence[Counts]) -> Trial:
         for schedule in SCHEDULES:
             stages = halves if schedule == "interleaved" else counts
             changes[f"stages={spelt(stages)},pipeline={schedule}"] = replace(job, stages=stages, schedule=schedule)
-    return Trial(f"{len(job.cpu)} hosts", job, changes, kind="division")
+    return Trial(f"{len(job.cpu)} hosts", job, changes, reference=job, kind="division")
 
 
 def each_of(trial: Trial) -> Iterator[Trial]:
     """The same changes, predicted from the recording of each of them."""
     for spec, job in trial.changes.items():
         if job != trial.recorded:
-            yield Trial(f"{trial.name}, {spec}", job, trial.changes, kind="each")
+            yield Trial(f"{trial.name}, {spec}", job, trial.changes, trial.reference, kind="each")
 
 
 def spelt(counts: Counts) -> str:
@@ -140,27 +148,42 @@ def spelt(counts: Counts) -> str:
 
 def carried_out(trial: Trial, folder: Path, is_again: bool) -> Said:
     """What the recording says of each change, before the changes are carried out."""
-    job, path = trial.recorded, trial.recorded.recording(folder)
+    path = trial.recorded.recording(folder)
     if is_again:
         return ask(path, list(trial.changes))
-    record(job.setting, path, steps=STEPS)
+    record_after_reference(trial.reference, trial.recorded, folder)
     said = ask(path, list(trial.changes))
     steps = {spec: one if isinstance(one, str) else one.predicted for spec, one in said.items()}
     (folder / f"{slug(trial.name)}.json").write_text(json.dumps(steps, indent=1))
     for spec, change in trial.changes.items():
-        record(change.setting, change.recording(folder), steps=STEPS)
+        record_after_reference(trial.reference, change, folder)
         print(f"{trial.name}, {spec}", file=sys.stderr)
-    if trial.kind == "division":
-        record(job.setting, job.recording(folder, REPEATED), steps=STEPS)
     return said
 
 
+def record_after_reference(reference: Job, job: Job, folder: Path) -> None:
+    record(reference.setting(REFERENCE_STEPS), reference_of(job, folder), steps=REFERENCE_STEPS)
+    record(job.setting(), job.recording(folder), steps=STEPS)
+
+
+def reference_of(job: Job, folder: Path) -> Path:
+    """The recording of the reference job from right before that of `job`."""
+    return job.recording(folder, "reference")
+
+
+def reference_ms(trial: Trial, folder: Path) -> dict[str, float]:
+    """Mean step in ms of the reference job right before each change, and before AS_RECORDED."""
+    jobs = {AS_RECORDED: trial.recorded, **trial.changes}
+    return {spec: mean_step_ms(esprof.load(reference_of(job, folder))) for spec, job in jobs.items()}
+
+
 def measured(trial: Trial, folder: Path) -> dict[str, float]:
-    """Mean step in ms of each change, and of the recorded job: AS_RECORDED, and REPEATED after all changes."""
-    paths = {spec: job.recording(folder) for spec, job in {AS_RECORDED: trial.recorded, **trial.changes}.items()}
-    if trial.kind == "division":
-        paths[REPEATED] = trial.recorded.recording(folder, REPEATED)
-    return {name: mean_step_ms(esprof.load(path)) for name, path in paths.items()}
+    """Mean step in ms of each change and AS_RECORDED, at the speed that the machine had when the job was recorded."""
+    reference, jobs = reference_ms(trial, folder), {AS_RECORDED: trial.recorded, **trial.changes}
+    return {
+        spec: mean_step_ms(esprof.load(job.recording(folder))) * reference[AS_RECORDED] / reference[spec]
+        for spec, job in jobs.items()
+    }
 
 
 def rows(trial: Trial, said: Said, steps_ms: dict[str, float]) -> Iterator[list[str]]:
@@ -194,6 +217,13 @@ def carried_out_answers(trial: Trial, said: Said, steps_ms: dict[str, float]) ->
         yield CarriedOut("cpu", term, steps_ms[AS_RECORDED], one.predicted, steps_ms[spec])
 
 
+def show_speeds(divisions: Sequence[Trial], folder: Path) -> None:
+    """Print by how much the reference job's slowest recording is slower than its fastest."""
+    for trial in divisions:
+        steps_ms = reference_ms(trial, folder).values()
+        show("reference_range", 100 * (max(steps_ms) / min(steps_ms) - 1), "%", {"pipeline": trial.name})
+
+
 def show_all(chosen: Sequence[Trial], said: Sequence[Said], steps_ms: Sequence[dict[str, float]]) -> None:
     """Print the figures over all predictions of jobs that were not recorded themselves."""
     for kind in dict.fromkeys(trial.kind for trial in chosen):
@@ -217,7 +247,6 @@ def show_all(chosen: Sequence[Trial], said: Sequence[Said], steps_ms: Sequence[d
         predicted = {spec: one.predicted for spec, one in answered.items() if isinstance(one, Answer)}
         if trial.kind == "division" and predicted:
             advised, best = min(predicted, key=predicted.__getitem__), min(trial.changes, key=times.__getitem__)
-            show("repeat_differs", 100 * (times[REPEATED] / times[AS_RECORDED] - 1), "%", {"pipeline": trial.name})
             context = {"pipeline": trial.name, "advised": advised, "best": best}
             show("advised_above_best", 100 * (times[advised] / times[best] - 1), "%", context)
             show("recorded_above_best", 100 * (times[AS_RECORDED] / times[best] - 1), "%", context)

@@ -16,11 +16,17 @@ CORES = 2
 
 @pytest.fixture
 def bed(monkeypatch):
-    """Recordings that hold nothing; interleaved steps last 90 ms, others 100. The log of what was recorded."""
+    """Recordings that hold nothing; interleaved steps last 90 ms, others 100. GPipe is recorded while the machine is half as
+    fast. The log of what was recorded."""
     log = []
+
+    def step_ms(path):
+        is_reference, is_slow = "reference" in path.name, "gpipe" in path.name
+        return (90.0 if "interleaved" in path.name and not is_reference else 100.0) * (2 if is_slow else 1)
+
     monkeypatch.setattr(pipelines, "record", lambda setting, out, steps: log.append(out.name))
     monkeypatch.setattr(pipelines.esprof, "load", lambda path: path)
-    monkeypatch.setattr(pipelines, "mean_step_ms", lambda path: 90.0 if "interleaved" in path.name else 100.0)
+    monkeypatch.setattr(pipelines, "mean_step_ms", step_ms)
     return log
 
 
@@ -31,7 +37,7 @@ def run(monkeypatch, *arguments):
 
 def test_one_recording_predicts_all_divisions_before_they_are_carried_out(tmp_path, bed, monkeypatch, capsys):
     def ask(path, specs):
-        assert len(set(bed)) == 1
+        assert len(set(bed)) == 2
         said = {spec: Answer(102.0, 95.0, 110.0, (-5.0, 5.0), 1.0) for spec in specs}
         return said | {specs[0]: Answer(99.0, 95.0, 110.0, (-5.0, 5.0), 1.0), specs[-1]: "no layers"}
 
@@ -41,18 +47,20 @@ def test_one_recording_predicts_all_divisions_before_they_are_carried_out(tmp_pa
     assert set(bed) == {path.name for path in recordings(trial, tmp_path)}
     printed = capsys.readouterr().out.splitlines()
     table = [line for line in printed if line.startswith("|")]
+    assert table[3] == "| 3 hosts | `stages=4+4+4,pipeline=gpipe` | 102.0 | 95 … 110 | 100.0 | +2.0 | yes |"
     assert table[4] == "| 3 hosts | `stages=2+2+2+2+2+2,pipeline=interleaved` | 102.0 | 95 … 110 | 90.0 | +13.3 | no |"
     assert table[-1] == "| 3 hosts | `stages=3+1+3+2+1+2,pipeline=interleaved` | no layers |  | 90.0 |  |  |"
     figures = {(found := json.loads(line))["name"]: found["value"] for line in printed if line.startswith("{")}
     assert figures["division_error_median"] == 2.0
     assert figures["division_savings_held"] == 75.0
+    assert figures["reference_range"] == 100.0
     assert figures["advised_above_best"] == pytest.approx(11.1111)
     assert json.loads((tmp_path / "3-hosts.json").read_text())["stages=4+4+4,pipeline=1f1b"] == 99.0
 
 
 def recordings(trial, folder):
-    yield trial.recorded.recording(folder, pipelines.REPEATED)
-    yield from (job.recording(folder) for job in trial.changes.values())
+    for job in trial.changes.values():
+        yield from (job.recording(folder), pipelines.reference_of(job, folder))
 
 
 def test_every_job_fits_the_machine_and_has_a_recording_of_its_own(tmp_path):
