@@ -27,6 +27,7 @@ GROUPS = {
     "Fix": {
         "recommend": "Recommend what to change in a job, or which devices jobs get.",
         "verify": "Apply a change to a job and compare it with the prediction.",
+        "jobs": "Summarise a cluster's job log: waits, GPU time, gang sizes.",
     },
     "Guard": {
         "compare": "Compare two runs: by how much a step differs, and where.",

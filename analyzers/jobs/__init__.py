@@ -1,0 +1,1 @@
+"""Job logs of GPU clusters: what jobs waited for, where GPU time went, and how many GPUs to ask for."""
