@@ -5,6 +5,9 @@ import os
 import stat
 from pathlib import Path
 
+from esprof.core.errors import InputError, unreadable
+
+_MAX_GIVEN_BYTES = 64 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -48,6 +51,26 @@ def read_regular(path: str | Path, limit: int) -> bytes:
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit} bytes")
     return content
+
+
+def read_given(path: Path, what: str) -> bytes:
+    """Return the content of a file that a user names, which may be a pipe. Raises InputError if it cannot be read, or is too
+    large for `what`, such as "a plan"."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_GIVEN_BYTES + 1)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if len(content) > _MAX_GIVEN_BYTES:
+        raise InputError(f"is too large for {what}", path=path)
+    return content
+
+
+def read_end(path: str | Path, limit: int) -> tuple[int, bytes]:
+    """Return the inode number and the last `limit` bytes of a regular file. Raises OSError if it is none."""
+    with open(open_regular(path), "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
+        return os.fstat(file.fileno()).st_ino, file.read(limit)
 
 
 def cache_of_user(name: str, base: str | None = None) -> Path | None:

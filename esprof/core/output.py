@@ -1,6 +1,7 @@
 """Write files completely or not at all, and never overwrite without permission. All other modules write through this one."""
 
 import errno
+import fcntl
 import os
 import secrets
 import shutil
@@ -9,11 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from esprof.core.disk import refusal
+from esprof.core.disk import open_regular, refusal
 from esprof.core.errors import OutputError
 
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
 
 @contextmanager
@@ -115,3 +117,38 @@ def unwritable(path: Path, error: OSError) -> OutputError:
     """Return the error for a `path` that the system refuses to write."""
     reason = f"cannot be written: {refusal(error, str(path))}"
     return OutputError(reason, path=path, remedy="Choose a writable folder with free space.")
+
+
+def append_line(path: Path, line: bytes, *, older: Path, max_bytes: int) -> None:
+    """Append a line to a log; create the log and its folder, for their owner only, if necessary.
+
+    A log above `max_bytes` first becomes the file `older`, in place of the one before. Raises OutputError.
+    """
+    try:
+        path.parent.mkdir(_PRIVATE_FOLDER, parents=True, exist_ok=True)
+        file = open_regular(path, _APPEND)
+        if os.fstat(file).st_size > max_bytes:
+            file = _rotated(file, path, older)
+        try:
+            size = os.fstat(file).st_size
+            torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"  # By a process that was killed, or a full disk.
+            os.write(file, b"\n" + line + b"\n" if torn else line + b"\n")
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _rotated(file: int, path: Path, older: Path) -> int:
+    """Rename the open log `file`, and open a new one in its place; the same where that cannot be done now."""
+    try:
+        fcntl.flock(
+            file, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # Waiting could take for ever: the other process may be stopped.
+        if os.path.samestat(os.fstat(file), os.stat(path)):  # Otherwise another process has just done it.
+            path.replace(older)
+        new = open_regular(path, _APPEND)
+    except OSError:
+        return file
+    os.close(file)
+    return new

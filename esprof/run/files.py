@@ -24,6 +24,8 @@ Name                          Written by                  Content
 `live.jsonl`                  elastic job                 `LiveStep`: the latest steps of the running job. Emptied when
                                                           it exceeds 8 MiB.
 `ledger.jsonl`                verify                      `LedgerLine`: predictions of what-ifs and measured outcomes.
+`….1.jsonl`                   as the log itself           The lines before those of `history.jsonl`, `rounds.jsonl` or
+                                                          `ledger.jsonl`, once that exceeded 8 MiB. Earlier ones are gone.
 `telemetry.request`           serve, tune                 `TelemetryRequest`: asks the job to write the Run now. The job
                                                           removes the file.
 `plan.json`                   apply, serve, tune          `Plan`: the change that the running job is to adopt.
@@ -78,6 +80,11 @@ def table_path(run: Path, name: str, rank: Rank) -> Path:
 def flight_path(run: Path, rank: Rank) -> Path:
     """Path of the flight log of one rank."""
     return run / "flight" / f"rank-{rank:05d}.json"
+
+
+def older(log: Path) -> Path:
+    """Path of the older part of a log."""
+    return log.with_name(f"{log.stem}.1{log.suffix}")
 
 
 def part(run: Path, node: int) -> Path:

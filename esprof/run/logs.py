@@ -13,15 +13,16 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from esprof.core.disk import open_regular
+from esprof.core.disk import open_regular, read_end
 from esprof.core.errors import unreadable
-from esprof.core.output import unwritable
+from esprof.core.output import append_line, unwritable
 from esprof.core.plan import LoaderBody
 from esprof.core.types import Number, Time
 from esprof.run import files
 
-MAX_BYTES_READ = 16 << 20
-"""Only the last bytes of a longer log are read."""
+MAX_BYTES = 8 << 20
+"""A log above this size becomes `….1.jsonl`, in place of the one before, and a new one is begun. `read` returns the lines of
+both, of each from its last bytes of twice this size."""
 MAX_BYTES_OF_LIVE = 8 << 20
 """The file of a running job's steps is emptied when it exceeds this size."""
 
@@ -37,35 +38,27 @@ class JsonLog(Generic[_Line]):
 
     def append(self, folder: Path, line: _Line) -> None:
         """Append a line; create the log and its folder if necessary. Raises OutputError."""
-        path, written = folder / self._name, msgspec.json.encode(line) + b"\n"
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            try:
-                size = os.fstat(file).st_size
-                torn = (
-                    size > 0 and os.pread(file, 1, size - 1) != b"\n"
-                )  # By a process that was killed, or a full disk.
-                os.write(file, b"\n" + written if torn else written)
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise unwritable(path, error) from error
+        path = folder / self._name
+        append_line(path, msgspec.json.encode(line), older=files.older(path), max_bytes=MAX_BYTES)
 
     def read(self, folder: Path) -> tuple[_Line, ...]:
         """Return the lines, oldest first, without invalid or incomplete ones; empty if the log does not exist. Raises
         InputError if it cannot be read."""
         path = folder / self._name
-        try:
-            with open(open_regular(path), "rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - MAX_BYTES_READ))
-                raw = file.read(MAX_BYTES_READ)
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise unreadable(path, error) from error
-        return tuple(_decoded(raw, self._decoder))
+        (inode, newest), (older_inode, older) = _end_of(path), _end_of(files.older(path))
+        if older_inode == inode:  # It was renamed meanwhile.
+            older = b""
+        return (*_decoded(older, self._decoder), *_decoded(newest, self._decoder))
+
+
+def _end_of(path: Path) -> tuple[int, bytes]:
+    """The inode number and the end of a file; nothing of one that does not exist. Raises InputError."""
+    try:
+        return read_end(path, 2 * MAX_BYTES)
+    except FileNotFoundError:
+        return 0, b""
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def _decoded(raw: bytes, decoder: msgspec.json.Decoder[_Line]) -> list[_Line]:

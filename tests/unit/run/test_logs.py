@@ -1,5 +1,7 @@
 """The logs of a Run: what is appended comes back, whatever else stands there."""
 
+import fcntl
+import multiprocessing
 import os
 
 import msgspec
@@ -66,10 +68,50 @@ def test_a_number_that_nothing_could_hold_spoils_its_line_alone(tmp_path, field)
     assert [event.what for event in HISTORY.read(tmp_path)] == ["started"]
 
 
-def test_of_a_long_log_the_end_is_read(tmp_path, monkeypatch):
+def test_a_log_is_bounded_and_keeps_its_newest_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "MAX_BYTES", 1000)
+    for step in range(200):
+        HISTORY.append(tmp_path, JobEvent(what="checkpoint", step=step))
+        steps = [event.step for event in HISTORY.read(tmp_path)]
+        assert steps == list(range(step + 1 - len(steps), step + 1))
+    assert 14 < len(steps) < 50
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["history.1.jsonl", "history.jsonl"]
+    assert all(path.stat().st_size < 1200 for path in tmp_path.iterdir())
+
+
+def test_processes_that_append_at_once_lose_no_line_where_a_log_is_renamed(tmp_path, monkeypatch):
+    """Each renames what the others write to; 8 kB hold all lines of two files."""
+    monkeypatch.setattr(logs, "MAX_BYTES", 8000)
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=append_many, args=(tmp_path, number)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    found = [event.step for event in HISTORY.read(tmp_path)]
+    assert sorted(found) == list(range(160))
+    assert (tmp_path / "history.1.jsonl").exists()
+
+
+def append_many(folder, number):
+    for step in range(number, 160, 4):
+        HISTORY.append(folder, JobEvent(what="checkpoint", step=step, reason="x" * 20))
+
+
+def test_a_log_that_another_process_is_renaming_is_appended_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "MAX_BYTES", 1)
+    HISTORY.append(tmp_path, JobEvent(what="started", step=0))
+    with (tmp_path / "history.jsonl").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        HISTORY.append(tmp_path, JobEvent(what="left", step=1))
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 2
+    assert not (tmp_path / "history.1.jsonl").exists()
+
+
+def test_of_a_log_that_was_not_bounded_the_end_is_read(tmp_path, monkeypatch):
     for step in range(50):
         HISTORY.append(tmp_path, JobEvent(what="checkpoint", step=step))
-    monkeypatch.setattr(logs, "MAX_BYTES_READ", 400)
+    monkeypatch.setattr(logs, "MAX_BYTES", 200)
     steps = [event.step for event in HISTORY.read(tmp_path)]
     assert 1 <= len(steps) < 50
     assert steps == list(range(50 - len(steps), 50))
