@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.analyzers.gate.rules import MAX_RUNS
 from esprof.analyzers.steps.job_steps import ComparedPhase, JobSteps
-from esprof.core.errors import InputError, MismatchError
+from esprof.core.errors import NOT_DECODED, InputError, MismatchError
 from esprof.core.types import NS_PER_S, Rank
 from esprof.run.run import Run
 
@@ -82,7 +82,7 @@ def decode(raw: bytes, path: Path) -> Baseline:
         if schema != SCHEMA:
             raise InputError(f"schema {schema!r} is not {SCHEMA!r}", path=path, remedy=remedy)
         baseline = msgspec.json.decode(raw, type=Baseline)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_DECODED as error:
         raise InputError(f"is not an esprof baseline: {error}", path=path, remedy=remedy) from error
     if not all(samples.get(metric) for samples in baseline.runs for metric in {"step_time", *samples}):
         raise InputError("holds a metric without samples", path=path, remedy=remedy)

@@ -10,7 +10,8 @@ from typing import Annotated, Generic, Literal, TypeVar
 import msgspec
 
 from esprof.core.assignment import Assignment
-from esprof.core.errors import InputError, UsageError, unreadable
+from esprof.core.disk import read_given
+from esprof.core.errors import NOT_DECODED, InputError, UsageError
 from esprof.core.output import write_bytes
 from esprof.core.types import Number
 
@@ -18,9 +19,6 @@ SCHEMA = "esprof.plan/1"
 
 MAX_TRIAL_STEPS = 10_000
 """Longest interleaved trial of a plan, in steps."""
-
-_MAX_PLAN_BYTES = 64 << 20
-"""Size limit of a plan file; a plan for a million ESTs is smaller."""
 
 
 class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,14 +239,7 @@ class PlanStatus(msgspec.Struct, frozen=True, kw_only=True):
 def read_plan(path: Path) -> Plan:
     """Read a plan file. Raises InputError if it is not a valid plan."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_PLAN_BYTES + 1)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if len(raw) > _MAX_PLAN_BYTES:
-        raise InputError("is too large for a plan", path=path)
-    try:
-        return read_plan_bytes(raw)
+        return read_plan_bytes(read_given(path, "a plan"))
     except UsageError as error:
         raise InputError(error.reason, path=path, remedy="Write a plan with `esprof recommend RUN -o FILE`.") from error
 
@@ -258,7 +249,7 @@ def read_plan_bytes(raw: bytes) -> Plan:
     try:
         plan = msgspec.json.decode(raw, type=Plan)
         check(plan)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError) as error:
+    except (*NOT_DECODED, UsageError) as error:
         raise UsageError(f"is not a plan: {error}") from error
     return plan
 
@@ -267,7 +258,7 @@ def status_of(raw: bytes | None) -> PlanStatus | None:
     """Parse the content of a status file; None if there is none or it is invalid."""
     try:
         return msgspec.json.decode(raw, type=PlanStatus) if raw is not None else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except NOT_DECODED:
         return None
 
 

@@ -7,7 +7,8 @@ import click
 import msgspec
 
 from esprof.analyzers.gate.rules import MAX_RUNS, METRICS, parse_rule
-from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
+from esprof.core.disk import read_given
+from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, UsageError
 from esprof.core.output import claim, write_bytes
 from esprof.reports.answers.store import Kept
 from esprof.reports.commands.common import (
@@ -189,9 +190,4 @@ def _read_baseline(path: Path, min_steps: int) -> "Baseline":
     if path.is_dir():
         run, _ = open_run([str(path)])
         return _measured(run, min_steps)
-    try:
-        return decode(path.read_bytes(), path)
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}", path=path, remedy="Write it with `esprof check RUN --save-baseline`."
-        ) from error
+    return decode(read_given(path, "a baseline"), path)

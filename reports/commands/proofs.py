@@ -10,7 +10,8 @@ from esprof.analyzers.advisors.cluster.questions.ask import is_question, verify
 from esprof.analyzers.advisors.job.ests import check_plan
 from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, check_parallel
 from esprof.analyzers.advisors.parallel.mixed.advise import MixedAdvice, check_mixed
-from esprof.core.errors import EXIT_OK, InputError, unreadable
+from esprof.core.disk import read_given
+from esprof.core.errors import EXIT_OK, NOT_DECODED, InputError
 from esprof.core.plan import SCHEMA as PLAN_SCHEMA
 from esprof.core.plan import Plan, read_plan
 
@@ -27,10 +28,7 @@ class _Schema(msgspec.Struct, frozen=True):
 
 def check_file(path: Path) -> int:
     """Verify a file that `recommend` wrote. Raises MismatchError if its proof does not hold."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from error
+    raw = read_given(path, "a result")
     try:
         found = msgspec.json.decode(raw, type=_Schema)
         if found.schema == PLAN_SCHEMA:
@@ -49,7 +47,7 @@ def check_file(path: Path) -> int:
             click.echo(f"{path}: verified {shown.how}; no decision is better by more than {shown.gap:.1g} (relative)")
             return EXIT_OK
         proof = check(msgspec.json.decode(raw, type=MixAdvice))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_DECODED as error:
         raise InputError(f"is neither a plan nor a result of recommend: {error}", path=path) from error
     click.echo(f"{path}: verified; no decision is better by more than {proof.gap:.1g} (relative)")
     return EXIT_OK

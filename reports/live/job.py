@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from esprof.core.disk import read_regular
-from esprof.core.errors import EsprofError, InputError, unreadable
+from esprof.core.errors import NOT_DECODED, EsprofError, InputError, unreadable
 from esprof.core.plan import Plan, PlanStatus, read_plan
 from esprof.reports.live.change_point import ChangePointDetector
 from esprof.reports.live.proposal import LatestSearch, read_search
@@ -154,7 +154,7 @@ class _WatchedFile(Generic[_Content]):
         if seen is not None:
             try:
                 self.value = self._read(self._path)
-            except (EsprofError, RecursionError) as error:
+            except EsprofError as error:
                 self.problem = " ".join(str(error).split())
         return True
 
@@ -164,5 +164,5 @@ def _read_status(path: Path) -> PlanStatus:
         return msgspec.json.decode(read_regular(path, _MAX_STATUS_BYTES), type=PlanStatus)
     except OSError as error:
         raise unreadable(path, error) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_DECODED as error:
         raise InputError(f"holds no plan status: {error}", path=path) from error

@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 from esprof.core.disk import open_regular
-from esprof.core.errors import EsprofError
+from esprof.core.errors import NOT_DECODED, EsprofError
 from esprof.core.output import unwritable
 from esprof.run import files
 
@@ -66,6 +66,6 @@ class Lock:
     def _held_by(self) -> str:
         try:
             holder = msgspec.json.decode(os.pread(self._file, _MAX_BYTES, 0), type=_Holder)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, *NOT_DECODED):
             return ""
         return f" at {holder.address} (process {holder.pid} on {holder.host})"

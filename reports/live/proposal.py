@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from esprof.core.disk import read_regular
-from esprof.core.errors import InputError, unreadable
+from esprof.core.errors import NOT_DECODED, InputError, unreadable
 from esprof.core.output import write_bytes
 from esprof.core.plan import Plan, check
 from esprof.core.types import Rank, Time
@@ -81,6 +81,6 @@ def read_search(path: Path) -> LatestSearch | None:
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_DECODED as error:
         raise InputError(f"holds no proposal: {error}", path=path) from error
     return latest_search

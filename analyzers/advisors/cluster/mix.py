@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from esprof.core.errors import InputError, UsageError, unreadable
+from esprof.core.disk import read_given
+from esprof.core.errors import NOT_DECODED, InputError, UsageError
 
 JobId = str
 DeviceType = str
 
 T = TypeVar("T")
+
+_MAX_YAML_VALUES = 1_000_000
 
 PerSecond = float
 """Training steps per second of all workers of a job that runs all the time."""
@@ -87,15 +90,29 @@ def read_mix(
 
 def read(path: Path, kind: type[T], page: str = "docs/how-to/advisors.md") -> T:
     """Read a YAML or JSON file as `kind`. Raises InputError if it does not match, with the page that shows the format."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from error
+    raw = read_given(path, "YAML or JSON")
     try:
         # The YAML parser accepts JSON, but takes a hundred times as long.
-        return msgspec.json.decode(raw, type=kind) if path.suffix == ".json" else msgspec.yaml.decode(raw, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return msgspec.json.decode(raw, type=kind) if path.suffix == ".json" else msgspec.convert(_yaml(raw), kind)
+    except NOT_DECODED as error:
         raise InputError(str(error), path=path, remedy=f"{page} shows the format.") from error
+
+
+def _yaml(raw: bytes) -> Any:
+    """The content of a YAML file. Raises msgspec.DecodeError if it is invalid, or very large with its aliases replaced."""
+    try:
+        content = msgspec.yaml.decode(raw)
+    except Exception as error:  # Odd numbers and dates can make PyYAML raise almost anything.
+        raise msgspec.DecodeError(str(error)) from error
+    count, rest = 0, [content]
+    while rest:
+        one = rest.pop()
+        inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        count += len(inner)
+        if count > _MAX_YAML_VALUES:
+            raise msgspec.DecodeError(f"holds more than {_MAX_YAML_VALUES:,} values")
+        rest += inner
+    return content
 
 
 def _fault(mix: Mix) -> str | None:

@@ -14,7 +14,8 @@ import numpy as np
 
 from esprof.analyzers.advisors.compression.search import GapKind, search
 from esprof.analyzers.advisors.compression.timeline import BucketTimeline, Costs
-from esprof.core.errors import InputError, unreadable
+from esprof.core.disk import read_given
+from esprof.core.errors import NOT_DECODED, InputError
 from esprof.core.types import NS_PER_US
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind, StepMarks
 from esprof.replay.engine.timeline import replay
@@ -30,7 +31,6 @@ OPTIONS = (
 """Format in which each option sends a gradient."""
 
 _COSTS_FILE = "compression_costs.json"
-_MAX_BYTES = 64 << 20
 _ITEM = 4
 """Bytes of an element."""
 _KB = 1000
@@ -262,13 +262,6 @@ _Content = TypeVar("_Content")
 def _read(path: Path, kind: type[_Content]) -> _Content:
     """Raises InputError."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if len(raw) > _MAX_BYTES:
-        raise InputError("is too large for an instance", path=path)
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return msgspec.json.decode(read_given(path, "an instance"), type=kind)
+    except NOT_DECODED as error:
         raise InputError(f"is not an instance of gradient compression: {error}", path=path) from error

@@ -332,6 +332,8 @@ def check_plan(plan: Plan) -> None:
     if section is None:
         return
     body = section.body
+    if sorted(cost.rank for cost in body.devices) != list(range(len(body.ests))):
+        raise MismatchError(f"the plan has {len(body.ests)} ranks, but the costs of others")
     devices = [
         Device(
             name=f"rank {cost.rank}",

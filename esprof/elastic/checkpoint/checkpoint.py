@@ -21,7 +21,8 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from esprof.core.errors import InputError, MismatchError, OutputError, unreadable
+from esprof.core.disk import open_regular, read_regular
+from esprof.core.errors import NOT_DECODED, InputError, MismatchError, OutputError, unreadable
 from esprof.core.output import write_bytes
 from esprof.core.types import Bytes
 from esprof.elastic.checkpoint import dcp
@@ -33,6 +34,7 @@ from esprof.elastic.verify.steplog import Fingerprint
 SCHEMA = "esprof.checkpoint/1"
 
 _MANIFEST = "manifest.json"
+_MAX_MANIFEST_BYTES = 64 << 20
 _METADATA = ".metadata"
 _WHOLE_FOLDER = re.compile(r"step-(\d{8,})")
 _UNFINISHED_FOLDERS = ".step-*.tmp"
@@ -107,15 +109,17 @@ def read_manifest(path: Path) -> Manifest:
     if another version of esprof wrote it."""
     file = path / _MANIFEST
     try:
-        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(read_regular(file, _MAX_MANIFEST_BYTES), type=Manifest)
     except OSError as error:
         raise unreadable(file, error) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_DECODED as error:
         raise InputError(f"is not a checkpoint manifest: {error}", path=file, remedy=_without(path)) from error
     if manifest.schema != SCHEMA:
         raise MismatchError(
             f"schema {manifest.schema!r} is not {SCHEMA!r}", path=file, remedy="Use the esprof version that wrote it."
         )
+    if outside := [name for name in manifest.files if not dcp.FILE_NAME.fullmatch(name)]:
+        raise InputError(f"names {outside[0]}, which is not in its folder", path=file, remedy=_without(path))
     return manifest
 
 
@@ -188,7 +192,7 @@ def _files_of(path: Path, rank: int) -> list[Path]:
 
 
 def _hash(path: Path) -> tuple[Bytes, str]:
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:
         return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -1,6 +1,7 @@
 """Tensors in the layout of `torch.distributed.checkpoint`, read as untrusted files."""
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_saver import save
+
+FILE_NAME = re.compile(r"[A-Za-z0-9_.]+")
+"""Names of the files of a checkpoint: a forged one may name files elsewhere."""
 
 _CLASSES = {
     "torch": ("Size",),
@@ -31,13 +35,17 @@ _CLASSES = {
 
 
 class SafeReader(FileSystemReader):
-    """A reader whose metadata, a pickle, cannot run code. Raises pickle.UnpicklingError if it would."""
+    """A reader whose metadata, a pickle, cannot run code. Raises pickle.UnpicklingError if it would, or names
+    files elsewhere."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         with Path(self.path, ".metadata").open("rb") as file:
             metadata = _Unpickler(file).load()
         if not isinstance(metadata, Metadata):
             raise pickle.UnpicklingError(f"metadata is a {type(metadata).__name__}")
+        names = (found.relative_path for found in metadata.storage_data.values())
+        if outside := [name for name in names if not FILE_NAME.fullmatch(name)]:
+            raise pickle.UnpicklingError(f"metadata names {outside[0]}, which is not in its folder")
         return metadata
 
 

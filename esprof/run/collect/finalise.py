@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from esprof.core.credentials import without_secrets
-from esprof.core.errors import OutputError
+from esprof.core.disk import read_regular
+from esprof.core.errors import NOT_DECODED, OutputError
 from esprof.core.types import Rank
 from esprof.run import files
 from esprof.run.clocks.by_exchange import HostOffset, clocks_of_ranks
@@ -42,6 +43,7 @@ from esprof.run.directory import read_run, write_flight, write_meta, write_probe
 from esprof.run.flight.log import FlightLog, may_be_alive, read_flight, read_snapshot
 from esprof.run.groups import Group, joined_groups
 from esprof.run.overhead import Overhead, overhead
+from esprof.run.raw import names
 from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.raw.relaunch import Relaunch
 from esprof.run.raw.settings import Settings
@@ -50,6 +52,7 @@ from esprof.run.run import KnobReading, ModelBytes, RankMeta, Run, RunMeta, RunW
 from esprof.run.schema import MEMORY, STEPS, Table, table
 from esprof.version import __version__
 
+_MAX_SETTINGS_BYTES = 1 << 20
 _LATEST_WINDOWS = 100
 _COMPARED_STEPS = 100
 """Plain steps on each side of a window that it is compared with: the job's work may change over time."""
@@ -357,8 +360,8 @@ def _is_ours(raw: Path) -> bool:
 
 def _settings(raw: Path) -> Settings:
     try:
-        return Settings.read(str(raw))
-    except (OSError, ValueError, TypeError):
+        return msgspec.json.decode(read_regular(raw / names.SETTINGS, _MAX_SETTINGS_BYTES), type=Settings)
+    except (OSError, *NOT_DECODED):
         return Settings()
 
 

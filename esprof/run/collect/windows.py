@@ -1,5 +1,6 @@
 """Read the windows of a rank, its Kineto traces, into one event table."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from esprof.core import readable
-from esprof.core.errors import InputError
+from esprof.core.disk import open_regular
+from esprof.core.errors import InputError, unreadable
 from esprof.core.types import Bytes
 from esprof.run.collect.allocations import read_allocations
 from esprof.run.collect.calls import read_calls, with_calls
@@ -83,12 +85,21 @@ def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, li
 
 def _read_window(raw: Path, notes: RankNotes, window: RecordedWindow, found: RankWindows) -> Table:
     """Return the events of a window. The trace, which is large, is released."""
-    trace = read_trace(trace_path(raw, notes.rank, window))
+    trace = _read_regular(trace_path(raw, notes.rank, window))
     _take_over(found, notes, trace)
     if window.phase != "timed":
         return trace.events
     # Calls before the window may have collectives that extend into it.
     return _whole_steps(_with_calls(trace, calls_path(raw, notes.rank, window.first), notes, found), window)
+
+
+def _read_regular(path: Path, steps: TraceSteps | None = None) -> Trace:
+    """As `read_trace`. Raises InputError for a pipe, too: opening it would block."""
+    try:
+        os.close(open_regular(path))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return read_trace(path, steps)
 
 
 def _read_jobs_trace(
@@ -103,7 +114,7 @@ def _read_jobs_trace(
     _refuse_large(path, limit)
     start_ns, took_ns = (np.array([getattr(one, name) for one in whole]) for name in ("start_ns", "dur_ns"))
     spans = TraceSteps(np.array([step.step for step in whole]), start_ns, start_ns + took_ns)
-    trace = read_trace(path, spans)
+    trace = _read_regular(path, spans)
     if trace.rank is not None and trace.rank != notes.rank:
         raise InputError(f"it is of rank {trace.rank}", path=path, remedy="Let each rank write a file of its own.")
     _take_over(found, notes, trace)

@@ -17,12 +17,12 @@ from esprof.analyzers.advisors.parallel.mixed.profile import (
     ShardSizes,
 )
 from esprof.analyzers.advisors.parallel.profile import DeviceType
-from esprof.core.errors import InputError, UsageError, unreadable
+from esprof.core.disk import read_given
+from esprof.core.errors import NOT_DECODED, InputError, UsageError
 
 _US_PER_S = 1e6
 _REMEDY = "docs/how-to/mixed-gpus.md shows the formats."
-_MAX_BYTES = 64 << 20
-"""Size limit of a file. Published ones have below 1 MB; a trace may have gigabytes."""
+_WHAT = "a profile of layers"
 _UNMEASURED_S = float(1 << 30)
 """What Sailor's profiler writes for a layer that ran out of memory."""
 
@@ -59,8 +59,8 @@ _AllSizes = dict[str, dict[int, dict[int, _Sizes]]]
 def is_mixed(path: Path) -> bool:
     """Whether a file looks like one of these. False if it cannot be read as JSON, or is too large."""
     try:
-        return path.stat().st_size <= _MAX_BYTES and _kind(msgspec.json.decode(path.read_bytes())) is not None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return _kind(msgspec.json.decode(read_given(path, _WHAT))) is not None
+    except (InputError, *NOT_DECODED):
         return False
 
 
@@ -78,11 +78,11 @@ class MixedFiles:
                 raise UsageError(f"no file with {what} is given", remedy=_REMEDY)
 
     def _add(self, path: Path) -> None:
-        raw = _bytes(path)
+        raw = read_given(path, _WHAT)
         try:
             kind = _kind(msgspec.json.decode(raw))
             found = None if kind is None else msgspec.json.decode(raw, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except NOT_DECODED as error:
             raise InputError(str(error), path=path, remedy=_REMEDY) from error
         if kind is None:
             raise InputError("has neither times nor sizes of layers, and is no plan", path=path, remedy=_REMEDY)
@@ -218,10 +218,3 @@ def _replica(path: Path, groups: tuple[tuple[str, int, str], ...], tensor: int) 
     if len(groups) != 1:
         raise InputError("has a replica on several groups of devices: such plans are not predicted", path=path)
     return Replica(groups[0][0], tensor)
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from error

@@ -403,6 +403,16 @@ def test_what_another_job_is_writing_is_left_alone(saved):
     assert not half.exists()
 
 
+@pytest.mark.parametrize("name", ["../../../dev/zero", "/dev/zero", "a\\b", "a\0b"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(saved, name):
+    manifest = saved / "step-00000002" / "manifest.json"
+    there = json.loads(manifest.read_bytes())
+    there["files"][name] = there["files"][".metadata"]
+    manifest.write_text(json.dumps(there), encoding="utf-8")
+    with pytest.warns(UserWarning, match="which is not in its folder: the job skips this checkpoint"):
+        assert small_trainer(folder=saved).next_step == 1
+
+
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
 def test_a_file_that_the_manifest_leaves_out_is_not_read(saved, name):
     manifest = saved / "step-00000002" / "manifest.json"

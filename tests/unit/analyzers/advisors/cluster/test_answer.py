@@ -191,6 +191,13 @@ def test_impossible_jobs_are_rejected_with_a_reason(tmp_path, text, says):
     assert says in str(refused.value)
 
 
+def test_a_small_file_that_aliases_make_huge_is_refused(tmp_path):
+    path = tmp_path / "jobs.yaml"
+    path.write_text(f"a: &a [1]\nb: &b [{'*a, ' * 200}]\nc: &c [{'*b, ' * 200}]\njobs: [{'*c, ' * 200}]")
+    with pytest.raises(InputError, match="holds more than 1,000,000 values"):
+        read_mix(path, {"A": 2})
+
+
 def test_missing_throughputs_come_from_gavel(tmp_path):
     path, table = tmp_path / "jobs.yaml", tmp_path / "throughputs.json"
     path.write_text(
