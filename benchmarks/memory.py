@@ -49,7 +49,7 @@ def predictions(name: str) -> dict[str, int]:
     """The peak of the job in bytes as recorded, and as predicted for each change."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        _call(
+        call(
             *command_line("record", "-q", "-o", str(run), *WINDOW, "--"),
             sys.executable,
             "-m",
@@ -63,12 +63,12 @@ def predictions(name: str) -> dict[str, int]:
 
 def measurements(name: str) -> dict[str, int]:
     """The same of the jobs with the changes made."""
-    text = _call(sys.executable, "-m", "benchmarks.jobs.peaks", name, "--measure", "", *CHANGES)
+    text = call(sys.executable, "-m", "benchmarks.jobs.peaks", name, "--measure", "", *CHANGES)
     measured: dict[str, int] = json.loads(text)
     return {AS_RECORDED: measured.pop("")} | measured
 
 
-def _call(*command: str) -> str:
+def call(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")

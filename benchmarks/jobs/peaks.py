@@ -156,12 +156,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=JOBS)
     parser.add_argument("--measure", nargs="*", metavar="CHANGE")
+    parser.add_argument("--batch", type=float, default=1, metavar="FACTOR", help="train with so many times the samples")
+    parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     job = JOBS[options.name]
     if options.measure is None:
-        for _ in job.train(job.batch, STEPS):
+        for _ in job.train(round(options.batch * job.batch), options.steps):
             pass
         return
     print(json.dumps({change: peak_of(job, change) for change in options.measure}))

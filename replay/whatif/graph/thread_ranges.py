@@ -1,6 +1,6 @@
 """How much of the time of nodes is work of given ranges of CPU threads."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -20,23 +20,38 @@ class ThreadRanges(NamedTuple):
     end_ns: np.ndarray
 
 
+class ThreadNodes(NamedTuple):
+    """The nodes of a CPU thread of a rank."""
+
+    tid: int
+    nodes: np.ndarray
+    """Ids, int64[nodes]."""
+    begin_ns: np.ndarray
+    """When each was recorded to begin, on the rank's own clock, int64[nodes]."""
+
+
+def thread_nodes(run: Run, dfg: Dfg, rank: Rank) -> Iterator[ThreadNodes]:
+    """Those of each thread of the rank with recorded events."""
+    events, nodes = run.events(rank), dfg.nodes_of(rank)
+    tid = events.ints("tid")
+    nodes = nodes[dfg.on(LaneKind.CPU)[nodes]]
+    known = nodes[dfg.event[nodes] >= 0]
+    offset_ns = dfg.clock_offset_ns(events.ints("start_ns"), known[dfg.lane[known] == dfg.main_lane(rank)])
+    for lane in np.unique(dfg.lane[known]).tolist():
+        mine = nodes[dfg.lane[nodes] == lane]
+        thread = int(tid[dfg.event[known[dfg.lane[known] == lane][0]]])
+        yield ThreadNodes(thread, mine, dfg.recorded_ns[mine] + offset_ns)
+
+
 def share_within(run: Run, dfg: Dfg, ranges_of: Mapping[Rank, ThreadRanges]) -> np.ndarray:
     """Share of the time of each node of a CPU thread that lies within the ranges of its rank, float64[N]; 0 for other
     nodes."""
-    share, on_cpu = np.zeros(dfg.nodes), dfg.on(LaneKind.CPU)
+    share = np.zeros(dfg.nodes)
     for rank, ranges in ranges_of.items():
         if not len(ranges.tid):
             continue
-        events, nodes = run.events(rank), dfg.nodes_of(rank)
-        start, tid = events.ints("start_ns"), events.ints("tid")
-        nodes = nodes[on_cpu[nodes]]
-        known = nodes[dfg.event[nodes] >= 0]
-        main = known[dfg.lane[known] == dfg.main_lane(rank)]
-        offset_ns = dfg.clock_offset_ns(start, main)
-        for lane in np.unique(dfg.lane[known]).tolist():
-            thread = tid[dfg.event[known[dfg.lane[known] == lane][0]]]
-            mine, here = nodes[dfg.lane[nodes] == lane], ranges.tid == thread
-            begin = dfg.recorded_ns[mine] + offset_ns
+        for thread in thread_nodes(run, dfg, rank):
+            mine, here, begin = thread.nodes, ranges.tid == thread.tid, thread.begin_ns
             spans = ranges.begin_ns[here], ranges.end_ns[here]
             within = covered_ns(*spans, begin + dfg.dur_ns[mine]) - covered_ns(*spans, begin)
             share[mine] = within / np.maximum(dfg.dur_ns[mine], 1)

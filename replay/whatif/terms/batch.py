@@ -2,15 +2,14 @@
 
 from esprof.replay.whatif.memory.blocks import RankBlocks
 from esprof.replay.whatif.memory.changes import with_batch
-from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.samples.batch_time import with_batch_time
+from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, speed_up
 from esprof.run.run import Run
 
 
-def _unknown_time(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    raise Declined(
-        "the time of batches of another size is not known from this run; record a run with them and use esprof compare"
-    )
+def _larger(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
+    return with_batch_time(now, terms[0].value)
 
 
 def _memory(run: Run, memory: RankBlocks, term: Term) -> RankBlocks:
@@ -20,11 +19,15 @@ def _memory(run: Run, memory: RankBlocks, term: Term) -> RankBlocks:
 TERM = Kind(
     name="batch",
     examples=("batch=2x",),
-    meaning="Each batch has this many times the samples. Only the peak memory is predicted, not the time.",
-    needs="Recorded allocations (`esprof record --memory`).",
-    assumes="All that the forward pass allocates grows with the batch, and so do temporary tensors of the backward pass; "
-    "gradients and the update do not. Copies of parameters in another precision (autocast) count as if they grew.",
-    effect=Edit(TermPhase.REBUILD, _unknown_time),
+    meaning="Each batch has this many times the samples. The time is predicted on CPUs only.",
+    needs="The time: recorded shapes (`esprof record --shapes`). The peak: recorded allocations (`esprof record "
+    "--memory`).",
+    assumes="Operations on samples, and batches to be loaded, take proportionally longer. What a call costs, the host's "
+    "time between operations, updates, and the exchange of gradients stay. A product that reads its parameters, or "
+    "writes their gradients, may grow less: its range widens the interval. Collectives carry no activations. All that the "
+    "forward pass allocates grows, and so do temporary tensors of the backward pass. Copies of parameters in another "
+    "precision (autocast) count as if they grew.",
+    effect=Edit(TermPhase.REBUILD, _larger),
     memory=_memory,
     value=speed_up,
 )
