@@ -54,6 +54,10 @@ JOBS = {
 """Jobs on the test bed, their modules and arguments. On `mlp` and `gpt` rules were developed, on the others none."""
 
 
+LISTED = ("mlp", "gpt", "mixer")
+"""Modules of jobs whose model has a list of modules."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A change from one setting to another. `what_if` predicts its effect: a spec of terms, or an edit of the graph."""
@@ -120,6 +124,9 @@ def cases(folder: Path) -> Iterator[Case]:
         yield Case(job, "bucket 25 to 1 MB", large, base, "bucket_mb=1")
         shared = replace(large, argv=(*large.argv, "--shared-update"))
         yield Case(job, "update shared by ranks", large, shared, "zero=1")
+        for stage in (2, 3) if module in LISTED else ():
+            sharded = replace(large, argv=(*large.argv, "--zero", str(stage)))
+            yield Case(job, f"ZeRO, stage {stage}", large, sharded, f"zero={stage}")
         yield Case(job, "fp16 gradients", base, replace(base, argv=(*base.argv, "--fp16")), with_fp16)
     even = demo(folder, "even")
     yield Case("demo", "slow loader mended", demo(folder, "loader", slow_storage=[0, FAULT_SHARE]), even, "data=0")

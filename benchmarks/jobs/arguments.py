@@ -23,6 +23,7 @@ class Arguments:
     seed: int
     sample_ms: float = 0.0
     shared_update: bool = False
+    zero: int = 0
 
 
 def parse(description: str | None, *, hidden: int, layers: int, batch: int) -> Arguments:
@@ -44,4 +45,11 @@ def parse(description: str | None, *, hidden: int, layers: int, batch: int) -> A
         "--sample-ms", type=float, default=0.0, help="time that storage takes for each sample, emulated"
     )
     parser.add_argument("--shared-update", action="store_true", help="let each rank update a part of the parameters")
+    parser.add_argument(
+        "--zero",
+        type=int,
+        default=0,
+        choices=(0, 2, 3),
+        help="share gradients (2) and parameters (3) by FSDP2, not DDP",
+    )
     return Arguments(**vars(parser.parse_args()))

@@ -71,7 +71,10 @@ def say(job: str, step_ms: list[float], losses: list[float]) -> None:
 def train(task: Task, arguments: Arguments) -> tuple[list[float], list[float]]:
     """Returns time in ms and loss of each step."""
     batches = itertools.islice(endless(*loading(task, arguments)), arguments.steps)
-    model = sharded(task, arguments) if arguments.sharded else replicated(task, arguments)
+    if arguments.zero:
+        model = listed_sharded(task.model(arguments), regather=arguments.zero == 3)
+    else:
+        model = sharded(task, arguments) if arguments.sharded else replicated(task, arguments)
     return timed(steps(batches, model, optimizer_of(model, arguments), task.loss))
 
 
@@ -92,6 +95,17 @@ def sharded(task: Task, arguments: Arguments) -> nn.Module:
         return apply_plan(model, arguments.compress)
     if arguments.compress:
         compress_sharded(model)
+    return model
+
+
+def listed_sharded(model: nn.Module, *, regather: bool) -> nn.Module:
+    """The model of FSDP2 that the what-ifs `zero=2` and `3` predict: each entry of its largest list sharded, and then the
+    whole. `regather`: the entries give up their parameters after the forward pass."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    lists = [one for one in model.modules() if isinstance(one, nn.Sequential | nn.ModuleList)]
+    for part in max(lists, key=lambda one: sum(weight.numel() for weight in one.parameters())):
+        fully_shard(part, mesh=mesh, reshard_after_forward=regather)
+    fully_shard(model, mesh=mesh)
     return model
 
 

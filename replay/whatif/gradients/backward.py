@@ -97,11 +97,11 @@ def gradient_elements(run: Run, rank: Rank) -> dict[int, list[int]]:
     steps, shapes = rows.ints("step"), rows.texts("shapes")
     found: dict[int, list[int]] = defaultdict(list)
     for row in order.tolist():
-        found[int(steps[row])].append(math.prod(_first_shape(shapes[row])))
+        found[int(steps[row])].append(math.prod(first_shape(shapes[row])))
     return found
 
 
-def _first_shape(shapes: str | None) -> list[int]:
+def first_shape(shapes: str | None) -> list[int]:
     """Shape of an operation's first input; `shapes` is the trace's JSON list of the shapes of all inputs.
 
     Raises NotBuckets if the first entry is not a shape.

@@ -37,20 +37,27 @@ def reducing_ranks(run: Run, rank: Rank) -> tuple[Rank, ...]:
 def with_shared_update(now: Scenario) -> Scenario:
     """The scenario in which each rank updates an equal part of the parameters, and the next work of all ranks waits until
     all have all parts. Raises Declined where updates or the sizes of all-reduces were not recorded, or on GPUs."""
+    ranks = now.dfg.marks.ranks
+    updated, updating = with_update_of_part(now)
+    link = stretches(now.recorded)
+    if link is None:
+        raise Declined("the sizes of the all-reduces were not recorded")
+    size = _reduced(now.recorded)
+    took_ns = link.collective_ns(_EXCHANGE, size, len(ranks))
+    return replace(now, dfg=_exchanged(updated, np.flatnonzero(updating), size, took_ns))
+
+
+def with_update_of_part(now: Scenario) -> tuple[Dfg, np.ndarray]:
+    """(the graph in which each rank updates an equal part of the parameters; mask of the nodes that update). Raises Declined
+    on GPUs, or if not all ranks reduce their gradients together."""
     dfg, ranks = now.dfg, now.dfg.marks.ranks
     if dfg.has_gpu():
         raise Declined("the time of a shared update is predicted on CPUs only")
     if any(set(reducing_ranks(now.run, rank)) != set(ranks) for rank in ranks):
         raise Declined("not all ranks reduce their gradients together")
-    link = stretches(now.recorded)
-    if link is None:
-        raise Declined("the sizes of the all-reduces were not recorded")
-    size = _reduced(now.recorded)
     share = share_within(now.run, dfg, {rank: _updates(now.run.events(rank)) for rank in ranks})
     shorter = np.rint(dfg.dur_ns * (1 - share * (1 - 1 / len(ranks)))).astype(np.int64)
-    updated = edits.replace(dfg, np.arange(dfg.nodes), shorter)
-    took_ns = link.collective_ns(_EXCHANGE, size, len(ranks))
-    return replace(now, dfg=_exchanged(updated, np.flatnonzero(share > 0), size, took_ns))
+    return edits.replace(dfg, np.arange(dfg.nodes), shorter), share > 0
 
 
 def _reduced(dfg: Dfg) -> Bytes:
@@ -77,7 +84,7 @@ def _exchanged(dfg: Dfg, updating: np.ndarray, size: Bytes, took_ns: Ns) -> Dfg:
             mine = main[dfg.step[main] == step]
             if not len(mine):
                 raise Declined(f"no update of rank {rank} was recorded in step {step}")
-            last, lane = int(mine.max()), _communication_lane(dfg, rank)
+            last, lane = int(mine.max()), communication_lane(dfg, rank)
             ended = int(dfg.recorded_ns[last] + dfg.dur_ns[last])
             arrive, exchange = overlay.add_member(collective, (lane, lane), took_ns, ended)
             overlay.link(last, arrive, Edge.LAUNCH)
@@ -90,7 +97,8 @@ def _exchanged(dfg: Dfg, updating: np.ndarray, size: Bytes, took_ns: Ns) -> Dfg:
     return overlay.compile()
 
 
-def _communication_lane(dfg: Dfg, rank: Rank) -> int:
+def communication_lane(dfg: Dfg, rank: Rank) -> int:
+    """The lane on which the rank communicates. Raises Declined without one."""
     nodes = dfg.nodes_of(rank)
     nodes = nodes[(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION))[nodes]]
     if not len(nodes):

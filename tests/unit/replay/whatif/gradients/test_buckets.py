@@ -9,7 +9,7 @@ from esprof.replay.engine.timeline import replay
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.whatif.apply import apply
 from esprof.replay.whatif.communication.links import TYPICAL_QUANTILE, link_share, stretches
-from esprof.replay.whatif.gradients.backward import NotBuckets, _first_shape
+from esprof.replay.whatif.gradients.backward import NotBuckets, first_shape
 from esprof.replay.whatif.gradients.buckets import MIB, fill, rebucket
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import what_if
@@ -144,11 +144,11 @@ def test_unsupported_runs_are_declined(run, reason):
 @pytest.mark.parametrize("shape", ["7", '{"a": 1}', "[[null]]", '["a"]', "[[1,]]", "[]", "[[2.5]]", "[" * 3000])
 def test_a_shape_that_is_none_is_declined(shape):
     with pytest.raises(NotBuckets, match="sizes"):
-        _first_shape(shape)
+        first_shape(shape)
 
 
 def test_the_shape_of_a_scalar_and_of_a_matrix():
-    assert [_first_shape(shape) for shape in ("[[]]", "[[3, 4], []]")] == [[], [3, 4]]
+    assert [first_shape(shape) for shape in ("[[]]", "[[3, 4], []]")] == [[], [3, 4]]
 
 
 def test_many_more_collectives_are_declined_and_some_more_get_a_note():
