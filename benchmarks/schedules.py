@@ -3,8 +3,8 @@
     python -m benchmarks.schedules [--repeats 2] [--keep FOLDER]    # on the test bed: needs root
     python -m benchmarks.schedules --again FOLDER                   # predicts anew, records nothing
 
-Each pipeline of torch.distributed.pipelining is recorded under GPipe and under 1F1B, interleaved, `--repeats` times. The
-recordings of either schedule predict the step under the other. Prints a Markdown row for each prediction, with means over
+Each pipeline of torch.distributed.pipelining is recorded under GPipe, 1F1B and ZB1P, one after the other, `--repeats` times.
+The recordings of each schedule predict the step under the others. Prints a Markdown row for each prediction, with means over
 the repeats in ms, and JSON lines: the median and the worst error, and how far the recorded schedule itself is off, rebuilt
 from its passes and messages as predictions are. Error and noise are those of `benchmarks.unseen`.
 """
@@ -26,7 +26,7 @@ from esprof.replay import Replayed
 from esprof.replay.engine.timeline import replay
 from esprof.replay.schedules.recorded import recorded_pipeline
 
-SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B"}
+SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "zb1p": "ZB1P"}
 COLUMNS = (
     *("recorded", "what-if", ">before", ">predicted", ">measured", ">error %", ">noise %"),
     *(">saving, interval", ">saving holds"),
@@ -100,10 +100,10 @@ def record_all(folder: Path, repeats: int) -> None:
 
 
 def judge(pipeline: Pipeline, folder: Path, repeats: int) -> Iterator[Verdict]:
-    """Each schedule predicted from the recordings of the other."""
+    """Each schedule predicted from the recordings of the others."""
     runs = {name: [pipeline.recording(folder, name, repeat) for repeat in range(repeats)] for name in SCHEDULES}
     step_ms = {name: [mean_step_ms(esprof.load(run)) for run in runs[name]] for name in SCHEDULES}
-    for before, after in (tuple(SCHEDULES), tuple(reversed(SCHEDULES))):
+    for before, after in itertools.permutations(SCHEDULES, 2):
         spec = f"pipeline={after}"
         said = [ask(run, [spec])[spec] for run in runs[before]]
         answers = [one for one in said if isinstance(one, Answer)]

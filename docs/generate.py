@@ -169,7 +169,8 @@ def what_ifs_on_memory() -> str:
         "These [terms](what-ifs.md) change the [peak memory](../how-to/memory.md). The peak of the rank with the least room "
         "is predicted, and the time where the run tells it."
     )
-    return _terms("What-ifs on memory", intro, [kind for kind in TERMS.values() if kind.memory is not None])
+    kinds = [kind for kind in TERMS.values() if kind.memory is not None and kind.name not in ON_PIPELINES]
+    return _terms("What-ifs on memory", intro, kinds)
 
 
 def what_ifs_on_loaders() -> str:

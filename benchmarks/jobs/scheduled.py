@@ -5,18 +5,19 @@ import argparse
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleavedZeroBubble
 
 from benchmarks.jobs.loop import worker
 
-SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe, "zb1p": ScheduleInterleavedZeroBubble}
 
 
 def train(schedule: str, microbatches: int, width: int, batch: int, layers: int, steps: int) -> None:
     rank, stages = dist.get_rank(), dist.get_world_size()
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
     stage = PipelineStage(model, rank, stages, torch.device("cpu"))
-    pipeline = SCHEDULES[schedule](stage, microbatches, loss_fn=nn.functional.mse_loss)
+    taken = [stage] if schedule == "zb1p" else stage
+    pipeline = SCHEDULES[schedule](taken, microbatches, loss_fn=nn.functional.mse_loss)  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(model.parameters())
     samples = torch.randn(batch, width)
     for _ in range(steps):

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -16,15 +15,28 @@ from esprof.run.schema import Table
 
 
 @dataclass(frozen=True)
-class RankPasses:
-    """The passes of one rank in order, and the CPU time of each: from the last call for a message before it up to that
-    before the next one; the last one of a step ends with its mark. P passes; times are on the rank's own clock."""
+class RankMarks:
+    """The marks of the passes of one rank in order. P passes."""
 
     rank: Rank
     tasks: list[PipelineTask]
     row: np.ndarray
     """int64[P], row of each mark."""
     step: np.ndarray
+
+    @property
+    def stages(self) -> list[int]:
+        return [task.stage for task in self.tasks]
+
+    def order(self, step: int) -> list[PipelineTask]:
+        return [self.tasks[at] for at in np.flatnonzero(self.step == step).tolist()]
+
+
+@dataclass(frozen=True)
+class RankPasses(RankMarks):
+    """The passes of one rank in order, and the CPU time of each: from the last call for a message before it up to that
+    before the next one; the last one of a step ends with its mark. P passes; times are on the rank's own clock."""
+
     took_ns: np.ndarray
     before_ns: dict[int, Ns]
     """By step: CPU time before the first pass."""
@@ -38,8 +50,8 @@ class RankPasses:
     def of(cls, run: Run, dfg: Dfg, rank: Rank) -> "RankPasses":
         """Those of the steps of `dfg`."""
         events = run.events(rank)
-        rows, tasks = _marks(events, dfg.marks.steps)
-        step = events.ints("step")[rows]
+        marks = rank_marks(events, rank, dfg.marks.steps)
+        rows, step = marks.row, marks.step
         nodes = dfg.nodes_of(rank)
         nodes = nodes[dfg.on(LaneKind.CPU)[nodes] & (dfg.step[nodes] >= 0)]
         nodes = nodes[np.argsort(dfg.recorded_ns[nodes], kind="stable")]
@@ -57,14 +69,7 @@ class RankPasses:
             return {one: int(took[mask & (dfg.step[nodes] == one)].sum()) for one in dfg.marks.steps}
 
         took_ns = np.bincount(at[own], took[own], len(rows))
-        return cls(rank, tasks, rows, step, took_ns, by_step(~inside), by_step(behind), moment, took)
-
-    @cached_property
-    def stages(self) -> list[int]:
-        return [task.stage for task in self.tasks]
-
-    def order(self, step: int) -> list[PipelineTask]:
-        return [self.tasks[at] for at in np.flatnonzero(self.step == step).tolist()]
+        return cls(rank, marks.tasks, rows, step, took_ns, by_step(~inside), by_step(behind), moment, took)
 
     def times(self, step: int) -> dict[PipelineTask, Ns]:
         return {self.tasks[at]: int(self.took_ns[at]) for at in np.flatnonzero(self.step == step).tolist()}
@@ -74,8 +79,8 @@ class RankPasses:
         return worked_ns(self._work_at_ns, self._work_ns, begin_ns, end_ns)
 
 
-def _marks(events: Table, steps: Sequence[int]) -> tuple[np.ndarray, list[PipelineTask]]:
-    """(rows of the marks of passes in these steps, ascending; the tasks). A pass that torch marks, too, counts once."""
+def rank_marks(events: Table, rank: Rank, steps: Sequence[int]) -> RankMarks:
+    """The marks of a rank in these steps. A pass that torch marks, too, counts once."""
     codes, names = events.codes("name")
     tasks = {
         code: PipelineTask(StagePass(found.kind), found.stage, found.microbatch)
@@ -85,7 +90,7 @@ def _marks(events: Table, steps: Sequence[int]) -> tuple[np.ndarray, list[Pipeli
     rows = np.flatnonzero(np.isin(codes, list(tasks)) & np.isin(events.ints("step"), steps))
     _, first = np.unique(np.stack([codes[rows], events.ints("step")[rows]]), axis=1, return_index=True)
     rows = rows[np.sort(first)]
-    return rows, [tasks[code] for code in codes[rows].tolist()]
+    return RankMarks(rank, [tasks[code] for code in codes[rows].tolist()], rows, events.ints("step")[rows])
 
 
 def _begins(events: Table, rows: np.ndarray) -> np.ndarray:

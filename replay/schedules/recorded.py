@@ -11,7 +11,7 @@ from esprof.core.types import Ns, Rank
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.schedules.graph import PipelineStep, StageTime
 from esprof.replay.schedules.orders import orders
-from esprof.replay.schedules.passes import RankPasses
+from esprof.replay.schedules.passes import RankMarks, RankPasses
 from esprof.replay.schedules.pipeline import PipelineSchedule, PipelineShape, PipelineTask, StagePass
 from esprof.replay.schedules.runtime import runtime_graph
 from esprof.replay.schedules.waiting import waiting_graph
@@ -19,8 +19,10 @@ from esprof.run.run import Run
 
 OF_ONE_STAGE = (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B)
 """Schedules of one stage a rank, whose ranks wait for each message at once."""
-SCHEDULES = (*OF_ONE_STAGE, PipelineSchedule.INTERLEAVED)
-"""Schedules of whole backward passes: their times tell each other's."""
+OF_SEVERAL_STAGES = (PipelineSchedule.INTERLEAVED, PipelineSchedule.ZB1P)
+"""Schedules of torch's runtime, whose ranks may have several stages."""
+SCHEDULES = (*OF_ONE_STAGE, *OF_SEVERAL_STAGES)
+"""Schedules whose times tell each other's."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,10 @@ def recorded_pipeline(run: Run, dfg: Dfg) -> RecordedPipeline:
     if dfg.has_gpu():
         raise NoPipeline("the passes of a pipeline are timed on CPUs only, and this job computes on GPUs")
     passes = {rank: RankPasses.of(run, dfg, rank) for rank in dfg.marks.ranks}
-    if not all(len(one.step) for one in passes.values()):
-        raise NoPipeline("the run does not mark the passes of a pipeline on all ranks (torch.distributed.pipelining)")
-    stages = {rank: sorted(set(one.stages)) for rank, one in passes.items()}
-    ranks = tuple(sorted(stages, key=lambda rank: stages[rank][0]))
-    taken = [stage for turn in zip_longest(*(stages[rank] for rank in ranks)) for stage in turn]
-    if len(ranks) != run.world_size or taken != list(range(len(taken))):
-        raise NoPipeline("ranks share a stage, lack one, or do not take the stages in turn")
+    shape, ranks = pipeline_shape(passes, dfg.marks.steps, run.world_size)
     if (dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & ~_of_messages(run, dfg)).any():
         raise NoPipeline("the job has collectives, not only the messages of its pipeline")
     passes = {rank: passes[rank] for rank in ranks}
-    shape = _shape(list(passes.values()), dfg.marks.steps, len(taken) // len(ranks))
     steps = tuple(_step(run, dfg, number, shape, passes) for number in dfg.marks.steps)
     return RecordedPipeline(shape, ranks, steps, tuple(passes.values()))
 
@@ -116,6 +111,8 @@ def _messages(
     found: dict[tuple[int, int], list[tuple[PipelineTask, PipelineTask]]] = {}
     for place, queue in enumerate(queues):
         for task in queue:
+            if task.kind == StagePass.WEIGHTS:
+                continue
             # Activations go to the stage after, gradients to that before.
             stage = task.stage + (1 if task.kind == StagePass.FORWARD else -1)
             if 0 <= stage < shape.stages and shape.rank_of(stage) != place:
@@ -123,13 +120,28 @@ def _messages(
     return found
 
 
-def _shape(passes: Sequence[RankPasses], steps: Sequence[int], chunks: int) -> PipelineShape:
+def pipeline_shape(
+    marks: Mapping[Rank, RankMarks], steps: Sequence[int], world: int
+) -> tuple[PipelineShape, tuple[Rank, ...]]:
+    """(the shape whose order all ranks follow in all steps, the ranks in the order of the pipeline) of a job of `world`
+    ranks. Raises NoPipeline."""
+    if not all(len(one.step) for one in marks.values()):
+        raise NoPipeline("the run does not mark the passes of a pipeline on all ranks (torch.distributed.pipelining)")
+    stages = {rank: sorted(set(one.stages)) for rank, one in marks.items()}
+    ranks = tuple(sorted(stages, key=lambda rank: stages[rank][0]))
+    taken = [stage for turn in zip_longest(*(stages[rank] for rank in ranks)) for stage in turn]
+    if len(ranks) != world or taken != list(range(len(taken))):
+        raise NoPipeline("ranks share a stage, lack one, or do not take the stages in turn")
+    return _shape([marks[rank] for rank in ranks], steps, len(taken) // len(ranks)), ranks
+
+
+def _shape(passes: Sequence[RankMarks], steps: Sequence[int], chunks: int) -> PipelineShape:
     """The shape with so many stages a rank whose order all ranks follow in all steps. Raises NoPipeline."""
     recorded = {tuple(tuple(one.order(step)) for one in passes) for step in steps}
     if len(recorded) == 1:
         (order,) = recorded
         microbatches = sum(task.kind == StagePass.FORWARD for task in order[0]) // chunks
-        for schedule in SCHEDULES if chunks == 1 else SCHEDULES[-1:]:
+        for schedule in SCHEDULES if chunks == 1 else OF_SEVERAL_STAGES:
             shape = PipelineShape(schedule, len(passes), microbatches, chunks)
             try:
                 if [list(mine) for mine in order] == orders(shape):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind
 from esprof.replay.schedules.graph import MessageDrawing, PipelineStep
-from esprof.replay.schedules.pipeline import PipelineShape, PipelineTask
+from esprof.replay.schedules.pipeline import PipelineSchedule, PipelineShape, PipelineTask, StagePass
 
 
 def runtime_graph(pipeline: PipelineShape, steps: Sequence[PipelineStep], ranks: Sequence[Rank]) -> Dfg:
@@ -45,7 +45,7 @@ class _RuntimeDrawing(MessageDrawing):
         """`called`. torch counts in rounds. In each a rank pauses or does its next pass, once what that needs is done, and
         the rank that needs what the pass gives calls for it."""
         called: list[list[list[PipelineTask]]] = [[[] for _ in range(len(queue) + 1)] for queue in queues]
-        left = [deque(_with_pauses(self.pipeline, place, queue)) for place, queue in enumerate(queues)]
+        left = [deque(mine) for mine in _with_pauses(self.pipeline, queues)]
         passes = [0] * len(queues)
         while any(left):
             for place, queue in enumerate(left):
@@ -100,9 +100,16 @@ class _RuntimeDrawing(MessageDrawing):
         return task._replace(stage=to)
 
 
-def _with_pauses(pipeline: PipelineShape, place: int, queue: Sequence[PipelineTask]) -> Iterator[PipelineTask | None]:
-    """The passes of the rank at this place with the pauses (None) of torch's interleaved schedule: before all, after the
-    warm-up, and before each backward pass once there is no forward pass left."""
+def _with_pauses(pipeline: PipelineShape, queues: Sequence[Sequence[PipelineTask]]) -> list[list[PipelineTask | None]]:
+    """The passes of each rank with the pauses (None) of torch's schedules."""
+    if pipeline.schedule == PipelineSchedule.ZB1P:
+        return _until_given([list(_zero_bubble(pipeline, place, queue)) for place, queue in enumerate(queues)])
+    return [list(_interleaved(pipeline, place, queue)) for place, queue in enumerate(queues)]
+
+
+def _interleaved(pipeline: PipelineShape, place: int, queue: Sequence[PipelineTask]) -> Iterator[PipelineTask | None]:
+    """The rank at this place pauses before all, after the warm-up, and before each backward pass once there is no forward
+    pass left."""
     ranks, total = pipeline.ranks, pipeline.microbatches * pipeline.chunks
     warm_up = min(total, (pipeline.chunks - 1) * ranks + 2 * (ranks - 1 - place))
     yield from [None] * place
@@ -113,3 +120,34 @@ def _with_pauses(pipeline: PipelineShape, place: int, queue: Sequence[PipelineTa
     for task in queue[both:]:
         yield None
         yield task
+
+
+def _zero_bubble(pipeline: PipelineShape, place: int, queue: Sequence[PipelineTask]) -> Iterator[PipelineTask | None]:
+    """The rank at this place pauses before all, and after the warm-up if it has one."""
+    ranks = pipeline.ranks
+    warm_up = min(pipeline.microbatches * pipeline.chunks, (pipeline.chunks - 1) * ranks + ranks - 1 - place)
+    yield from [None] * place
+    yield from queue[:warm_up]
+    yield from [None] * (ranks - 1 - place if warm_up else 0)
+    yield from queue[warm_up:]
+
+
+def _until_given(queues: list[list[PipelineTask | None]]) -> list[list[PipelineTask | None]]:
+    """The queues with further pauses: in each round a rank pauses if its next forward pass needs one of this or later."""
+    paused: list[list[PipelineTask | None]] = [[] for _ in queues]
+    at, done = [0] * len(queues), set[PipelineTask]()
+    while any(place < len(queue) for place, queue in zip(at, queues, strict=True)):
+        now = set[PipelineTask]()
+        for place, queue in enumerate(queues):
+            if at[place] == len(queue):
+                continue
+            task = queue[at[place]]
+            if task is not None:
+                if task.kind == StagePass.FORWARD and task.stage and task._replace(stage=task.stage - 1) not in done:
+                    paused[place].append(None)
+                    continue
+                now.add(task)
+            paused[place].append(task)
+            at[place] += 1
+        done |= now
+    return paused

@@ -51,7 +51,8 @@ class JobMemory:
 
     def _changed(self, rank: Rank, terms: Sequence[Term]) -> RankBlocks:
         memory = self._of(rank)
-        for term in terms:
+        # What is kept changes first, then the time at which it is there.
+        for term in sorted(terms, key=lambda term: -term.kind.phase):
             if rank in self._ranks(term) and term.kind.memory is not None:
                 memory = term.kind.memory(self.run, memory, term)
         return memory

@@ -8,11 +8,13 @@ from esprof.core.errors import UsageError
 from esprof.replay.engine.timeline import replay
 from esprof.replay.schedules.orders import held
 from esprof.replay.schedules.pipeline import PipelineSchedule, PipelineShape
-from esprof.replay.schedules.recorded import NoPipeline, RecordedPipeline, recorded_pipeline
+from esprof.replay.schedules.recorded import SCHEDULES, NoPipeline, RecordedPipeline, recorded_pipeline
 from esprof.replay.whatif.pipeline.layers import stage_layers
 from esprof.replay.whatif.pipeline.microbatches import Scaling, with_microbatches
+from esprof.replay.whatif.pipeline.parts import as_wholes, in_parts
 from esprof.replay.whatif.pipeline.stages import Restaging, restaged
 from esprof.replay.whatif.scenario import Declined, PipelineChange, Scenario
+from esprof.run.run import Run
 
 _MAX_OFF = 0.1
 """Largest error of the recorded schedule, rebuilt from its passes and messages, with which another one is predicted."""
@@ -29,6 +31,7 @@ def with_pipeline(now: Scenario, change: PipelineChange) -> Scenario:
         raise Declined(str(reason)) from reason
     factor = _as_recorded(now, recorded)
     changed, scaling = recorded, None
+    _refuse_together(recorded.shape, change)
     if change.microbatches is not None:
         scaling = Scaling.of(now.run, recorded)
     if change.stages is not None:
@@ -42,6 +45,7 @@ def with_pipeline(now: Scenario, change: PipelineChange) -> Scenario:
         changed = with_microbatches(changed, scaling, change.microbatches)
     if change.schedule is not None:
         _refuse_unknown(change.schedule, changed.shape)
+        changed = _with_passes_of(change.schedule, now.run, changed)
         changed = replace(changed, shape=changed.shape._replace(schedule=change.schedule))
     try:
         drawn = changed.scaled(factor).graph()
@@ -50,16 +54,31 @@ def with_pipeline(now: Scenario, change: PipelineChange) -> Scenario:
     return replace(now, dfg=drawn).noted(*_held(recorded.shape, changed.shape))
 
 
+def _with_passes_of(schedule: PipelineSchedule, run: Run, pipeline: RecordedPipeline) -> RecordedPipeline:
+    """The pipeline with backward passes in parts or as wholes, as the schedule has them. Raises Declined."""
+    if schedule.splits_backward == pipeline.shape.schedule.splits_backward:
+        return pipeline
+    return in_parts(run, pipeline) if schedule.splits_backward else as_wholes(pipeline)
+
+
+def _refuse_together(recorded: PipelineShape, change: PipelineChange) -> None:
+    """Raise Declined if the times of passes that are computed in parts would be needed of other stages or microbatches."""
+    wanted = change.schedule or recorded.schedule
+    if change.stages is not None and (recorded.schedule.splits_backward or wanted.splits_backward):
+        raise Declined("how backward passes divide into parts on other stages is not known: leave out stages=")
+    if change.microbatches is not None and recorded.schedule.splits_backward != wanted.splits_backward:
+        raise Declined(f"{wanted} with other microbatches is not known from {recorded.schedule}: change one of them")
+
+
 def _refuse_unknown(schedule: PipelineSchedule, shape: PipelineShape) -> None:
     """Raise Declined if the recorded passes do not tell how long those of this schedule take."""
-    if schedule.splits_backward:
-        raise Declined(
-            f"{schedule}: the gradients of inputs and of weights were not computed apart, so their times are unknown"
-        )
-    if schedule == PipelineSchedule.LOOPED_BFS:
+    if schedule not in SCHEDULES:
         raise Declined(f"{schedule}: how torch waits for its messages is not known")
     if schedule == PipelineSchedule.INTERLEAVED and shape.chunks == 1:
         raise Declined(f"{schedule}: a rank has one stage; add stages= with two or more for each rank")
+    rounds = max(1, shape.microbatches // shape.ranks)
+    if schedule == PipelineSchedule.ZB1P and shape.microbatches % rounds:
+        raise Declined(f"{schedule}: torch needs a number of microbatches that is a multiple of {rounds}")
 
 
 def _refuse_unlike_messages(now: Scenario, pipeline: RecordedPipeline) -> None:

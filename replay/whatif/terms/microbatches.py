@@ -1,11 +1,17 @@
 """`microbatches=16`: a pipeline job with another number of microbatches."""
 
-from esprof.replay.whatif.scenario import Scenario, changing_pipeline
+from esprof.replay.whatif.memory.blocks import RankBlocks
+from esprof.replay.whatif.scenario import Declined, Scenario, changing_pipeline
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, whole
+from esprof.run.run import Run
 
 
 def _resized(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     return changing_pipeline(now, microbatches=terms[0].value)
+
+
+def _memory(run: Run, memory: RankBlocks, term: Term) -> RankBlocks:
+    raise Declined("the memory of a pipeline with other microbatches is not known")
 
 
 TERM = Kind(
@@ -16,5 +22,6 @@ TERM = Kind(
     assumes="N divides the batch. Operations on activations, and messages, grow with the samples of a microbatch. What a "
     "call costs, operations on parameters alone, and the host's time between operations are the same in each pass.",
     effect=Edit(TermPhase.REBUILD, _resized),
+    memory=_memory,
     value=whole(1, 4096),
 )

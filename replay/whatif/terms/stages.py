@@ -3,8 +3,10 @@
 import re
 
 from esprof.core.errors import UsageError
-from esprof.replay.whatif.scenario import Scenario, changing_pipeline
+from esprof.replay.whatif.memory.blocks import RankBlocks
+from esprof.replay.whatif.scenario import Declined, Scenario, changing_pipeline
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase
+from esprof.run.run import Run
 
 _COUNTS = re.compile(r"[1-9]\d{0,3}(?:\+[1-9]\d{0,3}){1,999}", re.ASCII)
 
@@ -22,6 +24,10 @@ def _restaged(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     return changing_pipeline(now, stages=terms[0].value)
 
 
+def _memory(run: Run, memory: RankBlocks, term: Term) -> RankBlocks:
+    raise Declined("the memory of a pipeline with other stages is not known")
+
+
 TERM = Kind(
     name="stages",
     examples=("stages=3+5+4",),
@@ -34,5 +40,6 @@ TERM = Kind(
     "The optimizer's time grows with the parameters. A further stage on a rank adds what a pass takes in addition to its "
     "layers.",
     effect=Edit(TermPhase.REBUILD, _restaged),
+    memory=_memory,
     value=_counts,
 )

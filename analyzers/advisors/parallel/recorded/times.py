@@ -7,12 +7,12 @@ from functools import cached_property
 import numpy as np
 
 from esprof.analyzers.advisors.parallel.recorded.chain import ModuleCall
-from esprof.analyzers.advisors.parallel.recorded.weights import weights_ns
 from esprof.analyzers.ops.backward import made_by
 from esprof.analyzers.ops.calls import SteadyTime, calls_of, launched_by
 from esprof.analyzers.ops.nesting import nearest, with_inner
 from esprof.replay.building.lookup import entries
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
+from esprof.replay.whatif.gradients.weights import weights_ns
 from esprof.run.schema import Table
 
 

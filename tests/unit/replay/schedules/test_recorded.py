@@ -53,6 +53,48 @@ def of(run: Run) -> RecordedPipeline:
     return recorded_pipeline(run, build(run))
 
 
+def zero_bubble() -> dict[int, list[Row]]:
+    """The same pipeline under ZB1P: the last stage needs 1.2 ms for gradients of inputs and 800 µs for those of weights."""
+    first = [
+        *a_pass("0F0", 1000, 2000),
+        *message("send", 1, 2000, 2036),
+        *a_pass("0F1", 2050, 3050),
+        *message("send", 1, 3050, 3840),
+        *message("recv", 1, 3900, 5460),
+        *a_pass("0I0", 5460, 5480),
+        *a_pass("0W0", 5480, 7480),
+        *message("recv", 1, 7480, 7900),
+        *a_pass("0I1", 7900, 7920),
+        *a_pass("0W1", 7920, 9920),
+    ]
+    second = [
+        *message("recv", 0, 500, 2420),
+        *a_pass("1F0", 2420, 3420),
+        *message("recv", 0, 3420, 3840),
+        *a_pass("1I0", 3840, 5040),
+        *message("send", 0, 5040, 5080),
+        *a_pass("1F1", 5090, 6090),
+        *a_pass("1I1", 6090, 7290),
+        *message("send", 0, 7290, 7330),
+        *a_pass("1W0", 7340, 8140),
+        *a_pass("1W1", 8140, 8940),
+    ]
+    return {rank: [step(1, 0, 10000), op("aten::zero_", 0, 400), *rows] for rank, rows in enumerate((first, second))}
+
+
+def test_passes_that_were_computed_in_parts_tell_those_of_whole_ones():
+    run = run_of(zero_bubble())
+    found = of(run)
+    assert found.shape == PipelineShape(PipelineSchedule.ZB1P, 2, 2)
+    (only,) = found.steps
+    assert only.tasks_ns[PipelineTask(StagePass.WEIGHTS, 1, 1)] == pytest.approx(800 * US, rel=0.05)
+    assert PipelineTask(StagePass.INPUTS, 0, 1) in only.receives_ns
+    same, other, staged = what_if(run, build(run), ["pipeline=zb1p", "pipeline=1f1b", "stages=1+1"])
+    assert same.saving_us == pytest.approx(0, abs=20)
+    assert other.answered
+    assert "leave out stages=" in (staged.reason or "")
+
+
 def test_schedule_and_times_are_those_that_were_recorded():
     found = of(run_of(gpipe()))
     assert found.shape == PipelineShape(PipelineSchedule.GPIPE, 2, 2)
@@ -97,7 +139,7 @@ def test_places_follow_stages_not_ranks():
         ({f"PP:1{one}": "mine" for one in ("F0", "F1", "B0", "B1")}, "does not mark the passes"),
         ({"PP:1F1": "PP:3F1"}, "in turn"),
         ({f"PP:1{one}": f"PP:0{one}" for one in ("F0", "F1", "B0", "B1")}, "share a stage"),
-        ({"PP:1F0": "PP:1F1", "PP:1F1": "PP:1F0"}, "none of the schedules gpipe, 1f1b, interleaved"),
+        ({"PP:1F0": "PP:1F1", "PP:1F1": "PP:1F0"}, "none of the schedules gpipe, 1f1b, interleaved, zb1p"),
     ],
 )
 def test_what_is_no_known_pipeline_is_declined(names: dict[str, str], reason: str):

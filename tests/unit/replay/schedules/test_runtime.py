@@ -1,5 +1,7 @@
 """Graphs of pipelines with several stages a rank, as torch's runtime runs them."""
 
+from unittest.mock import create_autospec
+
 import pytest
 
 from esprof.replay.dfg import Cls, Edge, LaneKind
@@ -46,19 +48,52 @@ def test_a_message_passes_while_its_receiver_computes():
 @pytest.mark.slow  # It imports torch.
 @pytest.mark.parametrize(("ranks", "chunks", "microbatches"), [(2, 2, 8), (3, 2, 6), (4, 3, 8)])
 def test_ranks_call_for_messages_where_torch_puts_the_calls(ranks, chunks, microbatches):
-    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
     visual = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
     listed = visual.get_schedule_ops("Interleaved1F1B", ranks, microbatches, num_stages_per_rank=chunks)
+    shape = PipelineShape(PipelineSchedule.INTERLEAVED, ranks, microbatches, chunks)
+    assert called(shape) == by_torch(listed, ranks, chunks)
+
+
+def called(shape: PipelineShape) -> list[set[tuple[int, str, int, int]]]:
+    """For each rank: (passes that it has done, F or B, stage, microbatch) of each message that it then calls for."""
+    drawing = runtime._RuntimeDrawing(shape, range(shape.ranks), LaneKind.CPU)
+    return [
+        {
+            (done, "F" if task.kind == StagePass.FORWARD else "B", *task[1:])
+            for done, tasks in enumerate(mine)
+            for task in tasks
+        }
+        for mine in drawing._calls(orders(shape))
+    ]
+
+
+def by_torch(listed, ranks: int, chunks: int) -> list[set[tuple[int, str, int, int]]]:
+    """The same of torch's passes, with pauses."""
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
     theirs = schedules._add_send_recv(
         {rank: list(mine) for rank, mine in enumerate(listed)}, lambda stage: stage % ranks, ranks * chunks
     )
-    shape = PipelineShape(PipelineSchedule.INTERLEAVED, ranks, microbatches, chunks)
-    called = runtime._RuntimeDrawing(shape, range(ranks), LaneKind.CPU)._calls(orders(shape))
-    for rank, mine in enumerate(called):
-        passes, found = 0, set()
+    found = []
+    for rank in range(ranks):
+        passes, mine = 0, set()
         for action in theirs[rank]:
             kind = action.computation_type.name
             if kind in ("RECV_F", "RECV_B"):
-                found.add((passes, kind[-1], action.stage_index, action.microbatch_index))
-            passes += kind in ("FORWARD", "FULL_BACKWARD")
-        assert {(done, *task) for done, tasks in enumerate(mine) for task in tasks} == found
+                mine.add((passes, kind[-1], action.stage_index, action.microbatch_index))
+            passes += kind in ("FORWARD", "FULL_BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT")
+        found.append(mine)
+    return found
+
+
+@pytest.mark.slow  # It imports torch.
+@pytest.mark.parametrize(
+    ("ranks", "chunks", "microbatches"), [(2, 1, 4), (3, 1, 6), (4, 1, 8), (4, 1, 6), (2, 2, 8), (3, 2, 6)]
+)
+def test_ranks_of_a_zero_bubble_schedule_call_for_messages_where_torch_puts_the_calls(ranks, chunks, microbatches):
+    pipelining = pytest.importorskip("torch.distributed.pipelining")
+    stage = create_autospec(pipelining.PipelineStage, instance=True)  # A real one needs a process group.
+    stage.group_rank, stage.group_size, stage.submod, stage.num_stages = 0, ranks, None, ranks * chunks
+    order = pipelining.ScheduleInterleavedZeroBubble([stage] * chunks, microbatches).pipeline_order
+    listed = [order[rank] for rank in range(ranks)]
+    shape = PipelineShape(PipelineSchedule.ZB1P, ranks, microbatches, chunks)
+    assert called(shape) == by_torch(listed, ranks, chunks)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.profiler import profile
 
-from esprof.analyzers.advisors.parallel.recorded.weights import _LINEAR, weights_ns
+from esprof.replay.whatif.gradients.weights import _LINEAR, weights_ns
 
 NODE = "autograd::engine::evaluate_function: "
 
