@@ -99,6 +99,8 @@ STEPS = pa.schema(
         ("samples", pa.int64()),
         ("tokens", pa.int64()),
         ("padding", pa.int64()),
+        ("pairs", pa.int64()),
+        ("padding_pairs", pa.int64()),
         ("loader_wait_ns", pa.int64()),
         ("cpu_ns", pa.int64()),
         ("ready_ns", pa.int64()),
@@ -114,7 +116,9 @@ STEPS = pa.schema(
   `export` (the profiler was started, or its trace written);
 - `samples`: number of samples;
 - `tokens`: number of all tokens;
-- `padding`: tokens that only pad their sequences, null without an attention mask;
+- `padding`: tokens that only pad their sequences, null if nothing tells it;
+- `pairs`: number of pairs of tokens of one sequence, which attention computes, null if nothing tells padding;
+- `padding_pairs`: number of these pairs with a token that only pads;
 - `loader_wait_ns`: time that the training thread waited for its DataLoader;
 - `cpu_ns`: time that the training thread ran;
 - `ready_ns`: time that the training thread waited for a CPU. It slept for the rest of the step;
@@ -123,7 +127,7 @@ STEPS = pa.schema(
 
 ADDED = {
     "events": ("channel",),
-    "steps": ("padding", "cpu_ns", "ready_ns", "throttled_ns"),
+    "steps": ("padding", "pairs", "padding_pairs", "cpu_ns", "ready_ns", "throttled_ns"),
     "stages": ("in_order", "batches", "cpu_ns", "took_ns", "ready_ns", "read_bytes", "read_chars"),
 }
 """Columns, by table, that Runs of earlier versions lack; they are null there."""

@@ -56,6 +56,7 @@ _OWN_IDEALS = (
     "barriers",
     "compile",
     "launches",
+    "padding",
     "python",
     "repeated_calls",
     "runqueue",

@@ -1,98 +1,90 @@
 """ESP701: padding tokens."""
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.types import Rank
+from esprof.replay.whatif.graph.padded_tokens import RankPadding, padding_by_rank, shares_on
 
 MIN_PADDING_SHARE = 0.2
 """Least share of padding that is reported: the sequences of a batch are seldom equally long."""
 
-_BY_TOKENS = r"aten::(add|b|badd)?mm$|attention|softmax|gelu|silu|layer_norm"
-"""Matches CPU operations whose time is known to be proportional to the number of tokens."""
+_BY_TOKENS = re.compile(r"aten::(b|add|badd)?mm$|attention|convolution|softmax|gelu|silu|layer_norm|lstm|gru")
+"""Matches operations whose time is known to be proportional to the number of tokens."""
 
-_PASSES = r"^(?!.*(aten::\w+_$|AccumulateGrad|foreach|Optimizer|addcdiv|addcmul|lerp|sqrt|c10d|reducer|DataLoader))"
-"""Matches the CPU operations of forward and backward pass. Optimizers, which work in place, and the accumulation and
-reduction of gradients are excluded."""
+MIN_SHARE_BY_TOKENS = 0.05
+"""Least share of the work of the steps in such operations: without them, nothing shows that the job computes on tokens."""
 
-
-@dataclass(frozen=True)
-class _Tokens:
-    """Token counts of a rank, summed over the steps that have both counts."""
-
-    steps: int
-    total: int
-    padding: int
-    is_fixed: bool
-    """Whether all batches have the same sequence length."""
-
-    @property
-    def share(self) -> float:
-        return self.padding / self.total
+_SCENARIO = "padding=0"
 
 
 def padding(case: Case) -> Iterator[Cause]:
     """Batches with a large share of padding tokens."""
-    tokens_of = {rank: found for rank in case.run.ranks if (found := _tokens(case.job.steps, rank)) is not None}
-    ranks = tuple(rank for rank, tokens in tokens_of.items() if tokens.share >= MIN_PADDING_SHARE)
-    if not ranks:
+    padded = padding_by_rank(case.run)
+    ranks = tuple(rank for rank, found in padded.items() if found.waste.of_tokens >= MIN_PADDING_SHARE)
+    if not ranks or not _computes_on_tokens(case):
         return
-    share = sum(tokens.padding for tokens in tokens_of.values()) / sum(tokens.total for tokens in tokens_of.values())
-    scenario = _scenario(case, 1 / (1 - share)) if 0 < share < 1 else None
-    if scenario is None or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
+    if not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
         return
+    share = sum(int(one.padding.sum()) for one in padded.values()) / sum(
+        int(one.tokens.sum()) for one in padded.values()
+    )
     yield Cause(
         id="ESP701",
         title=f"{100 * share:.0f} % of the tokens are padding",
         ranks=ranks,
-        scenario=scenario,
+        scenario=_SCENARIO,
         # The share of padding is exact; which share of the step is proportional to tokens is uncertain.
         confidence="low",
-        evidence={
-            "padding": by_rank({rank: round(tokens.share, 3) for rank, tokens in tokens_of.items()}, "share"),
-            "tokens_per_step": by_rank(
-                {rank: round(tokens.total / tokens.steps) for rank, tokens in tokens_of.items()}
-            ),
-            "steps_with_counts": by_rank({rank: tokens.steps for rank, tokens in tokens_of.items()}),
-            "one_length_for_all": Evidence(all(tokens_of[rank].is_fixed for rank in ranks)),
-        },
-        advice=_advice(tokens_of, ranks),
+        evidence=_evidence(padded, _have_one_length(case, ranks)),
+        advice=_advice(_have_one_length(case, ranks)),
     )
 
 
-def _scenario(case: Case, factor: float) -> str:
-    if case.replayed.built.dfg.has_gpu():
-        return f"gpu={factor:.3g}x"
-    proportional = f"kernel[{_BY_TOKENS}]={factor:.3g}x"
-    if case.is_worth_reporting(case.pricer.saving_ns(proportional)):
-        return f"kernel[{_PASSES}]={factor:.3g}x"
-    return proportional
+def _computes_on_tokens(case: Case) -> bool:
+    dfg = case.replayed.built.dfg
+    work = np.isin(dfg.step, case.replayed.steps.steady) * dfg.dur_ns
+    return float((shares_on(case.run, dfg, _BY_TOKENS) * work).sum()) >= MIN_SHARE_BY_TOKENS * float(work.sum())
 
 
-def _advice(tokens_of: dict[Rank, _Tokens], ranks: tuple[Rank, ...]) -> str:
+def _have_one_length(case: Case, ranks: tuple[Rank, ...]) -> bool:
+    """Whether each rank has only batches of one length. False where the number of samples is unknown."""
+    for rank in ranks:
+        steps = case.job.steps.table(rank)
+        tokens, samples = steps.ints("tokens"), steps.ints("samples")
+        known = (tokens > 0) & (samples > 0)
+        if len(np.unique(tokens[known] / samples[known])) != 1:
+            return False
+    return True
+
+
+def _evidence(padded: dict[Rank, RankPadding], one_length: bool) -> dict[str, Evidence]:
+    return {
+        "padding": by_rank({rank: round(one.waste.of_tokens, 4) for rank, one in padded.items()}, "share"),
+        "padding_of_attention": by_rank(
+            {rank: round(one.waste.of_pairs, 4) if one.pairs.any() else None for rank, one in padded.items()}, "share"
+        ),
+        "tokens_per_step": by_rank({rank: round(one.tokens.mean()) for rank, one in padded.items()}),
+        "steps_with_counts": by_rank({rank: len(one.step) for rank, one in padded.items()}),
+        "one_length_for_all": Evidence(one_length),
+    }
+
+
+def _advice(one_length: bool) -> str:
     first = (
         "Every batch is padded to the same length. Pad each batch to its longest sequence instead "
         "(padding='longest' in the tokenizer's collator), and batch sequences of similar length"
-        if all(tokens_of[rank].is_fixed for rank in ranks)
+        if one_length
         else "Batch sequences of similar length (group_by_length), or pack several into one row"
     )
-    return f"{first}. The saving is an upper bound: it assumes that compute time is proportional to tokens."
-
-
-def _tokens(job: JobSteps, rank: Rank) -> _Tokens | None:
-    """Token counts of a rank; None if no step has counts of both tokens and padding."""
-    steps = job.table(rank)
-    tokens, padded, samples = (steps.ints(column) for column in ("tokens", "padding", "samples"))
-    known = (tokens > 0) & (padded >= 0)
-    if not known.any():
-        return None
-    lengths = np.unique(tokens[known & (samples > 0)] / samples[known & (samples > 0)])
-    return _Tokens(int(known.sum()), int(tokens[known].sum()), int(padded[known].sum()), len(lengths) == 1)
+    return (
+        f"{first}. Packing (torch.nn.attention.varlen, a document mask of FlexAttention, DataCollatorWithFlattening) leaves "
+        "no padding, which is what the saving assumes. The loss then needs the weights of its sequences."
+    )
 
 
 _PAGES = (
@@ -100,13 +92,17 @@ _PAGES = (
         "ESP701",
         "Padding tokens",
         "The sequences of a batch are padded to the length of the longest one, or to a fixed length. Compute spent on "
-        "padding is wasted.",
-        "`padding` is the share of tokens that the batches' attention masks exclude, over all steps with these counts; "
-        "`one length for all` says whether all batches have the same sequence length. Only recorded runs have these "
-        "counts, and only if batches have an `attention_mask` in CPU memory when the DataLoader returns them.",
-        "An upper bound. On GPUs `gpu=`: all GPU work is sped up by the ratio of all tokens to tokens without "
-        "padding. On CPUs `kernel[…]=`: the same for all operations of the forward and backward pass, if speeding "
-        "up matrix multiplication, attention and normalisation alone already saves something.",
+        "padding is wasted: linear layers waste the share of padding among the tokens, attention the larger share of pairs "
+        "of tokens with padding.",
+        "`padding` is the share of padding among all tokens, over all steps with these counts, and `padding of attention` "
+        "that among the pairs of tokens of one sequence; `one length for all` says whether all batches have the same "
+        "sequence length. The recorder reads batches in CPU memory when the DataLoader returns them. It counts what an "
+        "`attention_mask` excludes, or a mask of another name if the token ids there are all equal; else token ids that "
+        "end in one id that occurs nowhere else, in sequences of different lengths. It also notes the lengths that a "
+        "collate function gives to `pad_sequence`. Rows of several sequences, whose positions begin again, are packed "
+        "already and count for nothing. Labels of -100 are not padding.",
+        "`padding=0`: replay shortens the recorded time of attention by the share of pairs, and that of all other "
+        "operations of forward and backward pass by that of tokens. An upper bound if passes also compute on other data.",
         "Pad each batch to its longest sequence, batch sequences of similar length, or pack sequences into rows.",
     ),
 )

@@ -24,6 +24,16 @@ _Parts = dict[str, tuple[Time, Time]]
 """Name of a part of a batch -> (time, CPU time), ns."""
 
 
+class NotedPadding(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Padding of the sequences of a batch: numbers of tokens, and of pairs of tokens of one sequence, which attention
+    computes; pairs are None if rows hold several sequences."""
+
+    tokens: Large
+    padding: Large
+    pairs: Large | None
+    padding_pairs: Large | None
+
+
 class Next(msgspec.Struct, frozen=True, array_like=True, gc=False):
     iterator: Number
     epoch: Number
@@ -37,7 +47,7 @@ class Next(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: Large | None
     training: bool
     cpu_ns: Time | None = None
-    padding: Large | None = None
+    padding: NotedPadding | None = None
     in_order: bool | None = None
     batches: Large | None = None
     ready_ns: Time | None = None
@@ -59,6 +69,7 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end_ns: Time
     samples: Large | None
     cpu_ns: Time | None = None
+    padding: NotedPadding | None = None
     ready_ns: Time | None = None
     read_bytes: Large | None = None
     read_chars: Large | None = None

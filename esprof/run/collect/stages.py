@@ -66,27 +66,37 @@ _OF_BATCHES = ("samples", "workers", "prefetch", "in_order", "batches", "ready_n
 
 
 def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | None]]:
-    """Return samples, tokens and padding of the batches of each step in `rows.steps`, and its time in `next`, ns.
+    """Return samples, tokens, padding and pairs of tokens of the batches of each step in `rows.steps`, and its time in
+    `next`, ns.
 
     In a training job, a batch taken with gradients off (validation) counts for the waiting time, but not for the samples.
     """
     no_optimizer = notes.paced is not None and notes.paced.by is not PacedBy.OPTIMIZER
     evaluates = no_optimizer and not any(row.training for row in rows.nexts)
-    exact = {(*key, row.batch): row.samples for key, row in fetches_by_pass(notes, rows)}
-    samples: list[int | None] = [None] * len(rows.steps)
-    tokens: list[int | None] = [None] * len(rows.steps)
-    padding: list[int | None] = [None] * len(rows.steps)
+    fetched = {(*key, row.batch): row for key, row in fetches_by_pass(notes, rows)}
+    loads: dict[str, list[int | None]] = {name: [None] * len(rows.steps) for name in _LOADS}
     waits: list[int | None] = [0 if rows.nexts else None] * len(rows.steps)
     for row, i in zip(rows.nexts, _steps_at(rows.steps, [row.end_ns for row in rows.nexts]), strict=True):
         if i is None:
             continue
         waits[i] = _sum(waits[i], row.end_ns - row.start_ns)
         if row.training or evaluates:
-            # The worker knows the exact number of samples; the rank infers it from the shape of the batch.
-            samples[i] = _sum(samples[i], exact.get((row.iterator, row.epoch, row.batch)) or row.samples)
-            tokens[i] = _sum(tokens[i], row.tokens)
-            padding[i] = _sum(padding[i], row.padding)
-    return {"samples": samples, "tokens": tokens, "padding": padding, "loader_wait_ns": waits}
+            for name, more in zip(_LOADS, _load(row, fetched.get((row.iterator, row.epoch, row.batch))), strict=True):
+                loads[name][i] = _sum(loads[name][i], more)
+    return loads | {"loader_wait_ns": waits}
+
+
+_LOADS = ("samples", "tokens", "padding", "pairs", "padding_pairs")
+
+
+def _load(taken: Next, fetched: Fetch | None) -> tuple[int | None, ...]:
+    """The columns `_LOADS` of a batch. The worker that made it knows the exact number of samples, which the rank infers from
+    the shape of the batch; the rank sees its masks and ids, and the worker the sequences that it has put together."""
+    samples = (fetched.samples if fetched else None) or taken.samples
+    padding = taken.padding or (fetched.padding if fetched else None)
+    if padding is None:
+        return samples, taken.tokens, None, None, None
+    return samples, padding.tokens, padding.padding, padding.pairs, padding.padding_pairs
 
 
 def fetches_by_pass(notes: RankNotes, rows: RankRows) -> list[tuple[Pass, Fetch]]:

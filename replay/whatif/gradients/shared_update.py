@@ -55,7 +55,7 @@ def with_update_of_part(now: Scenario) -> tuple[Dfg, np.ndarray]:
         raise Declined("the time of a shared update is predicted on CPUs only")
     if any(set(reducing_ranks(now.run, rank)) != set(ranks) for rank in ranks):
         raise Declined("not all ranks reduce their gradients together")
-    share = share_within(now.run, dfg, {rank: _updates(now.run.events(rank)) for rank in ranks})
+    share = share_within(now.run, dfg, {rank: update_ranges(now.run.events(rank)) for rank in ranks})
     shorter = np.rint(dfg.dur_ns * (1 - share * (1 - 1 / len(ranks)))).astype(np.int64)
     return edits.replace(dfg, np.arange(dfg.nodes), shorter), share > 0
 
@@ -66,7 +66,8 @@ def _reduced(dfg: Dfg) -> Bytes:
     return round(float(dfg.bytes[nodes].clip(0).sum()) / (len(dfg.marks.steps) * len(dfg.marks.ranks)))
 
 
-def _updates(events: Table) -> ThreadRanges:
+def update_ranges(events: Table) -> ThreadRanges:
+    """When and where optimizers updated parameters."""
     codes, names = events.codes("name")
     rows = np.flatnonzero(np.array([*(name.startswith(OPTIMIZER) for name in names), False])[codes])
     begin = events.ints("start_ns")[rows]

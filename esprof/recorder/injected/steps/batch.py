@@ -1,59 +1,177 @@
-"""Size and padding of a batch, from the shapes of its tensors and its attention mask."""
+"""Size and padding of a batch, from its tensors and from how its sequences were put together."""
 
 import ctypes
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-_MAX_ITEMS = 8
+_MAX_ITEMS = 16
 
 _MASK = "attention_mask"
 """Name that tokenizers give the tensor (B x T) that is 0 for padding tokens."""
 
-_MAX_MASK_ELEMENTS = 1 << 20
-"""Largest mask that is counted, in elements, which takes less than a millisecond."""
+_MAX_ELEMENTS = 1 << 20
+"""Largest tensor that is read, in elements: reading it takes some milliseconds, and training on it far longer."""
 
-_UNSIGNED: dict[int, Any] = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
+_MIN_LENGTH = 8
+"""Least length of rows that are taken for sequences without a mask: shorter ones may be a few columns of numbers."""
+
+_INTEGERS: dict[int, Any] = {1: ctypes.c_uint8, 2: ctypes.c_int16, 4: ctypes.c_int32, 8: ctypes.c_int64}
 """Element size in bytes -> integer type."""
 
 
-def padding(batch: Any) -> int | None:
-    """Number of padding tokens in a batch, from its attention mask; None without a mask in CPU memory.
+class Padding(NamedTuple):
+    """Padding of the sequences of a batch."""
 
-    The mask is read directly from memory: any operation of torch, even `Tensor.numpy`, would appear in the job's trace.
+    tokens: int
+    """Number of all tokens."""
+    padding: int
+    """Number of tokens that only pad."""
+    pairs: int | None
+    """Number of pairs of tokens of one sequence, which attention computes; None if rows hold several sequences."""
+    padding_pairs: int | None
+    """Number of these pairs with a token that only pads."""
+
+
+def padding_of(lengths: Sequence[int], width: int) -> Padding:
+    """Padding of sequences of these lengths, each padded to `width`."""
+    tokens, pairs = len(lengths) * width, len(lengths) * width**2
+    return Padding(tokens, tokens - sum(lengths), pairs, pairs - sum(length**2 for length in lengths))
+
+
+def padding(batch: Any) -> Padding | None:
+    """Padding of a batch, from its attention mask, a mask of another name, or token ids with equal ends; None if none of
+    them tells it, or if rows hold several sequences each.
+
+    Tensors are read directly from memory: any operation of torch, even `Tensor.numpy`, would appear in the job's trace.
     """
-    mask = _mask_in(batch, depth=3)
+    tables = [(name, table) for name, tensor in _tensors(batch, depth=3) if (table := _table(tensor)) is not None]
+    for name, table in tables:
+        if name == _MASK:
+            return _counted((table != 0).sum(1), table.shape[1])
+    if any(_restarts(table) for _, table in tables):
+        return None
+    ids = next((table for _, table in tables if table.min() >= 0 and table.max() > 1), None)
+    for name, table in tables:
+        if table.max() == 1 and table.min() == 0:
+            real = _real_tokens(table != 0, ids if ids is not None and ids.shape == table.shape else None, name)
+            if real is not None:
+                return _counted(real.sum(1), table.shape[1])
+    if ids is None or ids.shape[1] < _MIN_LENGTH:
+        return None
+    ends = [length for length in (_equal_ends(ids), _equal_ends(ids[:, ::-1])) if length is not None]
+    return _counted(ids.shape[1] - ends[0], ids.shape[1]) if ends else None
+
+
+def _counted(lengths: np.ndarray, width: int) -> Padding:
+    return padding_of(lengths.tolist(), width)
+
+
+def _tensors(batch: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """(name, tensor) of each tensor of a batch; without a name in lists."""
+    items: Iterable[tuple[str, Any]] = ()
+    if isinstance(batch, list | tuple):
+        items = (("", item) for item in batch[:_MAX_ITEMS])
+    elif isinstance(batch, Mapping):
+        items = islice(batch.items(), _MAX_ITEMS)
+    elif _MASK in getattr(batch, "__dict__", ()) or dataclasses.is_dataclass(batch):
+        items = islice(vars(batch).items(), _MAX_ITEMS)
+    for name, item in items:
+        if isinstance(item, torch.Tensor):
+            yield str(name), item
+        elif depth:
+            yield from _tensors(item, depth - 1)
+
+
+def _table(tensor: Any) -> np.ndarray | None:
+    """The elements of a tensor of integers or truth values (B x T) in CPU memory; None for others."""
     if (
         # Reading a subclass may have side effects.
-        type(mask) is not torch.Tensor
-        or mask.device.type != "cpu"
-        or mask.layout is not torch.strided
-        or mask.dim() != 2
-        or mask.is_floating_point()
-        or mask.is_complex()
-        or not 0 < mask.numel() <= _MAX_MASK_ELEMENTS
-        or not mask.is_contiguous()
+        type(tensor) is not torch.Tensor
+        or tensor.device.type != "cpu"
+        or tensor.layout is not torch.strided
+        or tensor.dim() != 2
+        or tensor.is_floating_point()
+        or tensor.is_complex()
+        or not 0 < tensor.numel() <= _MAX_ELEMENTS
+        or not tensor.is_contiguous()
     ):
         return None
-    memory = (_UNSIGNED[mask.element_size()] * mask.numel()).from_address(mask.data_ptr())
-    return mask.numel() - int(np.count_nonzero(np.ctypeslib.as_array(memory)))
+    memory = (_INTEGERS[tensor.element_size()] * tensor.numel()).from_address(tensor.data_ptr())
+    return np.ctypeslib.as_array(memory).reshape(tuple(tensor.shape))
 
 
-def _mask_in(batch: Any, depth: int) -> Any:
-    if isinstance(batch, Mapping) and _MASK in batch:
-        return batch[_MASK]
-    own = getattr(batch, "__dict__", None)
-    if isinstance(own, dict) and _MASK in own:
-        return own[_MASK]
-    if depth and isinstance(batch, list | tuple):
-        for item in batch[:_MAX_ITEMS]:
-            mask = _mask_in(item, depth - 1)
-            if mask is not None:
-                return mask
+def _restarts(table: np.ndarray) -> bool:
+    """Whether a table has the positions of tokens, of which some rows begin again: several sequences share a row."""
+    if table.shape[1] < 2 or table[:, 0].any():
+        return False
+    begins, goes_on = table[:, 1:] == 0, table[:, 1:] == table[:, :-1] + 1
+    # Zeros at the end may pad.
+    return bool((begins | goes_on).all() and (begins[:, :-1] & goes_on[:, 1:]).any())
+
+
+def _real_tokens(mask: np.ndarray, ids: np.ndarray | None, name: str) -> np.ndarray | None:
+    """Which tokens of a mask of any name are no padding, bool[B, T]; None if it does not say so.
+
+    Padding is at one end of each row, and has one id. Without ids, the name tells what True means.
+    """
+    for real in (mask, ~mask):
+        starts = np.diff(real, axis=1, prepend=False) & real
+        if not real.any(1).all() or (starts.sum(1) > 1).any() or not (real[:, 0] | real[:, -1]).all():
+            continue
+        if ids is None:
+            means_padding = "pad" in name.lower()
+            if means_padding == (real is not mask) and (means_padding or "mask" in name.lower()):
+                return real
+        elif len(np.unique(ids[~real])) == 1 < len(np.unique(ids[real])):
+            return real
     return None
+
+
+def _equal_ends(ids: np.ndarray) -> np.ndarray | None:
+    """Number of padding tokens at the end of each row, int64[B]: tokens with one id that occurs nowhere else. None unless
+    rows have different numbers of them, as sequences of different lengths do."""
+    values, counts = np.unique(ids[:, -1], return_counts=True)
+    is_pad = ids == values[counts.argmax()]
+    ends = np.where(is_pad.all(1), ids.shape[1], (~is_pad[:, ::-1]).argmax(1))
+    is_padding = ends.max() > 1 and ends.sum() == is_pad.sum() and len(np.unique(ends)) > 1
+    return ends if is_padding else None
+
+
+class PaddedSequences:
+    """Notes what `pad_sequence` pads while a batch is made: calls for the same lengths, as of tokens and labels, count
+    once."""
+
+    def __init__(self) -> None:
+        self._original: Callable[..., torch.Tensor] | None = None
+        self._widths: dict[tuple[int, ...], int] = {}
+
+    def begin(self) -> None:
+        """Begin a batch."""
+        self.end()
+        self._widths = {}
+        # `torch.nn.utils.rnn.pad_sequence` looks it up there at each call. Only while a batch is made: compiled models must
+        # see the original.
+        self._original = original = torch._C._nn.pad_sequence
+
+        def pad_sequence(sequences: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+            if isinstance(sequences, list | tuple) and sequences:
+                lengths = tuple(len(sequence) for sequence in sequences)
+                self._widths[lengths] = max(lengths)
+            return original(sequences, *arguments, **options)
+
+        torch._C._nn.pad_sequence = pad_sequence
+
+    def end(self) -> Padding | None:
+        """End the batch. Returns the padding of all its sequences; None if none were padded."""
+        if self._original is not None:
+            torch._C._nn.pad_sequence, self._original = self._original, None
+        found = [padding_of(lengths, width) for lengths, width in self._widths.items()]
+        return Padding(*(sum(column) for column in zip(*found, strict=True))) if found else None
 
 
 def size(batch: Any) -> tuple[int | None, int | None]:
@@ -71,17 +189,4 @@ def size(batch: Any) -> tuple[int | None, int | None]:
 def _first_tensor(batch: Any, depth: int) -> torch.Tensor | None:
     if isinstance(batch, torch.Tensor):
         return batch
-    if not depth:
-        return None
-    items: Iterable[Any] = ()
-    if isinstance(batch, list | tuple):
-        items = batch[:_MAX_ITEMS]
-    elif isinstance(batch, Mapping):
-        items = islice(batch.values(), _MAX_ITEMS)
-    elif _mask_in(batch, 0) is not None:  # An object with the output of a tokenizer.
-        items = islice(vars(batch).values(), _MAX_ITEMS)
-    for item in items:
-        tensor = _first_tensor(item, depth - 1)
-        if tensor is not None:
-            return tensor
-    return None
+    return next((tensor for _, tensor in _tensors(batch, depth - 1)), None)

@@ -1,4 +1,4 @@
-"""Measure how a batch is made: its named parts, and what its process ran, waited for and read meanwhile."""
+"""Measure how a batch is made: its parts, the sequences padded, and what its process ran, waited for and read meanwhile."""
 
 import functools
 import os
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ....run.raw.stages import DECODE, TRANSFORM
+from .batch import PaddedSequences, Padding
 from .kernel_files import opened, opened_schedule, ready_ns
 
 _KNOWN = (
@@ -48,6 +49,8 @@ class Made(NamedTuple):
     counters: Counters
     parts: dict[str, tuple[int, int]]
     """Name of a part -> (time, CPU time of the thread), ns; time of a part inside another counts for the inner one only."""
+    padded: Padding | None
+    """Padding of sequences that were put together; None if none were."""
 
 
 class BatchMaking:
@@ -62,6 +65,7 @@ class BatchMaking:
         self._before: Counters | None = None
         self._start_ns = 0
         self._is_long = False
+        self._padded = PaddedSequences()
 
     def begin(self) -> None:
         """Begin a batch on the calling thread."""
@@ -69,13 +73,14 @@ class BatchMaking:
         self._thread, self._open, self._parts = threading.get_ident(), [], {}
         self._before = self._counters() if self._is_long else None
         self._start_ns = time.monotonic_ns()
+        self._padded.begin()
 
     def end(self) -> Made:
         """End the batch."""
         self._is_long = time.monotonic_ns() - self._start_ns > MIN_READ_NS
         counters = Counters() if self._before is None else _difference(self._before, self._counters())
         self._thread = 0
-        return Made(counters, self._parts)
+        return Made(counters, self._parts, self._padded.end())
 
     @contextmanager
     def part(self, name: str) -> Iterator[bool]:

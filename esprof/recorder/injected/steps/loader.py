@@ -24,7 +24,7 @@ from ..hang.worker_stack import listen
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log, encode
 from ..log.rolling import RollingFile
-from .batch import padding, size
+from .batch import Padding, padding, size
 from .batch_making import BatchMaking, Made
 from .sample_keys import length_of, noted_keys
 
@@ -177,7 +177,7 @@ class LoaderProbe:
             tokens,
             torch.is_grad_enabled(),
             cpu_ns,
-            padding(batch),
+            padding(batch) or (made.padded if made else None),
             getattr(iterator, "_in_order", None),
             iterator._esprof_batches,
             *_noted(made, self._asked),
@@ -209,7 +209,8 @@ class LoaderProbe:
         samples = self._breaker.run(lambda: _asked_for(fetcher, index) or size(batch)[0])
         # The batch's number is known to the caller of `fetch` alone: the worker's loop, two frames up from here.
         number = sys._getframe(2).f_locals.get("idx")
-        self._breaker.run(self._note_fetch, fetcher, samples, number, _noted(made, asked), *span)
+        padded = made.padded if made else None
+        self._breaker.run(self._note_fetch, fetcher, samples, number, padded, _noted(made, asked), *span)
         return batch
 
     def _note_fetch(
@@ -217,6 +218,7 @@ class LoaderProbe:
         fetcher: Any,
         samples: int | None,
         number: int | None,
+        padded: Padding | None,
         noted: tuple[object, ...],
         start_ns: int,
         end_ns: int,
@@ -224,7 +226,7 @@ class LoaderProbe:
     ) -> None:
         info = get_worker_info()
         assert info is not None
-        row = (os.getpid(), info.id, fetcher._esprof_epoch, number, start_ns, end_ns, samples, cpu_ns, *noted)
+        row = (os.getpid(), info.id, fetcher._esprof_epoch, number, start_ns, end_ns, samples, cpu_ns, padded, *noted)
         self._worker_log().write("fetches", row)
 
     def _pinning(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,8 +2,10 @@
 
 from itertools import pairwise
 
+import msgspec
+
 from esprof.run.collect.notes import RankIdentity, RankNotes, Workers
-from esprof.run.collect.rolled_rows import Fetch, MarkedStage, Next, NotedStep, RankRows
+from esprof.run.collect.rolled_rows import Fetch, MarkedStage, Next, NotedPadding, NotedStep, RankRows
 from esprof.run.collect.stages import loads_of_steps, stages_of
 from esprof.run.raw.stages import PINNING
 
@@ -44,9 +46,27 @@ def test_waits_samples_and_tokens_add_up_within_each_step():
 
 
 def test_padding_adds_up_and_is_unknown_where_no_batch_tells_it():
-    rows = [taken(0, 10, 20, tokens=400, padding=100), taken(1, 30, 40, tokens=400, padding=0), taken(2, 110, 120)]
+    rows = [
+        taken(0, 10, 20, padding=NotedPadding(400, 100, 4000, 1900)),
+        taken(1, 30, 40, padding=NotedPadding(400, 0, None, None)),
+        taken(2, 110, 120),
+    ]
     loads = loads_of_steps(*noted(steps=steps(0, 100, 200), nexts=rows))
+    assert loads["tokens"] == [800, None]
     assert loads["padding"] == [100, None]
+    assert loads["pairs"] == [4000, None]
+    assert loads["padding_pairs"] == [1900, None]
+
+
+def test_a_worker_tells_padding_that_the_batch_itself_does_not_show():
+    fetched = msgspec.structs.replace(made(0, 1, 9), padding=NotedPadding(64, 16, 1024, 512))
+    rank = noted(
+        Workers(process="p", iterator=0, start_ns=0, pids=[50]),
+        steps=steps(0, 100),
+        nexts=[taken(0, 10, 30)],
+        fetches=[fetched],
+    )
+    assert loads_of_steps(*rank)["padding"] == [16]
 
 
 def test_a_batch_taken_without_gradients_is_waited_for_but_not_trained_on():

@@ -29,7 +29,9 @@ def test_half_of_all_tokens_cost_half_of_the_work_that_is_proportional_to_tokens
     assert finding.saving_us == pytest.approx(4_000, abs=1)
     assert finding.evidence["one_length_for_all"].value is True
     assert "to the same length" in finding.advice
-    assert "an upper bound" in finding.advice
+    assert finding.what_if == "padding=0"
+    assert finding.evidence["padding"].of(0) == 0.5
+    assert finding.evidence["padding_of_attention"].of(0) is None
     assert finding.confidence == "low"
 
 

@@ -1,5 +1,6 @@
 """How many samples and tokens a batch holds, by its shape; and the files in which loader workers note theirs."""
 
+import dataclasses
 import os
 import subprocess
 from collections import UserDict
@@ -7,9 +8,10 @@ from collections import UserDict
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch.nn.utils.rnn import pad_sequence  # noqa: E402  needs torch
 
 from esprof.recorder.injected.steps import loader  # noqa: E402  needs torch
-from esprof.recorder.injected.steps.batch import _MAX_MASK_ELEMENTS, padding, size  # noqa: E402
+from esprof.recorder.injected.steps.batch import _MAX_ELEMENTS, PaddedSequences, Padding, padding, padding_of, size  # noqa: E402
 
 IMAGES, TOKENS, MASK = (
     torch.zeros(4, 3, 8, 8),
@@ -68,14 +70,112 @@ class Odd(torch.Tensor):
         ({"attention_mask": HALF.to("meta")}, None),
         ({"attention_mask": HALF.to_sparse()}, None),
         ({"attention_mask": HALF.as_subclass(Odd)}, None),
-        ({"attention_mask": torch.zeros(1, _MAX_MASK_ELEMENTS + 1, dtype=torch.bool)}, None),
+        ({"attention_mask": torch.zeros(1, _MAX_ELEMENTS + 1, dtype=torch.bool)}, None),
         (Batch(), None),
         ([], None),
     ],
     ids=lambda value: "",
 )
 def test_a_mask_on_the_cpu_tells_how_many_tokens_only_pad(batch, expected):
-    assert padding(batch) == expected
+    found = padding(batch)
+    assert (found and found.padding) == expected
+
+
+LENGTHS = (512, 128, 64, 64, 300, 17, 480, 256)
+
+
+def ids_of(lengths, width: int, pad: int = 0) -> torch.Tensor:
+    """Token ids from 2 on, none of them `pad`, padded at the end."""
+    ids = torch.full((len(lengths), width), pad)
+    for row, length in enumerate(lengths):
+        ids[row, :length] = 2 + (torch.arange(length) * 7 + row) % 90
+    return ids
+
+
+def mask_of(lengths, width: int) -> torch.Tensor:
+    return torch.arange(width) < torch.tensor(lengths)[:, None]
+
+
+def test_attention_wastes_more_than_other_layers():
+    found = padding_of(LENGTHS, 512)
+    assert found.padding / found.tokens == pytest.approx(0.5554, abs=5e-5)
+    assert found.padding_pairs / found.pairs == pytest.approx(0.6791, abs=5e-5)
+
+
+IDS, REAL = ids_of(LENGTHS, 512), mask_of(LENGTHS, 512)
+EQUAL = ids_of([12] * 4, 16)
+POSITIONS = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 4, 5, 0, 0, 0]])
+
+
+@dataclasses.dataclass
+class Sentences:
+    words: torch.Tensor
+    real: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"input_ids": IDS, "attention_mask": REAL},
+        {"ids": IDS, "mask": REAL},
+        {"src": IDS, "src_key_padding_mask": ~REAL},
+        (IDS, ~REAL),
+        Sentences(IDS, REAL.to(torch.uint8)),
+        {"speech": torch.zeros(8, 512, 4), "pad_mask": ~REAL},
+        {"speech": torch.zeros(8, 512, 4), "frame_mask": REAL},
+        (IDS, torch.zeros(8)),
+        {"tokens": IDS.flip(1).contiguous()},
+        {"labels": IDS.masked_fill(~REAL, -100), "tokens": ids_of(LENGTHS, 512, pad=1)},
+    ],
+    ids=lambda value: "",
+)
+def test_masks_of_any_name_and_equal_ends_of_token_ids_tell_padding(batch):
+    assert padding(batch) == padding_of(LENGTHS, 512)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"ids": EQUAL},  # equal lengths: the last columns may be anything
+        {"ids": IDS.repeat_interleave(2, 0)[:, :4].contiguous()},  # too few columns
+        {"columns": torch.tensor([[5, 0, 3, 0, 0, 0, 1, 0, 0], [1, 2, 0, 4, 0, 0, 0, 0, 0]])},  # zeros within rows
+        {"labels": IDS.masked_fill(~REAL, -100)},
+        {"ids": IDS[:, :17].contiguous(), "prompt": (torch.arange(17) > 8).expand(8, 17).contiguous()},
+        {"ids": IDS[:, :17].contiguous(), "token_type_ids": (torch.arange(17) > 8).expand(8, 17).long().contiguous()},
+        {"ids": ids_of([13], 16), "position_ids": POSITIONS},  # several sequences in a row
+        {"speech": torch.zeros(8, 512, 4), "voiced": REAL},  # nothing says what True means
+        {"mask": torch.rand(8, 32) < 0.5, "ids": ids_of([32] * 8, 32)},  # such as dropped tokens
+    ],
+    ids=lambda value: "",
+)
+def test_other_tensors_are_not_taken_for_padding(batch):
+    assert padding(batch) is None
+
+
+def test_a_mask_tells_padding_of_equal_lengths():
+    assert padding({"ids": EQUAL, "mask": EQUAL != 0}) == padding_of([12] * 4, 16)
+
+
+def test_sequences_that_a_collate_function_pads_count_once():
+    padded, original = PaddedSequences(), torch._C._nn.pad_sequence
+    rows = [torch.zeros(length, 3) for length in (4, 2)]
+    padded.begin()
+    both = pad_sequence(rows, batch_first=True)
+    pad_sequence([row[:, 0] for row in rows], batch_first=True, padding_value=-100)
+    assert padded.end() == padding_of([4, 2], 4) == Padding(8, 2, 32, 12)
+    assert both.shape == (2, 4, 3)
+    assert torch._C._nn.pad_sequence is original
+    pad_sequence(rows)
+    padded.begin()
+    assert padded.end() is None
+
+
+def test_what_pad_sequence_refuses_is_refused():
+    padded = PaddedSequences()
+    padded.begin()
+    with pytest.raises(RuntimeError):
+        pad_sequence([])
+    padded.end()
 
 
 def test_an_object_with_a_mask_tells_its_tokens():
