@@ -9,14 +9,17 @@ import shutil
 import tempfile
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from esprof.core.errors import InputError, MissingDependencyError, UsageError
 from esprof.data.living import Living
+
+T = TypeVar("T")
 
 MIN_BYTES = 1 << 20
 """Least size of a database, bytes."""
@@ -67,6 +70,20 @@ class SharedDatabase:
     def begin(self, *, write: bool = False) -> Any:
         """A transaction: a context that commits at its end unless an exception leaves it. Writers wait for each other."""
         return self._opened().begin(write=write, buffers=True)
+
+    def change(self, make: Callable[[Any], T]) -> T:
+        """Let `make` change the database in a transaction, and return what it returns.
+
+        LMDB keeps what a reader may still see, even of a killed one. So where there is no room, dead readers are released
+        and `make` is called again. Raises MapFullError if there still is none; then nothing has changed.
+        """
+        try:
+            with self.begin(write=True) as transaction:
+                return make(transaction)
+        except lmdb().MapFullError:
+            self.release_dead_readers()
+            with self.begin(write=True) as transaction:
+                return make(transaction)
 
     @property
     def entries(self) -> int:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from esprof.data.shared_database import About, SharedDatabase, lmdb
 
@@ -37,13 +37,16 @@ class SharedStore:
         """Store `data` unless the store is full or its disk is; returns whether the entry is there now."""
         if self.is_full:
             return False
+
+        def add(transaction: Any) -> bool:
+            # Only one process writes at a time, so that the count is exact.
+            has_room = self._most is None or len(self) < self._most
+            if has_room:
+                transaction.put(_key(key), data, overwrite=False)
+            return has_room
+
         try:
-            with self._database.begin(write=True) as transaction:
-                # Only one process writes at a time, so that the count is exact.
-                if self._most is not None and len(self) >= self._most:
-                    self.is_full = True
-                else:
-                    transaction.put(_key(key), data, overwrite=False)
+            self.is_full = not self._database.change(add)
         except lmdb().Error:
             # It has no room left, or its disk has none. Trying again for each item would only cost time.
             self.is_full = True

@@ -8,8 +8,8 @@ has claimed is free again at once, and what only a dead job needed is removed.
 import enum
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,7 @@ class PreparedStore:
         """Note a rank of `job` until it leaves or its process ends. Returns its number. Raises OutputError without room."""
         try:
             number = self._new_number()
-            with self._changing_ranks() as ranks:
-                ranks[number] = JobRank(job)
+            self._change_ranks(lambda ranks: ranks | {number: JobRank(job)})
         except lmdb().Error as error:
             reason = f"prepared samples cannot be shared here: {error}"
             raise OutputError(reason, path=self.folder, remedy="Make room, or name another folder.") from error
@@ -70,15 +69,18 @@ class PreparedStore:
 
     def begin(self, number: int, epoch: int) -> None:
         """Note that a rank begins `epoch`: it needs nothing of those before."""
-        with suppress(lmdb().Error), self._changing_ranks() as ranks:
-            if number in ranks:
-                ranks[number] = JobRank(ranks[number].job, epoch)
+
+        def begun(ranks: dict[int, JobRank]) -> dict[int, JobRank]:
+            return ranks | ({number: JobRank(ranks[number].job, epoch)} if number in ranks else {})
+
+        with suppress(lmdb().Error):
+            self._change_ranks(begun)
 
     def leave(self, number: int) -> None:
         """Note that a rank needs nothing any more."""
         self._living.release(number)
-        with suppress(lmdb().Error), self._changing_ranks():
-            pass
+        with suppress(lmdb().Error):
+            self._change_ranks(lambda ranks: ranks)
 
     def jobs(self) -> set[str]:
         """Jobs with live ranks."""
@@ -107,7 +109,7 @@ class PreparedStore:
                 self._finish(job, item, None)
 
     def _finish(self, job: str, item: EpochItem, data: bytes | None) -> None:
-        with self._database.begin(write=True) as transaction:
+        def finish(transaction: Any) -> None:
             if time.monotonic() - self._looked_s > _LOOK_FOR_DEAD_S:
                 self._look_for_dead(transaction)
             transaction.delete(entries.key_of(entries.CLAIM, item))
@@ -119,10 +121,12 @@ class PreparedStore:
             elif transaction.get(sample) is not None:  # It was held for this job, which could not take it.
                 entries.remove(transaction, sample)
 
+        self._database.change(finish)
+
     def give_up(self, item: EpochItem) -> None:
         """Withdraw the claim to prepare the sample."""
-        with suppress(lmdb().Error), self._database.begin(write=True) as transaction:
-            transaction.delete(entries.key_of(entries.CLAIM, item))
+        with suppress(lmdb().Error):
+            self._database.change(lambda transaction: transaction.delete(entries.key_of(entries.CLAIM, item)))
 
     def _taken(self, job: str, item: EpochItem, insist: bool) -> bytes | Turn:
         sample, claim = entries.key_of(entries.SAMPLE, item), entries.key_of(entries.CLAIM, item)
@@ -132,7 +136,8 @@ class PreparedStore:
                 if transaction.get(sample) is None and self._is_claimed(transaction, claim):
                     return Turn.WAIT
         own = self._own_number()
-        with self._database.begin(write=True) as transaction:
+
+        def take(transaction: Any) -> bytes | Turn:
             data = transaction.get(sample)
             if data is not None:
                 found = bytes(data)
@@ -145,6 +150,8 @@ class PreparedStore:
             transaction.put(claim, entries.packed(own))
             return Turn.PREPARE
 
+        return self._database.change(take)
+
     def _is_claimed(self, transaction: Any, claim: bytes) -> bool:
         holder = transaction.get(claim)
         return holder is not None and self._living.is_held(entries.number_in(holder))
@@ -154,14 +161,14 @@ class PreparedStore:
         if held <= self._room and transaction.put(entries.key_of(entries.SAMPLE, item), data, overwrite=False):
             transaction.put(entries.HELD_BYTES, entries.packed(held))
 
-    @contextmanager
-    def _changing_ranks(self) -> Iterator[dict[int, JobRank]]:
-        """The live ranks by number, to be changed. What none of them needs then is removed."""
-        with self._database.begin(write=True) as transaction:
-            ranks = self._alive(transaction)
-            yield ranks
-            entries.put_ranks(transaction, ranks)
+    def _change_ranks(self, changed: Callable[[dict[int, JobRank]], dict[int, JobRank]]) -> None:
+        """Let the live ranks by number be as `changed` returns them. What none of them needs then is removed."""
+
+        def change(transaction: Any) -> None:
+            entries.put_ranks(transaction, changed(self._alive(transaction)))
             entries.tidy(transaction)
+
+        self._database.change(change)
 
     def _look_for_dead(self, transaction: Any) -> None:
         """Remove dead ranks, and what only they needed."""
@@ -184,9 +191,13 @@ class PreparedStore:
 
     def _new_number(self) -> int:
         """A number that this process alone holds."""
-        with self._database.begin(write=True) as transaction:
+
+        def draw(transaction: Any) -> int:
             number = entries.count(transaction, entries.NEXT)
             transaction.put(entries.NEXT, entries.packed(number + 1))
+            return number
+
+        number = self._database.change(draw)
         self._living.hold(number)
         return number
 

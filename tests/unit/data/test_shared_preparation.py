@@ -233,6 +233,32 @@ def test_a_sample_that_the_database_has_no_room_for_is_used_and_no_longer_claime
         store.leave(rank)
 
 
+def test_what_a_killed_process_was_reading_makes_room_at_once(tmp_path):
+    store, items = PreparedStore(MB, 100, tmp_path), (EpochItem(0, number) for number in range(100))
+    ranks = [store.join(job) for job in ("one", "other")]
+    began, begin = os.pipe()
+
+    def read() -> None:
+        with PreparedStore(MB, 100, tmp_path)._database.begin():
+            os.write(begin, b".")
+            signal.pause()
+
+    def passes_on() -> bool:
+        item, data = next(items), bytes(MB // 20)
+        store.finish("one", item, data)
+        return store.take("other", item) == data
+
+    reader = forked(read)
+    os.read(began, 1)
+    while passes_on():
+        pass
+    os.kill(reader, signal.SIGKILL)
+    os.waitpid(reader, 0)
+    assert passes_on()
+    for rank in ranks:
+        store.leave(rank)
+
+
 def test_a_sample_that_both_jobs_prepared_is_held_for_neither(tmp_path):
     """As when one cannot take it: a full database takes no note that it is used."""
     store, item = PreparedStore(MB, 10, tmp_path), EpochItem(0, 3)
