@@ -80,7 +80,6 @@ class Replayed:
         path = steady_path(pricer.baseline, steady_at)
         missing = not_run(run, built.dfg)
         replay_s = time.perf_counter() - built_at
-        of_graph = _count_warnings(run, built) + warnings_of(missing, steady_at, pricer.step_ns)
         return cls(
             run=run,
             built=built,
@@ -91,12 +90,16 @@ class Replayed:
             path=tuple(path),
             not_run=missing,
             timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
-            warnings=run.warnings + _step_warnings(steps) + _clock_warnings(run, built) + of_graph,
+            warnings=warnings_of_replay(steps, built) + warnings_of(missing, steady_at, pricer.step_ns),
         )
 
     @property
     def timeline(self) -> Timeline:
         return self.pricer.baseline
+
+    @property
+    def graph(self) -> GraphSize:
+        return GraphSize(nodes=self.built.dfg.nodes, edges=self.built.dfg.edges)
 
     @property
     def unprofiled_ns(self) -> float | None:
@@ -117,9 +120,12 @@ class Replayed:
         """The same of another path through the replayed graph."""
         totals = class_totals(list(path))
         span = sum(totals.values())
-        missing = on_path_ns(self.not_run, self.built.dfg, path)
-        unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label] + missing
+        unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label] + self.idle_ns(path)
         return float(100 * (1 - unexplained / span)) if span else 100.0
+
+    def idle_ns(self, path: Sequence[Piece]) -> float:
+        """Time on a path in operations that did not run, ns."""
+        return on_path_ns(self.not_run, self.built.dfg, path)
 
     @property
     def error_pct(self) -> np.ndarray:
@@ -135,7 +141,7 @@ def answer(of: Run | Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
     Raises InputError (`Replayed.of`), and UsageError for a spec that is no scenario.
     """
     replayed = of if isinstance(of, Replayed) else Replayed.of(of)
-    steps, pricer, dfg = replayed.steps, replayed.pricer, replayed.built.dfg
+    steps, pricer = replayed.steps, replayed.pricer
     memory = JobMemory(replayed.run, steps.all)
     scenarios = tuple(with_peak(_noted(replayed, scenario), memory) for scenario in pricer.answers(what_if))
     replayed_ns = replayed.timeline.step_ns()[pricer.steady_at]
@@ -170,7 +176,7 @@ def answer(of: Run | Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
         memory=memory.peaks,
         coverage=_coverage(replayed),
         clocks=_clocks(replayed),
-        graph=GraphSize(nodes=dfg.nodes, edges=dfg.edges),
+        graph=replayed.graph,
         timing_s=replayed.timing,
         warnings=replayed.warnings,
     )
@@ -220,6 +226,12 @@ def _coverage(replayed: Replayed) -> Coverage:
         lags_clamped=counts.lags_clamped,
         missing_ranks=run.missing_ranks,
     )
+
+
+def warnings_of_replay(steps: RecordedSteps, built: Built) -> tuple[RunWarning, ...]:
+    """Warnings of a run, its steps, its clocks and its graph."""
+    run = steps.run
+    return run.warnings + _step_warnings(steps) + _clock_warnings(run, built) + _count_warnings(run, built)
 
 
 def _step_warnings(steps: RecordedSteps) -> tuple[RunWarning, ...]:

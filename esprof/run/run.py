@@ -289,6 +289,12 @@ class Run:
             self._tables[name, rank] = self._read(name, rank)
         return self._tables[name, rank]
 
+    def forget(self, rank: Rank) -> None:
+        """Drop the tables of `rank` from memory; those that are needed again are read again."""
+        for key in list(self._tables):  # Another thread may read tables meanwhile.
+            if key[1] == rank:
+                del self._tables[key]
+
     def recorded(self, name: str, rank: Rank) -> Table | None:
         """The table `name` (`events`, `steps`, …) of `rank`; None if it was not recorded. Raises InputError if it is
         broken."""

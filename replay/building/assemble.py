@@ -20,8 +20,8 @@ from esprof.run.clocks.by_collectives import Clocks
 def assemble(graphs: Sequence[RankGraph], rendezvous: Rendezvous, steps: tuple[int, ...]) -> tuple[Dfg, BuildCounts]:
     """Connect the graphs of the ranks at their collectives, on the clock of the job.
 
-    Returns the graph, and the counts of all ranks with those of dropped edges. Raises InputError on a cycle of certain
-    edges.
+    `graphs` may be those of some ranks only: joins are of their collectives, and begin when all ranks have arrived. Returns
+    the graph, and the counts of these ranks with those of dropped edges. Raises InputError on a cycle of certain edges.
     """
     nodes, edges, lanes, names = _pooled(graphs, rendezvous.clocks)
     joins, ties = _joins(nodes, rendezvous.arrival_ns, names)
@@ -71,23 +71,23 @@ def _pooled(graphs: Sequence[RankGraph], clocks: Clocks) -> tuple[np.ndarray, np
 
 
 def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """(a join node for each matched collective, edges from arrivals to joins and from joins to communication)."""
+    """(a join node for each matched collective of `nodes`, edges from arrivals to joins and from joins to communication)."""
     members = np.flatnonzero(nodes["collective"] >= 0)
-    collective, is_arrival = nodes["collective"][members], nodes["cls"][members] == Cls.WAIT
-    joins = nodes_of(len(arrival_ns), start_ns=arrival_ns, lane=JOIN_LANE, cls=Cls.WAIT)
-    joins["collective"] = np.arange(len(joins))
+    is_arrival = nodes["cls"][members] == Cls.WAIT
+    numbers, which = np.unique(nodes["collective"][members], return_inverse=True)
+    joins = nodes_of(len(numbers), start_ns=arrival_ns[numbers], lane=JOIN_LANE, cls=Cls.WAIT, collective=numbers)
     # With repeated indices numpy stores the last value; in reverse order that is the collective's first member.
-    communications = members[~is_arrival][::-1]
-    joins["step"][nodes["collective"][communications]] = nodes["step"][communications]
+    communications, of_join = members[~is_arrival][::-1], which[~is_arrival][::-1]
+    joins["step"][of_join] = nodes["step"][communications]
     name = np.zeros(len(joins), np.int64)
-    name[nodes["collective"][communications]] = nodes["name"][communications]
+    name[of_join] = nodes["name"][communications]
     spelling = list(names)
     kinds, distinct = numbered(name)
     joins["name"] = np.array(
         [names.setdefault(f"{spelling[code]} (join)", len(names)) for code in distinct.tolist()], np.int64
     )[kinds]
     # Joins follow all other nodes, in order of their collectives.
-    join, has_edge = len(nodes) + collective, nodes["has_join_edge"][members]
+    join, has_edge = len(nodes) + which, nodes["has_join_edge"][members]
     source, target = np.where(is_arrival, members, join), np.where(is_arrival, join, members)
     return joins, edges_of(source[has_edge], target[has_edge], Edge.RENDEZVOUS)
 

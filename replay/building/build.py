@@ -1,5 +1,6 @@
 """From a Run to its Dfg: read the ranks, match collectives, align clocks, build each rank's graph, connect the ranks."""
 
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,26 +48,69 @@ def build(
 
 
 @dataclass(frozen=True)
-class MatchedRanks:
-    """The events of all ranks, and their collectives as matched across ranks."""
+class MatchedCollectives:
+    """The collectives of all ranks, as matched across ranks."""
 
-    events: list[RankEvents]
     calls: CollectiveCalls
     number: np.ndarray
     """Number of the collective of each of `calls`; -1 where it was not matched."""
     rendezvous: Rendezvous
 
+    @classmethod
+    def of(cls, steps: RecordedSteps, events: Iterable[RankEvents], rules: Rules = ALL_RULES) -> "MatchedCollectives":
+        """Match the collectives in the `events` of all ranks, of which one at a time is needed."""
+        calls = calls_of(steps.run, events, steps.lost_by)
+        number = match(calls)
+        if not rules.rendezvous:
+            number, calls = np.full(len(number), -1), replace(calls, members=np.ones_like(calls.members))
+        return cls(calls, number, find_rendezvous(steps.run, calls, number))
+
+    def unmatched(self, ranks: Sequence[Rank]) -> dict[Rank, int]:
+        """Number of calls of each of the run's `ranks` that have peers but no match."""
+        alone = self.calls.rank[(self.number < 0) & (self.calls.members != 1)]
+        return dict(zip(ranks, np.bincount(alone, minlength=len(ranks)).tolist(), strict=True))
+
+    @property
+    def coverage(self) -> BuildCounts:
+        """Number of collective calls, and of matched ones."""
+        calls, number = self.calls, self.number
+        return BuildCounts(
+            collectives=int((~calls.is_p2p).sum()),
+            p2p=int(calls.is_p2p.sum()),
+            # A group of one rank needs no match.
+            collectives_matched=int((~calls.is_p2p & ((number >= 0) | (calls.members == 1))).sum()),
+            collectives_partial=int((~calls.is_p2p & is_partial(calls, number)).sum()),
+            p2p_matched=int((calls.is_p2p & (number >= 0)).sum()),
+            collectives_ended_early=self.rendezvous.early,
+        )
+
+
+@dataclass(frozen=True)
+class MatchedRanks(MatchedCollectives):
+    """The events of all ranks, and their collectives."""
+
+    events: list[RankEvents]
+
 
 def matched_ranks(steps: RecordedSteps, rules: Rules = ALL_RULES) -> MatchedRanks:
     """Read the ranks and match their collectives."""
-    run = steps.run
-    recorded = [read_rank(run, rank, steps.boundaries[rank], steps.all) for rank in run.ranks]
-    events = [with_cut_work(with_graph_work(one)) for one in recorded]
-    calls = calls_of(run, events, steps.lost_by)
-    number = match(calls)
-    if not rules.rendezvous:
-        number, calls = np.full(len(number), -1), replace(calls, members=np.ones_like(calls.members))
-    return MatchedRanks(events, calls, number, find_rendezvous(run, calls, number))
+    events = [events_of(steps, rank) for rank in steps.run.ranks]
+    matched = MatchedCollectives.of(steps, events, rules)
+    return MatchedRanks(matched.calls, matched.number, matched.rendezvous, events)
+
+
+def events_of(steps: RecordedSteps, rank: Rank) -> RankEvents:
+    """The events of `rank` in these steps, and the work that they imply."""
+    return with_cut_work(with_graph_work(read_rank(steps.run, rank, steps.boundaries[rank], steps.all)))
+
+
+def check_operations(run: Run, events: RankEvents) -> None:
+    """Raise InputError if the rank of these events recorded no CPU operation."""
+    if not events.threads.roles:
+        remedy = (
+            "Record with ProfilerActivity.CPU. Without it, `esprof diagnose` and `esprof ops` use the GPU's events."
+        )
+        raise InputError(f"rank {events.rank} holds no CPU operation in these steps", path=run.path, remedy=remedy)
 
 
 def build_counted(
@@ -75,31 +119,12 @@ def build_counted(
     """`build`, with counts, clocks and communication times. Raises InputError as `build` does."""
     steps = steps or steps_of(run)
     run, matched = steps.run, matched_ranks(steps, rules)
-    calls, number, rendezvous = matched.calls, matched.number, matched.rendezvous
+    rendezvous = matched.rendezvous
     for events in matched.events:
-        if not events.threads.roles:
-            remedy = (
-                "Record with ProfilerActivity.CPU. Without it, `esprof diagnose` and `esprof ops` use the GPU's events."
-            )
-            raise InputError(f"rank {events.rank} holds no CPU operation in these steps", path=run.path, remedy=remedy)
+        check_operations(run, events)
     build_rank = partial(rank_graph, rules=rules)
     graphs = list((executor.map if executor else map)(build_rank, matched.events, rendezvous.by_rank))
     dfg, counts = assemble(graphs, rendezvous, steps.all)
-    alone = calls.rank[(number < 0) & (calls.members != 1)]
-    unmatched = dict(zip(run.ranks, np.bincount(alone, minlength=len(run.ranks)).tolist(), strict=True))
     return Built(
-        dfg, _coverage(calls, number, rendezvous) + counts, unmatched, rendezvous.clocks, rendezvous.communication
-    )
-
-
-def _coverage(calls: CollectiveCalls, number: np.ndarray, rendezvous: Rendezvous) -> BuildCounts:
-    """Number of collective calls, and of matched ones (`number` is 0 or more)."""
-    return BuildCounts(
-        collectives=int((~calls.is_p2p).sum()),
-        p2p=int(calls.is_p2p.sum()),
-        # A group of one rank needs no match.
-        collectives_matched=int((~calls.is_p2p & ((number >= 0) | (calls.members == 1))).sum()),
-        collectives_partial=int((~calls.is_p2p & is_partial(calls, number)).sum()),
-        p2p_matched=int((calls.is_p2p & (number >= 0)).sum()),
-        collectives_ended_early=rendezvous.early,
+        dfg, matched.coverage + counts, matched.unmatched(run.ranks), rendezvous.clocks, rendezvous.communication
     )

@@ -1,5 +1,6 @@
 """A replayed graph: when each node runs, how long each step takes, and the critical path across ranks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -139,13 +140,26 @@ def worked_ns(start_ns: np.ndarray, took_ns: np.ndarray, begin_ns: np.ndarray, e
 def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
     """The critical path from the start of step `first` to the end of step `last` (indexes into `marks.steps`), in order.
 
-    The path is a partition of that span: each instant belongs to one piece. It is found from the last end backwards, each
-    time by the predecessor that let the node start last. The cursor never moves forward, so that clocks out of step cannot
-    make the path longer than the span.
+    The path is a partition of that span: each instant belongs to one piece.
     """
-    dfg, marks = timeline.dfg, timeline.dfg.marks
+    marks = timeline.dfg.marks
     begin = int(timeline.end_ns[marks.first[first]].max())
     node = int(marks.last[last][np.argmax(timeline.end_ns[marks.last[last]])])
+    return path_back(timeline, node, begin)
+
+
+def path_back(
+    timeline: Timeline,
+    node: int,
+    begin: Ns,
+    last_to_join: Callable[[Timeline, int], tuple[Timeline, int]] = lambda timeline, join: (timeline, join),
+) -> list[Piece]:
+    """The critical path from `begin`, ns since `dfg.t0_ns`, to the end of `node`, in order.
+
+    It is found from the last end backwards, each time by the predecessor that let the node start last. The cursor never
+    moves forward, so that clocks out of step cannot make the path longer than the span. Where a timeline holds one rank
+    only, `last_to_join` gives the timeline of the rank that comes last to a join, and the join in it.
+    """
     cursor = int(timeline.end_ns[node])
     pieces: list[Piece] = []
 
@@ -156,13 +170,17 @@ def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
             pieces.append(Piece(until, cursor, node, cls, rank))
             cursor = until
 
-    rank = int(dfg.rank[node])
+    rank = int(timeline.dfg.rank[node])
     while cursor > begin:
+        dfg = timeline.dfg
         # The join of a collective is on no rank: its piece counts for the rank that waited for it.
         rank = int(dfg.rank[node]) if dfg.rank[node] >= 0 else rank
         spend(int(timeline.start_ns[node]), Cls(dfg.cls[node]), rank)
         unexplained = Cls.CONTENTION if dfg.contended[node] else Cls.RESIDUAL
         spend(int(timeline.start_ns[node] - dfg.residual_ns[node]), unexplained, rank)
+        if dfg.rank[node] < 0:
+            timeline, node = last_to_join(timeline, node)
+            dfg = timeline.dfg
         binding = binding_edge(timeline, node)
         if binding is None:
             # Nothing came before: this rank was late into the window.

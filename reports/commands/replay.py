@@ -56,6 +56,7 @@ def command(
 
     def compute() -> str:
         from esprof import replay
+        from esprof.replay.skeleton.large import replayed
         from esprof.replay.whatif.grammar import parse
         from esprof.reports.terminal.replay import draw_replay
 
@@ -63,7 +64,7 @@ def command(
             parse(spec)  # Report a typo before reading the run, which may take minutes.
         run, read_s = open_run(sources, window)
         with status("Replaying"):
-            replayed = replay.answer(replay.Replayed.of(run, read_s, max_error_pct=max_error), scenarios)
-        return text_of(replayed, draw_replay, as_json=as_json, output=output)
+            answer = replay.answer(replayed(run, read_s, max_error), scenarios)
+        return text_of(answer, draw_replay, as_json=as_json, output=output)
 
     answer_remembered(compute, sources, as_json=as_json, output=output, force=force)

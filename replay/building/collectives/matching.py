@@ -1,6 +1,6 @@
 """Match collective calls across ranks."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -45,7 +45,7 @@ class CollectiveCalls:
     """For a message on a CPU thread, the silence of its thread before its end, ns; -1 for other calls."""
 
 
-def calls_of(run: Run, events: Sequence[RankEvents], lost: Mapping[Rank, Collection[int]]) -> CollectiveCalls:
+def calls_of(run: Run, events: Iterable[RankEvents], lost: Mapping[Rank, Collection[int]]) -> CollectiveCalls:
     """The collective calls of all ranks; `lost` are the steps of which a rank recorded nothing.
 
     Identity is (group, sequence number) if the trace has them, otherwise (group, kind of collective, step that launched it).

@@ -1,0 +1,126 @@
+"""Whether replay by skeletons (`esprof.replay.skeleton`) is exact: ranks built and contracted one by one, against the whole
+graph.
+
+    python -m benchmarks.skeletons [RUN…] [--programs 300] [--seed 0] [--jobs 2]
+
+For each RUN, and each program of `benchmarks.known`, the ends of all nodes, the steps with and without residuals, the
+progress of the GPUs, and the critical path by class and by rank must be the same. Prints a JSON line for each job that
+differs or has no graph, and one with the counts.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import esprof
+from benchmarks.known.jobs import SHAPES, job
+from benchmarks.known.kineto import write
+from benchmarks.known.machine import run
+from esprof.core.errors import InputError
+from esprof.replay.building.build import build_counted
+from esprof.replay.dfg import Dfg
+from esprof.replay.engine.timeline import Timeline, class_totals, critical_path, rank_totals, replay, strict
+from esprof.replay.skeleton.job import CalibratedJob
+from esprof.replay.skeleton.joined import CyclesAcrossRanks
+from esprof.replay.skeleton.ranks import RanksAlone
+from esprof.replay.steps import steps_of
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One job by its skeletons, against its whole graph."""
+
+    name: str
+    nodes: int = 0
+    skeleton_nodes: int = 0
+    differs: tuple[str, ...] = ()
+    """What is not the same."""
+    declined: str = ""
+    """Why there is no graph, or no skeleton."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", type=Path)
+    parser.add_argument("--programs", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0, help="of the first program")
+    parser.add_argument("--jobs", type=int, default=2)
+    asked = parser.parse_args()
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        seeds = range(asked.seed, asked.seed + asked.programs)
+        found = [*pool.map(compared, asked.runs), *pool.map(compared_program, seeds)]
+    for one in found:
+        if one.differs or one.declined:
+            print(json.dumps({"job": one.name, "differs": one.differs, "declined": one.declined}))
+    compared_ones = [one for one in found if not one.declined]
+    counts = {
+        "jobs": len(found),
+        "declined": len(found) - len(compared_ones),
+        "nodes": sum(one.nodes for one in compared_ones),
+        "skeleton_nodes": sum(one.skeleton_nodes for one in compared_ones),
+    }
+    exact = sum(not one.differs for one in compared_ones)
+    print(json.dumps({"name": "skeletons_exact", "value": exact, "unit": "jobs", "context": counts}))
+    return 0 if exact == len(compared_ones) else 1
+
+
+def compared_program(seed: int) -> Compared:
+    """The simulated job of this seed, of a class that the seed gives."""
+    shapes = [name for name, one in SHAPES.items() if one.is_common]
+    made = job(shapes[seed % len(shapes)], seed)
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), made.program, run(made.program), made.groups, made.recording)
+        return compared(Path(folder), f"{made.shape} {seed}")
+
+
+def compared(source: Path, name: str = "") -> Compared:
+    """A run by its skeletons, against its whole graph."""
+    name = name or str(source)
+    try:
+        steps = steps_of(esprof.load(source))
+        whole = build_counted(steps.run, steps).dfg
+        alone = CalibratedJob.of(RanksAlone.of(steps))
+    except (InputError, CyclesAcrossRanks) as reason:
+        return Compared(name, declined=repr(reason))
+    recorded, without = alone.skeletons(lambda dfg: (dfg, strict(dfg)))
+    return Compared(
+        name, whole.nodes, recorded.dfg.nodes, tuple(_differences(alone, recorded.dfg, without.dfg, replay(whole)))
+    )
+
+
+def _differences(alone: CalibratedJob, recorded: Dfg, without: Dfg, whole: Timeline) -> Iterator[str]:
+    if (alone.nodes, alone.edges) != (whole.dfg.nodes, whole.dfg.edges):
+        yield "size"
+    if not np.array_equal(replay(recorded).step_ns(), whole.step_ns()):
+        yield "steps"
+    if not np.array_equal(replay(recorded).gpu_progress_ns(), whole.gpu_progress_ns()):
+        yield "progress of GPUs"
+    if not np.array_equal(replay(without).step_ns(), replay(strict(whole.dfg)).step_ns()):
+        yield "steps without residuals"
+    for rank in whole.dfg.marks.ranks:
+        if not np.array_equal(*(_ends(one, rank) for one in (whole, alone.timeline(alone.graph(rank))))):
+            yield f"ends of rank {rank}"
+    last = len(whole.dfg.marks.steps) - 1
+    paths = alone.path(0, last), critical_path(whole, 0, last)
+    if len({str((class_totals(path), sorted(rank_totals(path).items()))) for path in paths}) > 1:
+        yield "critical path"
+
+
+def _ends(timeline: Timeline, rank: int) -> np.ndarray:
+    """Lane, recorded start and end of each node of a rank, lane by lane."""
+    dfg = timeline.dfg
+    nodes = dfg.nodes_of(rank)
+    lane = dfg.lane[nodes] - dfg.lane[nodes].min()
+    rows = np.stack([lane, dfg.recorded_ns[nodes], dfg.dur_ns[nodes], timeline.end_ns[nodes]])
+    return rows[:, np.lexsort(rows[::-1])]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Ranks that are built and contracted one by one, against the graph of the whole job."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+import esprof
+from benchmarks.known.jobs import SHAPES, job
+from benchmarks.known.kineto import write
+from benchmarks.known.machine import run
+from benchmarks.skeletons import compared
+from esprof.core.errors import InputError, UsageError
+from esprof.replay.dfg import JOIN_LANE
+from esprof.replay.engine.timeline import replay
+from esprof.replay.replayed import Replayed, answer
+from esprof.replay.skeleton import large
+from esprof.replay.skeleton.contract import contract
+from esprof.replay.skeleton.job import CalibratedJob
+from esprof.replay.skeleton.joined import CyclesAcrossRanks, join
+from esprof.replay.skeleton.large import LargeReplay, replayed
+from esprof.replay.skeleton.ranks import RanksAlone, with_gpu_ends
+from esprof.replay.steps import steps_of
+from tests.cases.exported import cpu_run
+from tests.cases.graph import call, kernel, launched, nccl_ranks, op, run_of, step
+from tests.cases.random_graphs import dfg_of
+
+BY_RANK = ("prediction", "known_error_pct", "what_if", "timing_s")
+"""What the answer of a large run lacks, and what takes another time."""
+
+
+def both_answers(run):
+    whole = answer(Replayed.of(run))
+    by_rank = answer(LargeReplay.by_rank(run))
+    return [
+        {name: value for name, value in msgspec.to_builtins(one).items() if name not in BY_RANK}
+        for one in (whole, by_rank)
+    ]
+
+
+@pytest.mark.parametrize("hosts", [None, {0: "a", 1: "b"}])
+def test_the_answer_of_ranks_built_one_by_one_is_that_of_the_whole_graph(hosts):
+    whole, by_rank = both_answers(run_of(nccl_ranks(), hosts=hosts))
+    assert by_rank == whole
+    assert whole["graph"]["nodes"] > 10
+
+
+def test_ranks_that_compute_on_cpus_have_the_same_answer():
+    whole, by_rank = both_answers(cpu_run())
+    assert by_rank == whole
+
+
+def test_a_rank_alone_has_no_peers():
+    whole, by_rank = both_answers(run_of({0: [step(1, 0, 100), op("aten::mm", 0, 90)]}))
+    assert by_rank == whole
+
+
+def test_work_from_before_the_window_is_warned_of():
+    rows = [
+        op("aten::mm", 0, 100),
+        *launched("gemm", 50, 5000, 1000, 1),
+        call("cudaStreamSynchronize", 120, 5900, 2),
+        op("aten::item", 6020, 80),
+    ]
+    whole, by_rank = both_answers(run_of({0: rows, 1: rows}))
+    assert by_rank == whole
+    assert "work-before-window" in {one["code"] for one in whole["warnings"]}
+
+
+def test_an_executor_of_threads_gives_the_same():
+    steps = steps_of(cpu_run())
+    alone = CalibratedJob.of(RanksAlone.of(steps))
+    with ThreadPoolExecutor(2) as pool:
+        at_once = CalibratedJob.of(RanksAlone.of(steps), pool)
+        (one,), (other,) = (
+            some.skeletons(lambda dfg: [dfg], executor) for some, executor in ((alone, None), (at_once, pool))
+        )
+    assert at_once.join_end_ns.tolist() == alone.join_end_ns.tolist()
+    assert replay(one.dfg).end_ns.tolist() == replay(other.dfg).end_ns.tolist()
+
+
+def test_runs_are_replayed_rank_by_rank_above_a_size(monkeypatch):
+    run = cpu_run()
+    assert type(replayed(run)) is Replayed
+    events = sum(meta.events for meta in run.meta.ranks)
+    monkeypatch.setattr(large, "MAX_EVENTS", events - 1)
+    found = replayed(run)
+    assert type(found) is LargeReplay
+    (price,) = answer(found, ["gpu=2x"]).what_if
+    assert not price.answered
+    assert "one by one" in price.reason
+    with pytest.raises(UsageError):
+        answer(found, ["gpu=fast"])
+
+
+def test_a_run_whose_ranks_form_a_cycle_is_replayed_whole(monkeypatch):
+    def in_a_cycle(*_):
+        raise CyclesAcrossRanks
+
+    monkeypatch.setattr(large, "MAX_EVENTS", 0)
+    monkeypatch.setattr(LargeReplay, "by_rank", in_a_cycle)
+    assert type(replayed(cpu_run())) is Replayed
+
+
+def skeleton_of(first, second):
+    """The skeleton of a rank that comes to the collective `first` and then to `second`."""
+    dfg = dfg_of([0, JOIN_LANE, 0, JOIN_LANE], [1, 0, 1, 0], [(0, 1, 0), (1, 2, 0), (2, 3, 0)])
+    dfg = replace(dfg, collective=np.array([-1, first, -1, second], np.int32))
+    return contract(dfg, dfg.lane == JOIN_LANE)
+
+
+def test_ranks_that_meet_in_different_orders_form_a_cycle():
+    assert join([skeleton_of(4, 7), skeleton_of(4, 7)]).collectives.tolist() == [4, 7]
+    with pytest.raises(CyclesAcrossRanks):
+        join([skeleton_of(4, 7), skeleton_of(7, 4)])
+
+
+def test_a_rank_without_cpu_operations_has_no_graph():
+    rows = [step(1, 0, 100), kernel("k", 0, 90, 1)]
+    with pytest.raises(InputError, match="CPU operation"):
+        LargeReplay.by_rank(run_of({0: rows, 1: rows}))
+
+
+def test_graphs_without_gpu_stay_as_they_are():
+    dfg = dfg_of([0, 0], [1, 1], [(0, 1, 0)])
+    assert with_gpu_ends(dfg) is dfg
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [name for name, one in SHAPES.items() if one.is_common])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_simulated_jobs_are_exact(shape, seed, tmp_path):
+    made = job(shape, seed)
+    write(tmp_path, made.program, run(made.program), made.groups, made.recording)
+    found = compared(tmp_path)
+    assert not found.declined
+    assert not found.differs
+    assert found.skeleton_nodes < found.nodes
+
+
+def test_forgotten_tables_are_read_again(tmp_path):
+    made = job("gloo", 1)
+    write(tmp_path, made.program, run(made.program), made.groups, made.recording)
+    opened = esprof.load(tmp_path)
+    before = opened.events(0)
+    opened.forget(0)
+    assert len(opened.events(0)) == len(before)
