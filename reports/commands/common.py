@@ -77,6 +77,12 @@ def columns_option(command: _Command) -> _Command:
     )(command)
 
 
+def named_columns() -> dict[str, str]:
+    """The value of --columns of this call."""
+    named: dict[str, str] = click.get_current_context().meta.get(_COLUMNS, {})
+    return named
+
+
 def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
@@ -167,7 +173,7 @@ def open_run(sources: Sequence[str], window: int | None = None) -> "tuple[Run, f
 
     started = time.perf_counter()
     with status("Reading the run"):
-        run = load(sources, columns=click.get_current_context().meta.get(_COLUMNS))
+        run = load(sources, columns=named_columns())
     if window is not None:
         run = at_window(run, window)
     return run, time.perf_counter() - started

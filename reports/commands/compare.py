@@ -18,14 +18,14 @@ from esprof.reports.commands.common import (
     text_of,
     window_option,
 )
+from esprof.reports.commands.target import Target, target_options
 from esprof.reports.pyproject import IgnoreList
 
 _BY_SUFFIX = {".html": "html", ".md": "markdown", ".json": "json"}
 
 
 @click.command("compare")
-@click.argument("before", metavar="BEFORE")
-@click.argument("after", metavar="AFTER")
+@click.argument("sources", metavar="BEFORE AFTER | A…", nargs=-1, required=True)
 @click.option("--anyway", is_flag=True, help="Compare runs of other hardware, world size or versions.")
 @click.option(
     "--format",
@@ -33,18 +33,19 @@ _BY_SUFFIX = {".html": "html", ".md": "markdown", ".json": "json"}
     type=click.Choice(["text", "markdown", "html", "json"]),
     help="Output format. Default: by the name of FILE, which ends in .html, .md or .json; else text.",
 )
+@target_options
 @window_option
 @columns_option
 @ignore_option
 @json_option
 @output_options("-", "result")
 def command(
-    before: str,
-    after: str,
+    sources: tuple[str, ...],
     anyway: bool,
     style: str | None,
     window: int | None,
     ignores: IgnoreList,
+    target: Target,
     as_json: bool,
     output: Path,
     force: bool,
@@ -57,13 +58,24 @@ def command(
     holds zero is marked as noise. Runs of other hardware, world size or versions are an error (exit code 1), unless
     --anyway.
 
+    A… and B are logs of trainings instead: evaluations in CSV or JSON lines, with steps, seconds and a loss or score
+    (--columns step=STEP,time=SECONDS,metric=LOSS names the columns). Steps to the target and seconds of a step are
+    listed separately. Trainings that never reach it count as slower than all others.
+
     \b
     esprof compare old-run new-run
     esprof compare old-run new-run -o changes.html
     esprof compare old-run new-run --format markdown
+    esprof compare a/*.csv --with 'b/*.csv' --to-loss 2.5
     """
     if as_json and style not in (None, "text", "json"):
         raise UsageError(f"--json and --format {style} exclude each other")
+    if target.is_asked:
+        if style not in (None, "text", "json"):
+            raise UsageError(f"--format {style} excludes --to-loss and --to-score")
+        target.answer(sources, as_json=as_json or style == "json", output=output, force=force)
+        return
+    before, after = _two(sources)
     style = "json" if as_json else style or _BY_SUFFIX.get(output.suffix, "text")
     if style == "html" and output == STDOUT:
         refuse_on_terminal("page")
@@ -86,3 +98,12 @@ def command(
 
     # The form may follow from the name of the file, which is no part of the question.
     answer_remembered(compute, [before, after], as_json=as_json, output=output, force=force, style=style)
+
+
+def _two(sources: tuple[str, ...]) -> tuple[str, str]:
+    """BEFORE and AFTER. Raises UsageError."""
+    if len(sources) != 2:
+        raise UsageError(
+            f"BEFORE and AFTER are two runs, not {len(sources)}", remedy="Trainings need --to-loss and --with."
+        )
+    return sources[0], sources[1]
