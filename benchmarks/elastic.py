@@ -2,15 +2,16 @@
 
     python -m benchmarks.elastic [--repeats 9]
 
-`ests_vs_accumulation`: a step of N ESTs on one process against plain PyTorch that accumulates the gradients of as many
-batches and updates once; what is beyond 1 is what ESTs cost, switching included, on a model with BatchNorm. `switch_pct`:
-what of it telemetry calls switching. `telemetry_pct`: what noting that takes. `watch_pct`: what looking for a new plan
-takes of such a step, in a file and in a store. `memory_copies`: copies of all gradients that a process of N ESTs holds
-beyond one of a single EST. `memory_vs_ddp`: those that each of two processes with one EST
-holds in all, and those of DistributedDataParallel with and without `gradient_as_bucket_view`. `step_vs_ddp`: a whole
-step with one EST a process against DDP's. `tree_vs_all_reduce`: the time of adding up in an order of its own against
-gloo's all-reduce, bucket by bucket. `split_bytes`: what a step sends through the loopback device on two processes, by how
-the ESTs are split, against one EST each.
+`ests_vs_accumulation`: a step of N ESTs on one process against plain PyTorch that accumulates the gradients of as
+many batches and updates once; what is beyond 1 is what ESTs cost, switching included, on a model with BatchNorm.
+`switch_pct`: what of it telemetry calls switching. `telemetry_pct`: what noting that takes. `proof_pct`: what proofs
+take by default, on one process and on two: a proof's time beyond that of a step without one, divided by the period.
+`watch_pct`: what looking for a new plan takes of such a step, in a file and in a store. `memory_copies`: copies of
+all gradients that a process of N ESTs holds beyond one of a single EST. `memory_vs_ddp`: those that each of two
+processes with one EST holds in all, and those of DistributedDataParallel with and without `gradient_as_bucket_view`.
+`step_vs_ddp`: a whole step with one EST a process against DDP's. `tree_vs_all_reduce`: the time of adding up in an
+order of its own against gloo's all-reduce, bucket by bucket. `split_bytes`: what a step sends through the loopback
+device on two processes, by how the ESTs are split, against one EST each.
 
 One thread a process. Times are medians of steps that alternate, so that other work on the machine disturbs both alike; of
 one process they are its CPU time, since nothing in it waits.
@@ -40,6 +41,7 @@ from benchmarks.jobs.gpt import BYTES, CONTEXT, Block
 from esprof.elastic import Assignment, Data, ElasticTrainer, Placement, PlanKey, Proof
 from esprof.elastic.plans.source import PlanFile
 from esprof.elastic.plans.store import POLL_INTERVAL_S
+from esprof.elastic.proof.schedule import ProofSchedule
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.runtime.transport import GroupTransport
@@ -48,7 +50,7 @@ MB = 1 << 20
 HIDDEN = 192
 BATCH = 4
 BUCKET = 8 * MB
-UNVERIFIED = Proof(verify_every=0)
+UNVERIFIED = Proof(prove_every=0)
 
 
 def main() -> None:
@@ -58,6 +60,7 @@ def main() -> None:
     torch.set_num_threads(1)
     switching(options.repeats)
     telemetry(options.repeats)
+    proofs(options.repeats)
     watching(options.repeats)
     for n_est in (4, 16):
         against_accumulation(n_est, options.repeats)
@@ -66,6 +69,7 @@ def main() -> None:
     for world in (2, 4):
         in_processes(whole_step, world, options.repeats)
         in_processes(reduction, world, options.repeats)
+    in_processes(proofs, 2, options.repeats)
     in_processes(splits, 2, options.repeats)
 
 
@@ -129,6 +133,23 @@ def telemetry(repeats: int) -> None:
         steps = [elastic(4).step, elastic(4, Path(folder, "run")).step]
         silent, reporting = alternating(steps, 3 * repeats, time.process_time)
     show("telemetry_pct", 100 * (reporting / silent - 1), "% of a step", ests=4, repeats=3 * repeats)
+
+
+def proofs(repeats: int) -> None:
+    """`proof_pct`: steps that are all proofs against steps that are none, by the clock on the wall."""
+    is_lone = not dist.is_initialized()
+    plain, proven = (
+        ElasticTrainer(*gpt(), loss_of, Data(Text(), batch_size=BATCH), 4, proof=Proof(prove_every=every)).step
+        for every in (0, 1)
+    )
+    for _ in range(2):  # All ESTs of these run twice.
+        plain(), proven()
+    usual, proof = alternating([plain, proven], 3 * repeats, time.perf_counter)
+    if is_lone or dist.get_rank() == 0:
+        world = 1 if is_lone else dist.get_world_size()
+        period = ProofSchedule(None, 0, 1, 1, across_ranks=True).period(Assignment.even(4, world))
+        context = {"step_ms": rounded(1e3 * usual), "proof_ms": rounded(1e3 * proof), "period": period}
+        show("proof_pct", 100 * (proof - usual) / usual / period, "% of the time", ests=4, processes=world, **context)
 
 
 def watching(steps: int) -> None:

@@ -84,7 +84,7 @@ def main() -> None:
         Data(Text(), batch_size=options.batch),
         options.n_est,
         gradients=Gradients(bucket_mb=options.bucket_mb),
-        proof=Proof(verify_every=0),
+        proof=Proof(prove_every=0),
         telemetry=options.telemetry,
     )
     for step, codec in options.codecs.items():

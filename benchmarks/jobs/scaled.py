@@ -80,7 +80,7 @@ def trainer(folder: Path, pause_s: float, **more: Any) -> ElasticTrainer:
         Data(TensorDataset(numbers), batch_size=2),
         N_EST,
         checkpoint=Checkpoint(folder / "checkpoints", every=20),
-        proof=Proof(verify_every=0, hash_log=folder / "hashes.jsonl"),
+        proof=Proof(prove_every=0, hash_log=folder / "hashes.jsonl"),
         telemetry=folder / "run",
         **more,
     )

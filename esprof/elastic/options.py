@@ -163,15 +163,19 @@ class Proof:
     hash_log_values: bool = False
     """Whether values are stored in addition to hashes, to measure the distance between two trainings. Takes as much
     disk space per step as a checkpoint."""
-    verify_every: int | None = None
-    """Interval in steps at which all ESTs run a second time, in another order, and must give the same bits. None
-    verifies only the first two steps after a start; 0 verifies none."""
+    prove_every: int | None = None
+    """Steps between proofs, in which one EST runs a second time, on another rank if there is one, and must have the same
+    bits. None: as many as make a proof cost at most 1 % of the time, 100 divided by the ESTs of the fullest rank, or a few
+    more; 0: no proofs. Of the first two steps after a start, all ESTs run a second time."""
+    on_divergence: Literal["stop", "warn"] = "stop"
+    """Whether a job whose bits have diverged stops, or goes on with a warning, without further proofs."""
     threads: int | None = None
     """CPU threads of each process, on which the bits depend. None: the number with which the checkpoint was trained,
     or 1 in a new job, as torchrun sets for processes that share a machine."""
 
     def __post_init__(self) -> None:
-        check(determinism=self.determinism, verify_every=self.verify_every, threads=self.threads)
+        check(determinism=self.determinism, prove_every=self.prove_every, threads=self.threads)
+        check(on_divergence=self.on_divergence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +305,8 @@ _CODE: _Rule = (
 _PATH: _Rule = (lambda value: isinstance(value, str | Path) and str(value) != "", "a path")
 
 _RULES: dict[str, _Rule] = {
-    "verify_every": _none_or(_at_least(0)),
+    "prove_every": _none_or(_at_least(0)),
+    "on_divergence": _one_of("stop", "warn"),
     "threads": _none_or(_at_least(1)),
     "n_est": _at_least(1),
     "batch_size": _at_least(1),

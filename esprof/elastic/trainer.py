@@ -36,6 +36,8 @@ from esprof.elastic.plans.change import Fits
 from esprof.elastic.plans.signature import model_signature
 from esprof.elastic.plans.source import PlanSource, source_of
 from esprof.elastic.plans.tuning_loop import start_loop, with_tuning
+from esprof.elastic.proof.proofs import Proofs
+from esprof.elastic.proof.schedule import ProofSchedule
 from esprof.elastic.reduce.choice import bucket_bytes
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.measured import measure_exchanges
@@ -59,7 +61,6 @@ from esprof.elastic.verify.edits import Edits
 from esprof.elastic.verify.fingerprint import Level, pin
 from esprof.elastic.verify.hashlog import StepHashes
 from esprof.elastic.verify.rollcall import AloneRollCall, roll_call
-from esprof.elastic.verify.second_run import is_run_twice
 from esprof.elastic.verify.steplog import Fingerprint
 from esprof.run.logs import JobEvent
 from esprof.run.request import TelemetryRequest
@@ -120,7 +121,6 @@ class ElasticTrainer:
         asked = {"telemetry": telemetry is not None, "plan": plan is not None, "drain": drain is not None}
         with self._roll_call.call("ElasticTrainer()"):
             self._agree(data, updates, gradients, checkpoint, proof, asked, batches, as_tuple(loss_fn))
-        self._first_step = self.next_step
         last_saved, record = self._saving.whole_step(), self._reporter.record
         self._departure = Departure(drain, self._launched, self._transport, last_saved, record)
         self._unusable: str | None = None
@@ -133,7 +133,6 @@ class ElasticTrainer:
             self.spans,
             gradients,
             Edits(model, optimizers),
-            across_ranks=proof.determinism == "D1",
             leaver=self._departure.leaver,
         )
         self._plans = self._open_plans(plan, proof.determinism)
@@ -233,8 +232,7 @@ class ElasticTrainer:
             support.check_optimizers(self.layout, self.state.optimizers)
             self._agreement.check_settings()
             self._unusable = "one of its steps failed, and its ESTs may be at different steps"  # Until it is over.
-            verified = is_run_twice(number, self._first_step, self._proof.verify_every)
-            result = self._runner.run(verified=verified)
+            result = self._runner.run()
             self._hashes.write(result, self.assignment)
             self._unusable = None
         self._between_steps()
@@ -367,6 +365,17 @@ class ElasticTrainer:
         return measure_exchanges(request, est_s, self.state, self.layout, unwatched, self.assignment, leaves)
 
 
+def _proofs(trainer: ElasticTrainer, losses: int) -> Proofs:
+    """The proofs of a job that is about to make its first step in this process."""
+    asked, feed = trainer._proof, trainer._est_steps.feed
+    across_ranks = asked.determinism == "D1" and feed.can_repeat
+    schedule = ProofSchedule(
+        asked.prove_every, trainer.next_step, losses, trainer.order.steps_per_epoch, across_ranks=across_ranks
+    )
+    record, proven = trainer._reporter.record, trainer._saving.proven_checkpoint
+    return Proofs(schedule, asked.on_divergence, trainer.state, trainer._transport, record, proven)
+
+
 def _runner(trainer: ElasticTrainer, update: Update, loss_phases: tuple[LossPhase, ...]) -> StepRunner:
     return StepRunner(
         trainer._est_steps,
@@ -380,4 +389,5 @@ def _runner(trainer: ElasticTrainer, update: Update, loss_phases: tuple[LossPhas
         StepClock(trainer._reporter, trainer._launched, trainer._transport),
         trainer._plans,
         trainer._departure,
+        _proofs(trainer, len(loss_phases)),
     )

@@ -82,13 +82,14 @@ EventKind = Literal[
     "missed",
     "reverted",
     "checkpoint",
+    "diverged",
     "left",
     "accepted",
     "rejected",
     "rolled_back",
 ]
-"""`kept`, `missed` and `reverted` are outcomes of a plan: a `missed` plan stays adopted, but gains less than predicted. The
-last three are a person's decisions on a plan."""
+"""`kept`, `missed` and `reverted` are outcomes of a plan: a `missed` plan stays adopted, but gains less than predicted.
+`diverged`: a proof has found other bits. The last three are a person's decisions on a plan."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +134,8 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The setting before an adopted or tried plan, which a rollback restores."""
     every: Number | None = None
     """Steps to the next checkpoint, if the job adapts that."""
+    proven: Number | None = None
+    """The last step whose bits are proven, if one is."""
     reason: str = ""
     """Reason for the event, if one is known."""
 
@@ -319,7 +322,7 @@ class LiveStep(msgspec.Struct, frozen=True, kw_only=True):
     version: Number | None = None
     """Version of the adopted plan; None before the first one."""
     twice: bool = False
-    """Whether its ESTs ran twice; its times do not count then."""
+    """Whether ESTs ran twice; its times do not count then."""
 
 
 _STEP = msgspec.json.Decoder(LiveStep)

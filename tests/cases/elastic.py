@@ -54,7 +54,7 @@ class Job:
     find_unused: bool = False
     frozen: tuple[str, ...] = ()
     """Names of frozen parameters."""
-    verify_every: int | None = None
+    prove_every: int | None = None
 
 
 class Samples(Dataset):
@@ -173,7 +173,7 @@ def trainer(
         proof=Proof(
             determinism="D0" if job.reduction == "all-reduce" else "D1",
             threads=job.threads,
-            verify_every=job.verify_every,
+            prove_every=job.prove_every,
         ),
         placement=Placement(assignment=Assignment.of(parts), transport=transport),
         **more,
@@ -218,7 +218,7 @@ def state_hash(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 
 def spoiled_curve(job: Job, history: History, what: str) -> list[str]:
     """The same without one of the measures that make the bits independent of the assignment, and without verification."""
-    job = replace(job, verify_every=0)
+    job = replace(job, prove_every=0)
     if what == "a residual for each EST":
         return curve(job, history, meddle=_share_residuals)
     assert what == "generators for each EST"

@@ -27,6 +27,7 @@ from esprof.core.output import write_bytes
 from esprof.core.types import Bytes
 from esprof.elastic.checkpoint import dcp
 from esprof.elastic.checkpoint.snapshot import NamedTensors
+from esprof.elastic.proof.record import ProofRecord
 from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.steplog import Fingerprint
@@ -54,6 +55,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """Number of the job's next step."""
     fingerprint: Fingerprint
     files: dict[str, FileHash]
+    proven: int | None = None
+    """The last step whose bits were proven when it was written; None if none was."""
+    diverged: int | None = None
+    """The first step whose bits had diverged, in a job that went on; None if none had."""
     schema: str = SCHEMA
 
 
@@ -65,8 +70,10 @@ def write(
     transport: Transport,
     group: dist.ProcessGroup | None,
     keep: int,
+    proof: ProofRecord,
 ) -> None:
-    """Write the checkpoint of a step from the `tensors` of all ranks, and remove all but the last `keep` checkpoints.
+    """Write the checkpoint of a step from the `tensors` of all ranks, and remove all but the last `keep` checkpoints and the
+    last one that is proven.
 
     All ranks call this, with a transport of `group` that nothing else uses at the same time. Tensors `shared/…` are written
     once. An older checkpoint of the same step is replaced. Raises OutputError on all ranks if the file system fails on
@@ -89,8 +96,8 @@ def write(
         }
         with together(transport), _refusals(temporary):
             if transport.rank == 0:
-                _seal(temporary, whole, Manifest(step, fingerprint, files))
-                _remove_all_but(folder, whole, keep)
+                _seal(temporary, whole, Manifest(step, fingerprint, files, proof.proven, proof.diverged))
+                _remove_all_but(folder, whole, keep, last_proven(folder, proof))
 
 
 def in_folder(folder: Path) -> list[Path]:
@@ -102,6 +109,15 @@ def in_folder(folder: Path) -> list[Path]:
         raise unreadable(folder, error) from error
     steps = {path: step for path, step in found.items() if step is not None}
     return sorted(steps, key=steps.__getitem__)
+
+
+def last_proven(folder: Path, proof: ProofRecord) -> Path | None:
+    """The newest checkpoint of a folder that comes from proven steps alone; None if there is none. Raises InputError if the
+    folder cannot be read."""
+    if proof.proven is None:
+        return None
+    proven = [path for path in in_folder(folder) if (_step(path) or 0) <= proof.first_unproven]
+    return proven[-1] if proven else None
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -214,12 +230,13 @@ def _seal(temporary: Path, whole: Path, manifest: Manifest) -> None:
         shutil.rmtree(before)
 
 
-def _remove_all_but(folder: Path, whole: Path, keep: int) -> None:
-    """Retain the checkpoint `whole` and earlier ones, `keep` in total. Later ones are damaged: the job resumed without
-    them."""
+def _remove_all_but(folder: Path, whole: Path, keep: int, proven: Path | None) -> None:
+    """Retain the checkpoint `whole` and earlier ones, `keep` in total, and the `proven` one. Later ones are damaged: the job
+    resumed without them."""
     there = in_folder(folder)
     for old in there[: there.index(whole) + 1][:-keep]:
-        shutil.rmtree(_set_aside(old))
+        if old != proven:
+            shutil.rmtree(_set_aside(old))
 
 
 def _set_aside(whole: Path) -> Path:

@@ -2,10 +2,13 @@
 
 import warnings
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from esprof.core.assignment import Est
-from esprof.core.errors import UsageError
+from esprof.core.errors import EsprofError, UsageError
+from esprof.elastic.checkpoint import checkpoint
 from esprof.elastic.checkpoint.saving import Checkpoints, NoteSave
 from esprof.elastic.checkpoint.snapshot import capture, restore
 from esprof.elastic.options import Checkpoint
@@ -48,16 +51,26 @@ class JobCheckpoints:
                 transport,
                 fingerprint,
                 roll_call,
-                lambda step: log.record(JobEvent(what="checkpoint", step=step, every=self.adapted_every)),
+                lambda step: log.record(
+                    JobEvent(what="checkpoint", step=step, every=self.adapted_every, proven=state.proof.proven)
+                ),
                 log.note,
             )
             if (found := self.checkpoints.read_latest(ests)) is not None:
                 restore(state, *found)
+                state.proof = self.checkpoints.proof
 
     def whole_step(self) -> Callable[[], int | None]:
         """A function that returns the step of the newest complete checkpoint, without a reference to the job's state."""
         checkpoints = self.checkpoints
         return lambda: checkpoints.whole_step if checkpoints is not None else None
+
+    def proven_checkpoint(self) -> Path | None:
+        """The newest checkpoint that comes from proven steps alone; None if there is none, or the folder cannot be read."""
+        if self.checkpoints is not None:
+            with suppress(EsprofError):
+                return checkpoint.last_proven(self.checkpoints.folder, self._state.proof)
+        return None
 
     @property
     def adapted_every(self) -> int | None:
@@ -106,4 +119,4 @@ class JobCheckpoints:
             self.checkpoints.close()
 
     def _begin(self, checkpoints: Checkpoints) -> None:
-        checkpoints.begin(self._state.next_step, lambda: capture(self._state))
+        checkpoints.begin(self._state.next_step, lambda: capture(self._state), self._state.proof)

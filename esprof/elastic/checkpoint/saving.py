@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from esprof.elastic.checkpoint.snapshot import (
     with_common_attributes,
 )
 from esprof.elastic.options import Checkpoint
+from esprof.elastic.proof.record import ProofRecord
 from esprof.elastic.runtime.agree import gather_values, reading_together, together
 from esprof.elastic.runtime.transport import GroupTransport, Transport
 from esprof.elastic.verify.fingerprint import check_same_job, check_same_script, require_alike
@@ -62,6 +64,8 @@ class Checkpoints:
         self._adaptive = AdaptiveInterval(asked.every, asked.max_overhead) if asked.max_overhead is not None else None
         self.whole_step: int | None = None
         """The job's step at the newest checkpoint known to be complete; None if there is none."""
+        self.proof = ProofRecord()
+        """What was proven when the checkpoint was written from which the job goes on."""
         self._fingerprint = fingerprint
         self._keep, self._new_script = asked.keep, asked.new_script
         self._group = _own_group(transport)
@@ -103,6 +107,7 @@ class Checkpoints:
         with reading_together(self._transport):
             tensors = checkpoint.read(path, lambda tensor: wanted(tensor, ests))
         self._newest = self.whole_step = manifest.step
+        self.proof = ProofRecord(manifest.proven, manifest.diverged)
         if changes and self._transport.rank == 0:
             left = len(changes) - _MAX_CHANGES_PRINTED
             more = f"; and {left} more" if left > 0 else ""
@@ -122,8 +127,8 @@ class Checkpoints:
             self._adaptive.step_begins(time.time_ns())
         return self.every > 0 and step % self.every == 0 and step != self._newest
 
-    def begin(self, step: int, capture: Callable[[], NamedTensors]) -> None:
-        """Write the tensors of `capture` in the background, once the previous checkpoint is complete."""
+    def begin(self, step: int, capture: Callable[[], NamedTensors], proof: ProofRecord) -> None:
+        """Write the tensors of `capture`, and the `proof`, in the background, once the previous checkpoint is complete."""
         waits_ns = time.time_ns()
         self.finish_or_warn()
         if self._adaptive is not None:
@@ -135,7 +140,7 @@ class Checkpoints:
         if self._adaptive is not None:
             self._adaptive.begun(stops_ns, stopped_ns)
         self._note(waits_ns, stopped_ns, False)
-        self._flight = self._thread.submit(self._write, step, tensors, stops_ns)
+        self._flight = self._thread.submit(self._write, step, tensors, replace(proof), stops_ns)
 
     def finish(self) -> None:
         """Wait for a running checkpoint, if there is one. Raises OutputError if it could not be written."""
@@ -156,12 +161,12 @@ class Checkpoints:
         """End the thread. No checkpoint may be running."""
         self._thread.shutdown()
 
-    def _write(self, step: int, tensors: NamedTensors, since_ns: Ns) -> None:
+    def _write(self, step: int, tensors: NamedTensors, proof: ProofRecord, since_ns: Ns) -> None:
         tensors = with_common_attributes(tensors, self._transport)
         # What one rank alone has changed would be mixed into the state of the others, each of which writes a part.
         alike = extra_digests(tensors) | (shared_digests(tensors) if self._fingerprint.is_uniform else {})
         require_alike(self._transport, f"before step {step}", alike, _SAME_STATE_REMEDY)
-        checkpoint.write(self.folder, step, tensors, self._fingerprint, self._transport, self._group, self._keep)
+        checkpoint.write(self.folder, step, tensors, self._fingerprint, self._transport, self._group, self._keep, proof)
         self.whole_step = step
         written_ns = time.time_ns()
         if self._adaptive is not None:

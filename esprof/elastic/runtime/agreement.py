@@ -107,7 +107,7 @@ def script_of(
     """What the script computes with. All ranks call this. Raises UsageError where its first batches cannot be made."""
     code = code_fields(state.model, losses, data.dataset, data.collate_fn)
     with together(transport):
-        if proof.verify_every != 0 and (first := batches.first_batches()) is not None:
+        if proof.prove_every != 0 and (first := batches.first_batches()) is not None:
             code[FIRST_BATCHES] = first
     return Script(code, surrounding_fields(state.model))
 
@@ -126,7 +126,8 @@ def start_terms(
         "bucket_mb": gradients.bucket_mb,
         "telemetry": asked["telemetry"],
         "hash_log": proof.hash_log is not None,
-        "verify_every": proof.verify_every,
+        "prove_every": proof.prove_every,
+        "on_divergence": proof.on_divergence,
         "checkpoint": checkpoint is not None,
         "checkpoint_every": checkpoint.every if checkpoint is not None else 0,
         "checkpoint_max_overhead": checkpoint.max_overhead if checkpoint is not None else None,

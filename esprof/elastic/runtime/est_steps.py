@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,10 +14,10 @@ from esprof.core.errors import UsageError
 from esprof.elastic.data.feed import Feed
 from esprof.elastic.leaving.drain import Leaver
 from esprof.elastic.options import Gradients
+from esprof.elastic.proof.reruns import Reruns
 from esprof.elastic.reduce.layout import Layout, Slot
 from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
-from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.buffers import Buffers
 from esprof.elastic.runtime.counters import Numbers
 from esprof.elastic.runtime.phases import LossPhase
@@ -28,7 +28,7 @@ from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.telemetry.spans import StepSpans
 from esprof.elastic.verify import collectives
 from esprof.elastic.verify.edits import Edits
-from esprof.elastic.verify.second_run import FirstRun, attributes, different, of_batches, outcome
+from esprof.elastic.verify.second_run import FirstRun, of_batches, outcome
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -54,6 +54,8 @@ class EstStepsOutcome:
     """Time of the previous update on each rank, us, float64, shape (world,)."""
     used: Tensor
     """Number of ESTs whose loss reached each parameter, float64, shape (parameters,); empty unless `find_unused`."""
+    proof: Tensor
+    """Numbers by which `Reruns` are judged, float64, shape (`Reruns.size`,); empty where nothing runs again."""
     inspection: "CodecInspection | None" = None
     """Input of the codec's guard; None in a step that it does not inspect."""
 
@@ -122,8 +124,6 @@ class EstSteps:
     spans: StepSpans
     gradients: Gradients
     edits: Edits
-    across_ranks: bool
-    """Whether another rank must compute the same bits."""
     leaver: Leaver | None = None
     """Knows whether this rank was asked to leave."""
 
@@ -138,19 +138,18 @@ class EstSteps:
         self._hooks = self.layout.watch(self._on_gradient)
 
     def run(
-        self, assignment: Assignment, phase: LossPhase, report: RankReport, *, twice: bool, inspects: bool = False
+        self, assignment: Assignment, phase: LossPhase, report: RankReport, reruns: Reruns | None, *, inspects: bool
     ) -> EstStepsOutcome:
         """Compute the next step's gradient, and attach it to the parameters.
 
         If the guard of a codec `inspects` the step, the result includes the error of the codec.
 
-        With `twice` all EST steps run a second time, in another order, and must give the same results. Raises
-        UsageError if they do not; if a gradient is missing, computed twice or replaced; and for forbidden operations
-        in an EST step.
+        `reruns` are the EST steps that run a second time. Raises UsageError if a gradient is missing, computed twice or
+        replaced, and for forbidden operations in an EST step.
         """
         state, rank, started_ns = self.state, self.transport.rank, time.perf_counter_ns()
         mine = assignment.ests[rank]
-        found, shared = self._outcome(assignment)
+        found, shared = self._outcome(assignment, reruns.size if reruns is not None else 0)
         found.terms[rank] = report.terms
         found.news.fill_(float(report.has_news))
         found.write.fill_(float(report.is_wanted))
@@ -161,17 +160,19 @@ class EstSteps:
         self._exact = _ExactMean.started(self.layout, self.transport, assignment) if inspects else None
         self._buffers.begin()
         state.counters.begin(state.counts)
-        before = attributes(state.model) if twice else {}
-        first_runs = [self._first_run(est) for est in mine] if twice else []
-        for index, est in enumerate(mine):
+        if reruns is not None:
+            reruns.begin()
+        for est in mine:
             with self.spans.est_step(est):
-                first_run = first_runs[index] if twice else None
+                first_run = reruns.first_run(est) if reruns is not None else None
                 found.losses[est] = self._est_step(est, phase, first_run, last=est == mine[-1])
             if self.gradients.find_unused:
                 found.used.add_(self._mask())
-        if twice:
+        if reruns is not None:
             with self.spans.silent():
-                self._verify(first_runs, phase, before)
+                found.proof.copy_(
+                    torch.tensor(reruns.run(lambda first: self._run_again(first, phase)), dtype=torch.float64)
+                )
         state.counters.finish(state.contexts[mine[0]].counts if mine else {})
         found.busy[rank] = (time.perf_counter_ns() - started_ns) / 1e3
         with self.spans("reduce"):
@@ -183,7 +184,7 @@ class EstSteps:
             self.transport.add(shared).wait()
         return found if self._exact is None else replace(found, inspection=self._exact.compared_with(mean))
 
-    def _outcome(self, assignment: Assignment) -> tuple[EstStepsOutcome, Tensor]:
+    def _outcome(self, assignment: Assignment, proof: int) -> tuple[EstStepsOutcome, Tensor]:
         """The values that the ranks will exchange, initially 0, and the one tensor behind all of them that is
         all-reduced."""
         n_est, world, unused = (
@@ -192,7 +193,7 @@ class EstSteps:
             len(self.layout.slots) if self.gradients.find_unused else 0,
         )
         sizes = {"losses": n_est, "terms": world, "news": 1, "asked": 1, "write": 1, "busy": world}
-        sizes |= {"updated": world, "used": unused}
+        sizes |= {"updated": world, "used": unused, "proof": proof}
         shared = torch.zeros(sum(sizes.values()), dtype=torch.float64, device=self.state.device)
         slices = shared.split(list(sizes.values()))
         return EstStepsOutcome(**dict(zip(sizes, slices, strict=True))), shared
@@ -234,23 +235,6 @@ class EstSteps:
             self.state.reducer.send_last(est, flat)
         return loss
 
-    def _verify(self, first_runs: list[FirstRun], phase: LossPhase, before: Mapping[str, str]) -> None:
-        """Run the EST steps again in reverse order, then one of the next rank's. Raises UsageError on all ranks if one
-        differs."""
-        step, (rank, world) = self.state.next_step, (self.transport.rank, self.transport.world)
-        with together(self.transport):
-            for first_run in reversed(first_runs):
-                found = self._run_again(first_run, phase)
-                changed = different(before, attributes(self.state.model))
-                first_run.compare(f"when step {step} was run a second time", found, changed)
-        if world == 1 or not self.across_ranks or not self.feed.can_repeat:
-            return
-        description = gather_values(self.transport, [first_run.description() for first_run in first_runs[:1]])
-        with together(self.transport):
-            for guest in map(FirstRun.of_description, description[(rank + 1) % world]):
-                where = f"when rank {rank} ran it in step {step} than when rank {(rank + 1) % world} did"
-                guest.compare(where, self._run_again(guest, phase), [])
-
     def _run_again(self, first_run: FirstRun, phase: LossPhase) -> dict[str, str]:
         """Hashes of the results of an EST step that is run a second time."""
         flat, self._runs_again = self.layout.new(), True
@@ -265,10 +249,6 @@ class EstSteps:
             return of | self._found(loss, flat)
         finally:
             self._runs_again = False
-
-    def _first_run(self, est: Est) -> FirstRun:
-        context = self.state.contexts[est]
-        return FirstRun(est, context.rng, counts=dict(context.counts))
 
     def _enter(self, flat: Tensor, rng: RngState, counts: Numbers) -> None:
         """Start an EST step whose gradient is accumulated in `flat`."""

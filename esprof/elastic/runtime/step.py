@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from esprof.elastic.compress.ests import EstGuard
 from esprof.elastic.leaving.departure import Departure
 from esprof.elastic.plans.apply import PlanApplier
-from esprof.elastic.runtime.agree import digest
+from esprof.elastic.proof.proofs import Proofs
+from esprof.elastic.runtime.agree import digest, gather_values
 from esprof.elastic.runtime.agreement import JobAgreement, step_terms
 from esprof.elastic.runtime.est_steps import CodecInspection, EstSteps, EstStepsOutcome, RankReport
 from esprof.elastic.runtime.phases import LossPhase
@@ -38,25 +39,32 @@ class StepRunner:
     clock: StepClock
     plans: PlanApplier
     departure: Departure
+    proofs: Proofs
     _updated_us: float = field(default=0.0, init=False)
     """Time of the last update."""
 
-    def run(self, *, verified: bool) -> StepResult:
-        """Make the next step; if `verified`, its EST steps run twice."""
+    def run(self) -> StepResult:
+        """Make the next step."""
         state, number = self.est_steps.state, self.est_steps.state.next_step
         guard, phase = state.guarding, self.phases[number % len(self.phases)]
         inspects = guard is not None and guard.inspects(number, len(self.phases))
-        self.telemetry.begin_step(verified=verified or inspects)
-        terms = self._terms(number, verified=verified)
+        reruns = self.proofs.begin(number, self.placement.assignment)
+        self.telemetry.begin_step(verified=reruns is not None or inspects)
+        terms = self._terms()
+        if reruns is not None:
+            self._check_alike(number, terms)
         report = RankReport(
             digest(terms), self.plans.adoption.has_news(), self.reporter.is_asked(number), self._updated_us
         )
-        found = self.est_steps.run(self.placement.assignment, phase, report, twice=verified, inspects=inspects)
+        found = self.est_steps.run(self.placement.assignment, phase, report, reruns, inspects=inspects)
         alarm = None
         if guard is not None and found.inspection is not None:
             alarm = self._inspect(number, guard, found.inspection)
         skipped = self._update(number, phase, found)
-        self._hear(number, terms, found, is_measure=not (verified or inspects or self.reporter.has_paused))
+        is_measure = reruns is None and not inspects and not self.reporter.has_paused
+        self._hear(number, terms, found, is_measure=is_measure)
+        if reruns is not None:
+            self.proofs.end(number, reruns, found.proof.tolist())
         result = self._result(number, found, skipped=skipped)
         if guard is not None:
             guard.note(result.loss)
@@ -65,19 +73,22 @@ class StepRunner:
             self.plans.adoption.codec_given_up(state.next_step, guard.of, alarm)
         return result
 
-    def _terms(self, number: int, *, verified: bool) -> dict[str, object]:
-        """Values that must be the same on all ranks. They are compared before a `verified` step."""
-        edits, feed = self.est_steps.edits, self.est_steps.feed
-        terms = (
-            step_terms(self.est_steps.state, self.placement.assignment)
-            | edits.of_the_script()
-            | {"trainer": self.trainer}
-        )
-        if verified:
-            is_d1 = self.agreement.fingerprint.determinism == "D1"
-            self.agreement.check_alike(number, terms | (edits.all() if is_d1 else {}))
-            feed.check_sample(number, self.est_steps.transport)
-        return terms
+    def _terms(self) -> dict[str, object]:
+        """Inputs of the next step that must be the same on all ranks."""
+        script = self.est_steps.edits.of_the_script()
+        return step_terms(self.est_steps.state, self.placement.assignment) | script | {"trainer": self.trainer}
+
+    def _check_alike(self, number: int, terms: Mapping[str, object]) -> None:
+        """Compare terms, a sample, and the values of all parameters, buffers and optimizer states between the ranks, before
+        EST steps run again."""
+        transport, edits = self.est_steps.transport, self.est_steps.edits
+        self.agreement.check_alike(number, terms)
+        with self.proofs.doubts(number):
+            self.est_steps.feed.check_sample(number, transport)
+            if self.agreement.fingerprint.determinism == "D1":
+                values = edits.all()
+                if len(set(gather_values(transport, digest(values)))) > 1:
+                    self.agreement.check_alike(number, values)
 
     def _inspect(self, number: int, guard: EstGuard, inspection: CodecInspection) -> str | None:
         """Why the codec is given up; None if it is not, or if the loss scale was too large for an inspection."""

@@ -16,6 +16,7 @@ from esprof.elastic.compress.codecs.codec import Codec
 from esprof.elastic.compress.codecs.registry import check_codec, codec
 from esprof.elastic.compress.ests import EstGuard, Guarded
 from esprof.elastic.options import Data, Gradients, Updates
+from esprof.elastic.proof.record import ProofRecord
 from esprof.elastic.reduce.choice import reducer
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.tree_reducer import Reducer
@@ -51,6 +52,8 @@ class TrainingState:
     """Further state of the script, by name."""
     guard: EstGuard | None = None
     """Guard of a codec that a plan has set; None if there is none."""
+    proof: ProofRecord = field(default_factory=ProofRecord)
+    """Up to which step the bits are proven."""
 
     @classmethod
     def started(

@@ -78,6 +78,14 @@ class ElasticDiff(msgspec.Struct, frozen=True, kw_only=True):
     """Number of steps that log A alone has; complete where the outcome is `equal`."""
     only_b: int
     """Number of steps that log B alone has; complete where the outcome is `equal`."""
+    proven_a: int | None
+    """The last step of log A whose bits are proven, as far as it was compared; None if none is."""
+    proven_b: int | None
+    """That of log B."""
+    diverged_a: int | None
+    """The first step of log A whose bits had diverged; None if none had."""
+    diverged_b: int | None
+    """That of log B."""
     difference: StepDifference | None = None
     mismatch: Difference | None = None
     """Why the two logs cannot be compared; None if they can."""
@@ -96,12 +104,15 @@ class _Comparison:
         self._equal = 0
         self._last: int | None = None
         self._only = {"a": 0, "b": 0}
+        self._proofs: dict[str, tuple[int | None, int | None]] = {"a": (None, None), "b": (None, None)}
+        """Of each log, the last step that is proven and the first one that has diverged."""
 
     def run(self) -> ElasticDiff:
         mismatch = self._a.fingerprint.difference(self._b.fingerprint)
         if mismatch:
             return self._answer("not-comparable", mismatch=mismatch)
-        for a, b in _pairs(self._a.steps(), self._b.steps(), self._only):
+        steps_a, steps_b = self._noted("a", self._a), self._noted("b", self._b)
+        for a, b in _pairs(steps_a, steps_b, self._only):
             if a.codec != b.codec:  # A codec is part of what is trained, as the fields of a fingerprint are.
                 mismatch = Difference(f"codec of step {a.step}", a.codec, b.codec)
                 return self._answer("not-comparable", mismatch=mismatch)
@@ -114,6 +125,12 @@ class _Comparison:
             return self._answer("not-comparable", mismatch=mismatch)
         return self._answer("equal")
 
+    def _noted(self, side: str, log: StepLog) -> Iterator[StepLine]:
+        """The lines of a log; notes what is proven by them."""
+        for line in log.steps():
+            self._proofs[side] = line.proven, line.diverged
+            yield line
+
     def _answer(self, outcome: Literal["equal", "differ", "not-comparable"], **found: Any) -> ElasticDiff:
         return ElasticDiff(
             outcome=outcome,
@@ -123,6 +140,10 @@ class _Comparison:
             last_equal=self._last,
             only_a=self._only["a"],
             only_b=self._only["b"],
+            proven_a=self._proofs["a"][0],
+            proven_b=self._proofs["b"][0],
+            diverged_a=self._proofs["a"][1],
+            diverged_b=self._proofs["b"][1],
             **found,
         )
 

@@ -15,6 +15,7 @@ from esprof.core.errors import MismatchError, OutputError
 from esprof.core.output import atomic_file
 from esprof.elastic.checkpoint.snapshot import NamedTensors, training_tensors
 from esprof.elastic.options import Proof
+from esprof.elastic.proof.record import ProofRecord
 from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.result import StepResult
 from esprof.elastic.runtime.training import TrainingState
@@ -62,8 +63,9 @@ class HashLog:
         skipped: bool,
         assignment: tuple[tuple[int, ...], ...],
         codec: str,
+        proof: ProofRecord = ProofRecord(),  # noqa: B008 It is only read.
     ) -> None:
-        """Add the line of a step, with the hashes of `tensors` as they are after it.
+        """Add the line of a step, with the hashes of `tensors` as they are after it, and what is proven.
 
         Raises MismatchError on all ranks where the hashes differ between ranks that compute alike, OutputError where
         the line cannot be written.
@@ -82,6 +84,8 @@ class HashLog:
             assignment=assignment,
             codec=codec,
             tensors=digests,
+            proven=proof.proven,
+            diverged=proof.diverged,
         )
         try:
             self._file.write(_line(line))
@@ -140,6 +144,7 @@ class StepHashes:
                 skipped=result.skipped,
                 assignment=assignment.ests,
                 codec=self._state.codec_spec(result.step),
+                proof=self._state.proof,
             )
 
     def close(self) -> None:

@@ -1,10 +1,5 @@
-"""Runs the EST steps of a step a second time, in another order: they must give the same bits.
-
-State that an EST leaves behind, other than what the trainer switches (parameters, buffers, generators), makes the bits
-depend on which ESTs share a process. Such state cannot be enumerated; but EST steps that run again in reverse order
-find it as another EST has left it. A dependence on the rank or the process, such as its number, clock or files, shows
-when another rank runs an EST step.
-"""
+"""The first run of an EST step that runs a second time, and its comparison with the second: both must give the same
+bits."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -26,16 +21,6 @@ _REMEDY = (
     "What one EST leaves behind must not reach another: draw random numbers from the global generators, keep state in "
     "buffers, let forward change nothing else, and let nothing depend on the rank or the process."
 )
-
-
-_STEPS_VERIFIED_AT_START = 2
-"""State that an EST leaves behind in one step may only take effect in the next."""
-
-
-def is_run_twice(step: int, first_step: int, every: int | None) -> bool:
-    """Whether the EST steps of a step run twice, in a process that started with `first_step`; `every` is
-    `Proof.verify_every`."""
-    return every != 0 and (step < first_step + _STEPS_VERIFIED_AT_START or (every is not None and step % every == 0))
 
 
 @dataclass
@@ -70,12 +55,15 @@ class FirstRun:
         found, counts = description["found"], description["counts"]
         return cls(description["est"], RngState.of_tensors(rng), found=found, counts=counts)
 
-    def compare(self, where: str, found: Mapping[str, str], changed: Sequence[str]) -> None:
-        """Raise UsageError if the second run has other results. `changed` are attributes that have changed."""
-        for name, before in self.found.items():
-            if found[name] != before:
-                hint = f"; changed since: {', '.join(changed[:5])}" if changed else ""
-                raise UsageError(f"{name} of EST {self.est} differed {where}{hint}", remedy=_REMEDY)
+    def compare(self, where: str, again: Mapping[str, str], hint: str = "") -> None:
+        """Raise UsageError if the run of this EST step `where`, whose results are `again`, has had other results."""
+        require_equal(self.est, self.found, where, again, hint)
+
+
+def require_equal(est: Est, first: Mapping[str, str], where: str, again: Mapping[str, str], hint: str = "") -> None:
+    """Raise UsageError if the two runs of an EST step have had different results; `hint` says what may be the cause."""
+    for name in different(first, again)[:1]:
+        raise UsageError(f"{name} of EST {est} differed {where}{hint}", remedy=_REMEDY)
 
 
 def of_batches(batches: Sequence[Any]) -> dict[str, str]:

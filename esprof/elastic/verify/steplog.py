@@ -85,6 +85,10 @@ class StepLine(msgspec.Struct, frozen=True):
     tensors: dict[str, Digest]
     """Parameters, buffers and the optimizer's state after the step, by name, in the order of the model; and `state`, the
     JSON of what else optimizer, scheduler and loss scaler hold, such as the learning rate."""
+    proven: int | None = None
+    """The last step whose bits are proven."""
+    diverged: int | None = None
+    """The first step whose bits have diverged, in a job that went on."""
 
     def __post_init__(self) -> None:
         for loss in self.losses:

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from esprof.elastic import Proof
 from tests.cases.programs.script import Points, Script, either, equal, like, mean_loss, net, refused
 
 # What they return.
@@ -254,7 +253,7 @@ def samples_in_place():
         points = torch.stack([point.mul_(1.1) for point, _ in batch])
         return F.cross_entropy(model(points), torch.tensor([kind for _, kind in batch]))
 
-    return Script(loss=loss, data=Kept(), batches={"collate_fn": list}, options={"proof": Proof(verify_every=1)})
+    return Script(loss=loss, data=Kept(), batches={"collate_fn": list})
 
 
 @like("gradient_penalty")

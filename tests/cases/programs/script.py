@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
-from esprof.elastic import Assignment, Data, ElasticTrainer, Loaders, Placement, Updates
+from esprof.elastic import Assignment, Data, ElasticTrainer, Loaders, Placement, Proof, Updates
 
 N_EST = 4
 WIDTH, KINDS = 8, 3
@@ -77,7 +77,7 @@ class Script:
             N_EST,
             updates=Updates(scheduler=self.scheduler and self.scheduler(optimizer)),
             placement=Placement(assignment=assignment),
-            **self.options,
+            **{"proof": Proof(prove_every=1), **self.options},
         )
         self.prepare(made)
         return made

@@ -32,7 +32,7 @@ def main():
         hash_log=folder / "log.jsonl",
         telemetry=folder / "run",
         plan=folder / "plan.json",
-        verify_every=0,
+        prove_every=0,
     )
     while True:
         trainer.step()

@@ -25,7 +25,7 @@ trainer = ElasticTrainer(
     slow_loss,
     Data(Samples(256, tokens=False), batch_size=2),
     8,
-    proof=Proof(verify_every=0),
+    proof=Proof(prove_every=0),
     telemetry=sys.argv[1],
 )
 for _ in range(12):

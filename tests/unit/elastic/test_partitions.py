@@ -49,7 +49,7 @@ def test_any_history_gives_the_bits_of_the_static_run(run):
 @given(runs())
 def test_every_sample_is_seen_once_an_epoch(run):
     job, world, history = run
-    job = replace(job, model="mlp", codecs=((0, "none"),), verify_every=0)
+    job = replace(job, model="mlp", codecs=((0, "none"),), prove_every=0)
     seen = []
 
     class Noted(Samples):

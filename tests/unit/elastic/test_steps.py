@@ -88,7 +88,7 @@ def failing(losses):
 
 
 def test_the_loss_of_a_step_is_nan_where_one_of_its_ests_is():
-    result = small_trainer(loss=failing([1, math.nan]), verify_every=0).step()
+    result = small_trainer(loss=failing([1, math.nan]), prove_every=0).step()
     assert [math.isnan(loss) for loss in result.losses] == [False, True, False, False]
     assert math.isnan(result.loss)
 

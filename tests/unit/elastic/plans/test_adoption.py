@@ -151,7 +151,7 @@ def test_a_plan_torn_at_any_place_is_refused():
     """As a file that is written while the job reads it."""
     whole = msgspec.json.encode(plan_of(((0, 1, 2, 3),), signature=model_signature(Net(5))))
     source = QueuedPlans(None, *(whole[:offset] for offset in range(len(whole))), whole)
-    trainer = small_trainer(plan=source, verify_every=0)
+    trainer = small_trainer(plan=source, prove_every=0)
     for _ in range(len(whole) + 2):
         trainer.step()
     assert source.states == ["refused"] * len(whole) + ["adopted"]
@@ -214,7 +214,7 @@ def judged(plan, steps, tmp_path, slow_rank=1):
             loss=loss,
             assignment=Assignment.of(EVEN),
             telemetry=tmp_path,
-            verify_every=0,
+            prove_every=0,
         )
         for _ in range(steps):
             trainer.step()
@@ -297,7 +297,7 @@ def test_a_codec_that_is_taken_back_goes_although_a_newer_plan_waits_for_its_ste
     source = QueuedPlans(*[None] * 8, bad, None, later)
 
     def body(transport):
-        trainer = small_trainer(transport=transport, plan=source, verify_every=0)
+        trainer = small_trainer(transport=transport, plan=source, prove_every=0)
         for _ in range(24):
             trainer.step()
             if transport.rank == 0:

@@ -32,7 +32,7 @@ def test_a_codec_that_loses_too_much_is_given_up_at_the_next_step_wherever_ests_
 
     def body(transport):
         trainer = small_trainer(
-            transport=transport, plan=source, assignment=Assignment.of(parts), telemetry=tmp_path, verify_every=0
+            transport=transport, plan=source, assignment=Assignment.of(parts), telemetry=tmp_path, prove_every=0
         )
         return bits(trainer, STEPS)
 
@@ -100,7 +100,7 @@ def test_a_codec_that_is_given_up_after_the_job_began_anew_is_in_its_history(tmp
     """Although the plan's file is gone by then."""
 
     def trained(until, source):
-        trainer = small_trainer(plan=source, folder=tmp_path / "saved", telemetry=tmp_path, verify_every=0)
+        trainer = small_trainer(plan=source, folder=tmp_path / "saved", telemetry=tmp_path, prove_every=0)
         bits(trainer, until - trainer.next_step)
         trainer.save()
 
@@ -118,7 +118,7 @@ def test_the_guard_goes_into_checkpoints(tmp_path):
     def trained(until, folder):
         # Three inspections in which the residual grows, and then it is too much: no job of fewer steps sees that.
         source = QueuedPlans(guarded(LOSSY, apply_at=1, world=1, every=2, windows=2, most_unsent=0.1))
-        trainer = small_trainer(plan=source, folder=folder, verify_every=0)
+        trainer = small_trainer(plan=source, folder=folder, prove_every=0)
         found = bits(trainer, until - trainer.next_step)
         trainer.save()
         return found, source

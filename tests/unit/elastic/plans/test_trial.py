@@ -99,7 +99,7 @@ def tried(plan, steps, run, monkeypatch):
 
     def body(transport):
         trainer = small_trainer(
-            transport=transport, plan=source, assignment=Assignment.of(EVEN), telemetry=run, verify_every=0
+            transport=transport, plan=source, assignment=Assignment.of(EVEN), telemetry=run, prove_every=0
         )
         for _ in range(steps):
             trainer.step()

@@ -207,7 +207,7 @@ def test_what_one_rank_alone_changes_between_two_steps_is_reported(meddle, reaso
 
 def test_a_log_tells_which_rank_and_tensor_went_its_own_way(tmp_path):
     def body(transport):
-        trainer = small_trainer(transport=transport, hash_log=tmp_path / "log.jsonl", verify_every=0)
+        trainer = small_trainer(transport=transport, hash_log=tmp_path / "log.jsonl", prove_every=0)
         trainer.step()
         if transport.rank == 1:
             trainer.state.model.head.bias.data[0] += 1  # Of which torch notes no change.

@@ -49,8 +49,8 @@ def test_the_counts_of_an_est_do_not_depend_on_where_it_runs():
 
 
 def test_a_step_that_runs_twice_counts_once():
-    assert bits(small_trainer(model=WarmUp, verify_every=1), 4) == bits(small_trainer(model=WarmUp, verify_every=0), 4)
-    trainer = small_trainer(model=WarmUp, verify_every=1)
+    assert bits(small_trainer(model=WarmUp, prove_every=1), 4) == bits(small_trainer(model=WarmUp, prove_every=0), 4)
+    trainer = small_trainer(model=WarmUp, prove_every=1)
     bits(trainer, 3)
     assert trainer.state.model.calls == 3
 

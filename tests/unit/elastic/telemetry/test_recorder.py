@@ -37,7 +37,7 @@ def trainer(path, **batches):
         Data(Numbers(), batch_size=2, **batches),
         2,
         telemetry=path,
-        proof=Proof(verify_every=0),
+        proof=Proof(prove_every=0),
     )
 
 

@@ -121,7 +121,7 @@ def test_a_rank_that_changes_the_model_alone_is_reported_and_all_ranks_may(edit,
 
 def test_a_rank_that_changes_the_model_unnoticed_is_reported_when_a_step_is_verified():
     def body(transport):
-        trainer = small_trainer(transport=transport, verify_every=4)
+        trainer = small_trainer(transport=transport, prove_every=4)
         bits(trainer, 3)
         if transport.rank:
             trainer.state.model.head.weight.data[0] += 1

@@ -1,0 +1,72 @@
+"""The proofs of a running job: what runs again in a step, and what becomes of a divergence."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from esprof.core.assignment import Assignment
+from esprof.core.errors import EsprofError
+from esprof.elastic.proof.record import ProofRecord
+from esprof.elastic.proof.reruns import EveryTurn, OneTurn, Reruns
+from esprof.elastic.proof.schedule import ProofSchedule
+from esprof.elastic.runtime.training import TrainingState
+from esprof.elastic.runtime.transport import Transport
+from esprof.run.logs import JobEvent
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """Makes the proofs of a job. All ranks make the same calls."""
+
+    schedule: ProofSchedule
+    on_divergence: Literal["stop", "warn"]
+    state: TrainingState
+    transport: Transport
+    record: Callable[[JobEvent], None]
+    """Takes events of the job."""
+    proven_checkpoint: Callable[[], Path | None]
+    """The newest checkpoint whose steps are all proven."""
+
+    def begin(self, step: int, assignment: Assignment) -> Reruns | None:
+        """What runs again in this step; None if it is no proof, or if the job goes on with bits that have diverged."""
+        if self._found.diverged is not None:
+            return None
+        if self.schedule.is_whole(step):
+            return EveryTurn(step, self.state, self.transport, self.schedule.across_ranks, self.doubts)
+        turn = self.schedule.turn(step, assignment)
+        return OneTurn(step, turn, self.state, self.transport) if turn is not None else None
+
+    def end(self, step: int, reruns: Reruns, numbers: Sequence[float]) -> None:
+        """End a proof whose added `numbers` are known. Raises UsageError on all ranks if bits have diverged."""
+        with self.doubts(step):
+            reruns.judge(numbers)
+        self._found.passed(step)
+
+    @contextmanager
+    def doubts(self, step: int) -> Iterator[None]:
+        """A check of a step, which raises the same kind of error on all ranks: it stops the job, or is a warning."""
+        try:
+            yield
+        except EsprofError as error:
+            told = self._told(error)
+            if self._found.diverged is None:
+                self.record(JobEvent(what="diverged", step=step, proven=self._found.proven, reason=told.reason))
+            if self.on_divergence == "stop":
+                raise told from error
+            self._found.failed(step)
+            if self.transport.rank == 0:
+                warnings.warn(str(told), stacklevel=2)
+
+    @property
+    def _found(self) -> ProofRecord:
+        return self.state.proof
+
+    def _told(self, error: EsprofError) -> EsprofError:
+        """The error, with what is proven and where to go on from."""
+        reason = f"{error.reason}; the first step that is not proven is {self._found.first_unproven}"
+        saved = self.proven_checkpoint()
+        return_to = f" The last checkpoint that is proven is {saved}." if saved is not None else ""
+        return type(error)(reason, path=error.path, remedy=f"{error.remedy or ''}{return_to}".strip() or None)
