@@ -9,6 +9,7 @@ from esprof.analyzers.samples.flame import Flame
 from esprof.analyzers.steps.step_times import StepTimes
 from esprof.analyzers.summary.arrival_map import ArrivalMap
 from esprof.analyzers.summary.explorer import Explorer
+from esprof.analyzers.summary.job_proof import JobProof
 from esprof.analyzers.summary.loader_workers import InputStages
 from esprof.analyzers.summary.timeline_excerpt import Excerpt
 from esprof.analyzers.views.memory_use import MemoryUse
@@ -55,5 +56,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     not_recorded: tuple[Unrecorded, ...]
     history: tuple[JobEvent, ...]
     """Events of an elastic job, the oldest first; at most the last `MAX_EVENTS`."""
+    proof: JobProof | None
+    """Up to which step the bits of an elastic job are proven; None if nothing is known."""
     rounds: tuple[Round, ...]
     """Rounds of `esprof tune`, the oldest first; at most the last `MAX_EVENTS`."""

@@ -11,6 +11,7 @@ from esprof.analyzers.steps.step_times import step_times
 from esprof.analyzers.summary.arrival_map import arrival_map
 from esprof.analyzers.summary.drawn_ranks import drawn_ranks
 from esprof.analyzers.summary.explorer import explorer
+from esprof.analyzers.summary.job_proof import JobProof
 from esprof.analyzers.summary.loader_workers import input_stages
 from esprof.analyzers.summary.not_recorded import not_recorded
 from esprof.analyzers.summary.report import Report
@@ -60,6 +61,7 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
         advice=_advice(replayed, job),
         not_recorded=tuple(not_recorded(job, operations.shapes_recorded)),
         history=run.history[-MAX_EVENTS:],
+        proof=JobProof.of_history(run.history),
         rounds=run.rounds[-MAX_EVENTS:],
     )
 

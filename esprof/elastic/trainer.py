@@ -179,7 +179,9 @@ class ElasticTrainer:
 
     def _begin(self) -> None:
         where = f"{self.order.n_est} ESTs on {self._transport.world} processes"
-        self._reporter.record(JobEvent(what="started", step=self.next_step, reason=where))
+        self._reporter.record(
+            JobEvent(what="started", step=self.next_step, proven=self.state.proof.proven, reason=where)
+        )
         self._between_steps()
         if (leaver := self._departure.leaver) is not None:
             leaver.listen()
@@ -262,6 +264,7 @@ class ElasticTrainer:
                 self._saving.begin_if_due()
             self._saving.finish_or_warn()
             self._telemetry.flush()
+            self._runner.proofs.note(self.next_step)
 
     def close(self) -> None:
         """Write pending checkpoints and telemetry, and release the model, files and threads. All ranks call this. No
@@ -329,6 +332,7 @@ class ElasticTrainer:
             self._check_usable()
             self._saving.save_to_leave()
             self._telemetry.flush()
+            self._runner.proofs.note(number)
             reasons = self._departure.reasons()
         drained = self._departure.saved(number, reasons, stopped_ns)
         self._let_go("it has left the job")

@@ -82,6 +82,7 @@ EventKind = Literal[
     "missed",
     "reverted",
     "checkpoint",
+    "proven",
     "diverged",
     "left",
     "accepted",
@@ -89,7 +90,8 @@ EventKind = Literal[
     "rolled_back",
 ]
 """`kept`, `missed` and `reverted` are outcomes of a plan: a `missed` plan stays adopted, but gains less than predicted.
-`diverged`: a proof has found other bits. The last three are a person's decisions on a plan."""
+`proven` and
+`diverged`: proofs have found the same bits, or other ones. The last three are a person's decisions on a plan."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -321,6 +323,8 @@ class LiveStep(msgspec.Struct, frozen=True, kw_only=True):
     """Time of each rank's preceding optimizer step, the only measure of a rank without ESTs."""
     version: Number | None = None
     """Version of the adopted plan; None before the first one."""
+    proven: Number | None = None
+    """The last step before it whose bits are proven, if one is."""
     twice: bool = False
     """Whether ESTs ran twice; its times do not count then."""
 

@@ -30,6 +30,7 @@ from esprof.reports.html.plan_changes import changes
 from esprof.reports.html.sliders import controls
 from esprof.reports.terminal import probed
 from esprof.reports.terminal.advice import placement
+from esprof.reports.terminal.elastic import proof_text
 from esprof.reports.terminal.tuned import OUTCOMES
 from esprof.run.logs import EventKind
 
@@ -54,6 +55,8 @@ EVENT_TEXTS: dict[EventKind, str] = {
     "missed": "plan confirmed, gain below prediction",
     "reverted": "plan rolled back by the job",
     "checkpoint": "checkpoint written",
+    "proven": "bits proven",
+    "diverged": "bits diverged",
     "left": "left",
     "accepted": "plan accepted by a user",
     "rejected": "plan rejected by a user",
@@ -89,6 +92,7 @@ def render_html(report: Report) -> str:
             least_pct=100 * MIN_SHARE_OF_TREE,
             measured=_measured(report),
             event_texts=EVENT_TEXTS,
+            proof=proof_text(report.proof.proven, report.proof.diverged) if report.proof is not None else "",
             outcomes=OUTCOMES,
             advice=report.advice,
             changes=changes(report.advice) if report.advice else (),

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
+from esprof.analyzers.summary.job_proof import JobProof
 from esprof.core.plan import Plan, PlanStatus
 from esprof.reports.live.decisions import rejected, revocable
 from esprof.reports.live.job import WatchedJob
 from esprof.reports.live.proposal import Proposal
+from esprof.reports.terminal.elastic import proof_text
 from esprof.run.logs import JobEvent, LiveStep, Round
 
 _NEWEST_STEPS = 50
@@ -77,6 +79,8 @@ class View:
     """Number of newest steps behind the medians."""
     version: int | None
     """Version of the active plan."""
+    proof: str
+    """Up to which step the bits are proven; empty if nothing is known."""
     n_est: int | None
     world: int | None
     ranks: tuple[RankView, ...]
@@ -123,6 +127,7 @@ def view_of(job: WatchedJob) -> View:
         per_s=1e6 / step_us if step_us else None,
         newest=len(newest),
         version=last.version if last is not None else None,
+        proof=_proof(job, last),
         n_est=sum(last.ests) if last is not None else None,
         world=len(last.ests) if last is not None else None,
         ranks=ranks,
@@ -142,6 +147,13 @@ def view_of(job: WatchedJob) -> View:
         problems=job.problems,
         message=job.message,
     )
+
+
+def _proof(job: WatchedJob, last: LiveStep | None) -> str:
+    found = JobProof.of_history(job.history)
+    diverged, proven = (found.diverged, found.proven) if found is not None else (None, None)
+    proven = last.proven if last is not None and last.proven is not None else proven
+    return proof_text(proven, diverged) if proven is not None or diverged is not None else ""
 
 
 def _newest(steps: tuple[LiveStep, ...]) -> tuple[LiveStep, ...]:

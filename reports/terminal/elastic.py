@@ -7,12 +7,13 @@ from esprof.reports import units
 
 def render_diff(found: ElasticDiff) -> str:
     """The result as plain text, verdict first. No line begins with a name from the logs."""
-    of_a, of_b = _proof(found.proven_a, found.diverged_a), _proof(found.proven_b, found.diverged_b)
+    of_a, of_b = proof_text(found.proven_a, found.diverged_a), proof_text(found.proven_b, found.diverged_b)
     logs = [f"A: {printable(found.a)}: {of_a}", f"B: {printable(found.b)}: {of_b}"]
     return "\n".join([_verdict(found), *_details(found), *logs])
 
 
-def _proof(proven: int | None, diverged: int | None) -> str:
+def proof_text(proven: int | None, diverged: int | None) -> str:
+    """Up to which step bits are proven, and the step in which they had diverged."""
     known = "nothing proven" if proven is None else f"bits proven up to step {proven}"
     return known if diverged is None else f"{known}, diverged at step {diverged}"
 

@@ -17,7 +17,7 @@ from esprof.elastic.runtime.transport import Transport
 from esprof.run.logs import JobEvent
 
 
-@dataclass(frozen=True)
+@dataclass
 class Proofs:
     """Makes the proofs of a job. All ranks make the same calls."""
 
@@ -28,7 +28,9 @@ class Proofs:
     record: Callable[[JobEvent], None]
     """Takes events of the job."""
     proven_checkpoint: Callable[[], Path | None]
-    """The newest checkpoint whose steps are all proven."""
+    """The newest checkpoint that comes from proven steps alone."""
+    _noted: int | None = None
+    """The last proven step in the history."""
 
     def begin(self, step: int, assignment: Assignment) -> Reruns | None:
         """What runs again in this step; None if it is no proof, or if the job goes on with bits that have diverged."""
@@ -44,6 +46,13 @@ class Proofs:
         with self.doubts(step):
             reruns.judge(numbers)
         self._found.passed(step)
+
+    def note(self, step: int) -> None:
+        """Record, before this step, up to which step bits are proven, if that is new."""
+        proven = self._found.proven
+        if proven != self._noted:
+            self.record(JobEvent(what="proven", step=step, proven=proven))
+            self._noted = proven
 
     @contextmanager
     def doubts(self, step: int) -> Iterator[None]:

@@ -120,7 +120,8 @@ class StepRunner:
         self.plans.has_news = bool(found.news)
         assignment, busy_us, adoption = self.placement.assignment, found.busy.tolist(), self.plans.adoption
         version, updated_us = adoption.version_at(number), found.updated.tolist()
-        took_us = self.clock.step_ended(number, busy_us, updated_us, assignment, version, is_measure=is_measure)
+        proven = self.est_steps.state.proof.proven
+        took_us = self.clock.step_ended(number, busy_us, updated_us, assignment, version, proven, is_measure=is_measure)
         if is_measure and took_us is not None:
             adoption.step_ended(number, took_us)
         self.reporter.step_ended(asked=bool(found.write), busy_us=busy_us, assignment=assignment, is_measure=is_measure)

@@ -24,11 +24,13 @@ class StepClock:
         updated_us: Sequence[float],
         assignment: Assignment,
         version: int | None,
+        proven: int | None,
         *,
         is_measure: bool,
     ) -> float | None:
         """Time of the step that has just ended, us, on rank 0, which publishes it; None on other ranks. `version` is that of
-        its plan. `is_measure` is False for a step that does not count, such as one that ran twice."""
+        its plan, `proven` the last step whose bits are proven. `is_measure` is False for a step that does not count, such as
+        one that ran twice."""
         ended_ns, before_ns = time.perf_counter_ns(), self._ended_ns
         self._ended_ns = ended_ns
         if self._transport.rank != 0:
@@ -44,6 +46,7 @@ class StepClock:
                 ests=tuple(map(len, assignment.ests)),
                 updated_us=tuple(updated_us),
                 version=version,
+                proven=proven,
                 twice=not is_measure,
             )
         )

@@ -63,7 +63,7 @@ class HashLog:
         skipped: bool,
         assignment: tuple[tuple[int, ...], ...],
         codec: str,
-        proof: ProofRecord = ProofRecord(),  # noqa: B008 It is only read.
+        proof: ProofRecord,
     ) -> None:
         """Add the line of a step, with the hashes of `tensors` as they are after it, and what is proven.
 

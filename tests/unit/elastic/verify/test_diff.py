@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from esprof.core.errors import InputError, MismatchError
+from esprof.elastic.proof.record import ProofRecord
 from esprof.elastic.runtime.transport import Alone
 from esprof.elastic.verify.content import as_numpy
 from esprof.elastic.verify.diff import Distance, diff, distance
 from esprof.elastic.verify.hashlog import HashLog
 from esprof.elastic.verify.steplog import Fingerprint, StepLog
+from esprof.reports.terminal.elastic import render_diff
 from tests.unit.test_cli import run_main
 
 HERE = Fingerprint("D1", {"n_est": 2, "seed": 0}, {"device": "cpu", "threads": 1}, {})
@@ -25,12 +27,13 @@ def changed(**machine):
     return msgspec.structs.replace(HERE, machine=HERE.machine | machine)
 
 
-def write_log(path, steps, *, fingerprint=HERE, first=0, values=False, codec="none", assignment=((0, 1),)):
+def write_log(path, steps, *, fingerprint=HERE, first=0, values=False, codec="none", assignment=((0, 1),), proof=None):
     """A log whose steps hold `(losses, weight)`."""
     log = HashLog(path, fingerprint, first, Alone(), values=values)
     for step, (losses, weight) in enumerate(steps, first):
         tensors = {"model/weight": weight, "model/count": torch.tensor(step)}
-        log.write(step, 0, losses, tensors, skipped=False, assignment=assignment, codec=codec)
+        proven = proof or ProofRecord()
+        log.write(step, 0, losses, tensors, skipped=False, assignment=assignment, codec=codec, proof=proven)
     log.close()
     return path
 
@@ -64,6 +67,15 @@ def test_the_first_differing_step_and_tensor_are_named_with_their_distance(tmp_p
     assert (step.step, step.losses, step.tensors, step.tensors_differing) == (1, (), 2, 1)
     assert (step.tensor.name, step.tensor.elements, step.tensor.reason) == ("model/weight", 2, None)
     assert step.tensor.distance == Distance(1, 1, 0)
+
+
+def test_what_is_proven_of_each_is_said(tmp_path):
+    proofs = {"proof": ProofRecord(0)}, {"proof": ProofRecord(0, 1)}
+    found = compared(tmp_path, weights([1.0], [2.0]), weights([1.0], [2.0]), *proofs)
+    assert (found.proven_a, found.diverged_a, found.proven_b, found.diverged_b) == (0, None, 0, 1)
+    text = render_diff(found)
+    assert f"A: {tmp_path / 'a'}: bits proven up to step 0\n" in text
+    assert text.endswith(f"B: {tmp_path / 'b'}: bits proven up to step 0, diverged at step 1")
 
 
 def test_without_values_the_distance_is_unknown(tmp_path):
