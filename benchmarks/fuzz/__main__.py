@@ -8,7 +8,7 @@ processes write to, also what else may take its place. `--guided` has atheris mu
 reader may raise esprof's own errors only, has 10 s, and 1 GiB of memory more than before the call.
 
 Prints a table of what became of the inputs of each target, and a JSON line for all. Ends with code 1 after any fault;
-`--keep` gets the inputs that showed one. ESPROF_MEMORY_LIMIT is 64 MiB.
+`--keep` gets the inputs that showed one. Ctrl-C ends it early. ESPROF_MEMORY_LIMIT is 64 MiB.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -80,17 +81,22 @@ def _parts(names: Iterable[str], inputs: int, seed: int) -> list[tuple[str, int,
 def _run(parts: list[tuple[str, int, int]], workers: int, folder: Path, kept: Path | None) -> dict[str, Counts]:
     found = {name: Counts() for name, _, _ in parts}
     waiting, running = iter(enumerate(parts)), list[_Part]()
-    while True:
-        while len(running) < workers and (started := _start(waiting, folder, kept)) is not None:
-            running.append(started)
-        if not running:
-            return found
-        wait([part.result for part in running], timeout=1.0)
-        for part in list(running):
-            counts = _ended(part, kept)
-            if counts is not None:
-                found[part.name].add(counts)
-                running.remove(part)
+    with suppress(KeyboardInterrupt):  # Then what has been counted is printed.
+        while True:
+            while len(running) < workers and (started := _start(waiting, folder, kept)) is not None:
+                running.append(started)
+            if not running:
+                break
+            wait([part.result for part in running], timeout=1.0)
+            for part in list(running):
+                counts = _ended(part, kept)
+                if counts is not None:
+                    found[part.name].add(counts)
+                    running.remove(part)
+    for part in running:
+        part.process.kill()
+        part.process.join()
+    return found
 
 
 def _start(waiting: Iterator[tuple[int, tuple[str, int, int]]], folder: Path, kept: Path | None) -> _Part | None:

@@ -1,6 +1,7 @@
 """Soak esprof: elastic jobs of many steps under recorder, tuning loop and page, with all that befalls jobs of days.
 
     python -m benchmarks.soak [--jobs ddp gan distillation] [--steps 50000] [--seed 1] [--events kill=100 …] [--keep DIR]
+    python -m benchmarks.soak --forked --steps 4000 --events kill=100 plan=100 [--jobs …] [--seed 1] [--keep DIR]
 
 A tiny job (`benchmarks.soak.job`) runs under `esprof record` and `esprof elastic launch`, beside `esprof tune` and a
 visited `esprof serve`. Events drawn from the seed befall it: SIGKILL to a rank (kill) or to all (crash), SIGTERM to a rank
@@ -8,7 +9,8 @@ visited `esprof serve`. Events drawn from the seed befall it: SIGKILL to a rank 
 checkpoints (plan), SIGSTOP to any process for seconds (stop), a full disk under checkpoints and telemetry (full disk; a
 tmpfs, which needs root), a clock of the ranks that is wrong by an hour or a day for seconds (clock; only Python's
 `time.time` and `time.time_ns` of the ranks), and SIGKILL to tuning loop or page (helper). After 60 % of the steps no event
-ends a rank any more, so that growth shows.
+ends a rank any more, so that growth shows. With `--forked` the soak forks the ranks itself, one to three at each start: a
+kill costs a second, but there is no launcher, recorder, tuning loop or page.
 
 Prints a JSON line for each figure: memory, descriptors and threads of each role and the size of each folder, as growth per
 1,000 steps (Theil-Sen with its 95 % interval); the events; the noted steps whose bits are those of one undisturbed process.
@@ -18,8 +20,10 @@ Ends with code 1 if a bit differs, a step is lost, or something grows.
 import argparse
 import json
 import multiprocessing
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,7 +37,8 @@ from threading import Event, Thread
 
 from benchmarks.figures import show
 from benchmarks.soak import processes
-from benchmarks.soak.events import EVENTS, Site, schedule
+from benchmarks.soak.events import EVENTS, MOST_RANKS, OF_LAUNCHED, Site, schedule
+from benchmarks.soak.forked import ForkedRanks
 from benchmarks.soak.growth import Sample, growth
 from benchmarks.soak.job import KINDS, NOTED_EVERY, alone
 from esprof import load
@@ -122,13 +127,16 @@ def main() -> int:
     parser.add_argument(
         "--events", nargs="+", type=_counted, metavar="NAME=COUNT", help="of each job; others do not occur"
     )
+    parser.add_argument("--forked", action="store_true", help="fork the ranks; nothing runs around them")
     parser.add_argument("--keep", type=Path, help="folder for all files; a temporary one otherwise")
     options = parser.parse_args()
     counts = dict(options.events or {name: round(rate * options.steps / 1000) for name, rate in PER_1000_STEPS.items()})
+    if options.forked:
+        counts = {name: 0 if name in OF_LAUNCHED else count for name, count in counts.items()}
     whole = True
     for kind in options.jobs:
         folder = Path(tempfile.mkdtemp(dir=options.keep, prefix=f"soak-{kind}-"))
-        whole &= _soak(kind, folder, options.steps, options.seed, counts)
+        whole &= _soak(kind, folder, options.steps, options.seed, counts, is_forked=options.forked)
         if options.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
     return 0 if whole else 1
@@ -141,7 +149,7 @@ def _counted(text: str) -> tuple[str, int]:
     return name, int(count)
 
 
-def _soak(kind: str, folder: Path, steps: int, seed: int, counts: dict[str, int]) -> bool:
+def _soak(kind: str, folder: Path, steps: int, seed: int, counts: dict[str, int], *, is_forked: bool) -> bool:
     """Soak one job, print what was seen, and return whether it is as it should be."""
     site, began = Site(folder), time.monotonic()
     if site.no_disk:
@@ -149,23 +157,28 @@ def _soak(kind: str, folder: Path, steps: int, seed: int, counts: dict[str, int]
         counts = counts | {"full disk": 0}
     draw = random.Random(f"{seed} {kind}")
     try:
-        beside = Beside(site)
+        waiting = schedule(draw, steps, counts, growth_shows=not is_forked)
+        beside = Beside(site) if not is_forked else None
         try:
-            seen = _live(site, kind, steps, schedule(draw, steps, counts), draw)
+            seen = _live(site, kind, steps, waiting, draw, is_forked=is_forked)
         finally:
-            beside.close()
+            if beside is not None:
+                beside.close()
         took_s = time.monotonic() - began
         show("steps", steps, "steps", {"job": kind, "seed": seed, "took_s": round(took_s), "launches": seen.launches})
-        show("events", seen.done.total(), "events", {"job": kind, "visits": beside.visits} | seen.done)
+        show("events", seen.done.total(), "events", {"job": kind, "visits": beside.visits if beside else 0} | seen.done)
         flat = [_show_growth(kind, steps, *what, samples) for what, samples in sorted(seen.samples.items())]
         return all([*flat, _show_bits(kind, folder, steps), _show_files(kind, site), seen.stuck == 0])
     finally:
         site.close()
 
 
-def _live(site: Site, kind: str, steps: int, waiting: list[tuple[int, str]], draw: random.Random) -> Soaked:
+def _live(
+    site: Site, kind: str, steps: int, waiting: list[tuple[int, str]], draw: random.Random, *, is_forked: bool
+) -> Soaked:
     """The life of the job, to its end."""
-    seen, job = Soaked(), None
+    seen = Soaked()
+    job: subprocess.Popen[bytes] | ForkedRanks | None = None
     before = made = 0
     sampled_s = moved_s = time.monotonic()
     with (site.folder / "log").open("ab") as log:
@@ -174,7 +187,10 @@ def _live(site: Site, kind: str, steps: int, waiting: list[tuple[int, str]], dra
                 if job is not None and job.returncode == 0 and site.next_step == steps:
                     return seen
                 seen.launches += 1
-                job = _start(site, kind, steps, seen.launches, log)
+                if is_forked:
+                    job = site.forked = ForkedRanks(draw.randint(1, MOST_RANKS), site.folder, kind, steps)
+                else:
+                    job = _start(site, kind, steps, seen.launches, log)
             now, now_s = site.next_step, time.monotonic()
             made, moved_s = made + max(0, now - before), now_s if now != before else moved_s
             before = now
@@ -191,7 +207,7 @@ def _live(site: Site, kind: str, steps: int, waiting: list[tuple[int, str]], dra
                 seen.stuck += 1
                 moved_s = now_s
                 for pid in site.pids("rank", "launcher", "recorder"):
-                    subprocess.run(["kill", "-KILL", str(pid)], check=False)
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(_POLL_S)
 
 

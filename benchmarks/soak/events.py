@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.soak import processes
+from benchmarks.soak.forked import ForkedRanks
 from benchmarks.soak.growth import WARM_STEPS
 from benchmarks.soak.job import CLOCK, N_EST, STEP
 from esprof.core.errors import EsprofError
@@ -24,6 +25,8 @@ MOST_RANKS = 3
 DISK_MB = 64
 _ENDS_RANKS_UNTIL = 0.6
 """Share of the steps after which no event ends a process, so that growth shows."""
+_LAST = 0.95
+"""Share of the steps after which there is no event."""
 _HOUR_NS = 3_600 * 10**9
 
 
@@ -38,6 +41,8 @@ class Site:
         with (folder / "clock").open("r+b") as clock, (folder / "step").open("r+b") as step:
             self._clock, self._step = mmap.mmap(clock.fileno(), CLOCK.size), mmap.mmap(step.fileno(), STEP.size)
         (folder / "disk").mkdir()
+        self.forked: ForkedRanks | None = None
+        """The ranks, if no launcher has started them."""
         self.no_disk = _mounted(folder / "disk")
         """Why the disk of the job cannot be filled; empty if it can."""
 
@@ -48,7 +53,17 @@ class Site:
     def set_clock(self, off_ns: int) -> None:
         self._clock[:] = CLOCK.pack(off_ns)
 
+    @property
+    def world(self) -> int:
+        """Number of ranks; 1 if it is unknown."""
+        if self.forked is not None:
+            return len(self.forked.pids)
+        state = messages.read_state(self.launch)
+        return state.world if state is not None else 1
+
     def pids(self, *roles: str) -> list[int]:
+        if self.forked is not None:
+            return self.forked.pids if "rank" in roles else []
         found = processes.of(self.folder)
         return [pid for role in roles for pid in found[role]]
 
@@ -95,9 +110,7 @@ def scale(site: Site, draw: random.Random) -> None:
 
 def plan(site: Site, draw: random.Random) -> None:
     """A plan with other places for the ESTs, loader processes and checkpoints. Others may come at the same moment."""
-    state = messages.read_state(site.launch)
-    world = state.world if state is not None else 1
-    parts: list[list[int]] = [[] for _ in range(world)]
+    parts: list[list[int]] = [[] for _ in range(max(1, site.world))]
     for est in range(N_EST):
         draw.choice(parts).append(est)
     every = draw.choice((None, 10, 50))
@@ -149,16 +162,21 @@ EVENTS: dict[str, Callable[[Site, random.Random], None]] = {
     "clock": jump,
     "helper": helper,
 }
+OF_LAUNCHED = ("leave", "scale", "helper")
+"""Events of jobs that esprof's launcher has started."""
 ENDS_RANKS = ("kill", "crash", "drain", "leave", "scale")
 
 
-def schedule(draw: random.Random, steps: int, counts: dict[str, int]) -> list[tuple[int, str]]:
-    """(step, event) in order. After the last event that ends ranks a long job is started again: only the first processes of
-    a launch are recorded."""
-    last = int(_ENDS_RANKS_UNTIL * steps)
-    found = [(last + 1, "leave")] if counts.keys() & ENDS_RANKS and steps - last > WARM_STEPS else []
+def schedule(
+    draw: random.Random, steps: int, counts: dict[str, int], *, growth_shows: bool = True
+) -> list[tuple[int, str]]:
+    """(step, event) in order. So that growth shows, no event ends ranks in the last part, and a long job is started again
+    before it: only the first processes of a launch are recorded."""
+    last = int((_ENDS_RANKS_UNTIL if growth_shows else _LAST) * steps)
+    begins = growth_shows and counts.keys() & ENDS_RANKS and steps - last > WARM_STEPS
+    found = [(last + 1, "leave")] if begins else []
     for name, count in counts.items():
-        until = last if name in ENDS_RANKS else int(0.95 * steps)
+        until = last if name in ENDS_RANKS else int(_LAST * steps)
         found += [(draw.randint(min(50, steps // 4), max(51, until)), name) for _ in range(count)]
     return sorted(found)
 

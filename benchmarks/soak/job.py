@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from esprof.elastic import Checkpoint, Data, ElasticTrainer, Gradients, Placement, Proof, Updates
+from esprof.elastic import Checkpoint, Data, Drain, ElasticTrainer, Gradients, Placement, Proof, Updates
 from tests.cases.elastic import state_hash
 
 N_EST = 4
@@ -137,6 +137,7 @@ def trainer(kind: str, folder: Path | None) -> ElasticTrainer:
             "checkpoint": Checkpoint(folder / "disk" / "checkpoints", every=SAVED_EVERY),
             "telemetry": run,
             "placement": Placement(plan=run / "plan.json"),
+            "drain": Drain(),
         }
     return ElasticTrainer(
         made.pop("model"),
@@ -184,10 +185,9 @@ def alone(folder: Path, kind: str, steps: int) -> None:
         train(trainer(kind, None), steps, notes)
 
 
-def main() -> None:
-    folder, kind, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+def rank(folder: Path, kind: str, steps: int) -> None:
+    """Train as one rank of the default group, which is destroyed at the end."""
     with_wrong_clock(folder)
-    dist.init_process_group("gloo")
     trained = trainer(kind, folder)
     if dist.get_rank() == 0:
         with (folder / "step").open("r+b") as file, (folder / "notes.jsonl").open("a") as notes:
@@ -198,6 +198,11 @@ def main() -> None:
             train(trained, steps, nothing)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
     time.sleep(0.5)  # gloo may abort a process that ends right after its last collective.
 
 

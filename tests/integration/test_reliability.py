@@ -24,15 +24,15 @@ def figures(module, *options):
     return {figure["name"]: figure for figure in found}
 
 
-def test_a_job_that_is_killed_planned_stopped_and_misled_has_the_bits_of_one_process(tmp_path):
-    events = ("kill=1", "plan=1", "stop=1", "clock=1")
-    found = figures("benchmarks.soak", "--jobs", "gan", "--steps", 300, "--events", *events, "--keep", tmp_path)
+def test_a_job_that_is_killed_planned_stopped_and_misled_has_the_bits_of_one_process():
+    events = ("kill=2", "crash=1", "drain=1", "plan=3", "stop=1", "clock=1")
+    found = figures("benchmarks.soak", "--forked", "--jobs", "gan", "--steps", 500, "--events", *events)
     assert found["steps_with_other_bits"]["value"] == 0
     assert (
-        found["steps_with_other_bits"]["context"] | {"noted": 3, "lost": 0, "last_is_equal": True}
+        found["steps_with_other_bits"]["context"] | {"noted": 5, "lost": 0, "last_is_equal": True}
         == (found["steps_with_other_bits"]["context"])
     )
-    assert found["events"]["value"] == 4
+    assert found["events"]["value"] == 9
 
 
 def test_changed_files_raise_no_foreign_exception(tmp_path):
