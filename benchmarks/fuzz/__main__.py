@@ -5,7 +5,7 @@
 
 hypothesis draws the changes of a valid file: of its bytes, of its words, of its JSON values; in folders that other
 processes write to, also what else may take its place. `--guided` has atheris mutate the bytes by the code that they reach. A
-reader may raise esprof's own errors only, has 10 s, and 1 GiB of memory more than before the call.
+reader may raise esprof's own errors only, has 10 s of CPU time (120 s in all), and 1 GiB of memory more than before.
 
 Prints a table of what became of the inputs of each target, and a JSON line for all. Ends with code 1 after any fault;
 `--keep` gets the inputs that showed one. Ctrl-C ends it early. ESPROF_MEMORY_LIMIT is 64 MiB.
@@ -25,12 +25,12 @@ from typing import Any
 
 from benchmarks.figures import show, table
 from benchmarks.fuzz.targets import TARGETS
-from benchmarks.fuzz.worker import MAX_S, Counts, keep, work
+from benchmarks.fuzz.worker import Counts, keep, work
 
 _AT_ONCE = 2_000
 """Inputs of one process: hypothesis remembers each."""
-_DEAD_AFTER_S = 3 * MAX_S
-"""A process without a sign of life for so long is stuck in code that no signal interrupts."""
+_DEAD_AFTER_S = 120.0
+"""A process without a sign of life for so long waits for something, or is stuck in code that no signal interrupts."""
 _PROCESSES = multiprocessing.get_context("fork")
 
 
@@ -121,7 +121,7 @@ def _ended(part: _Part, kept: Path | None) -> Counts | None:
         counts = Counts(inputs=1, faults={f"the process ended with code {part.process.exitcode}": 1})
     if counts is None and time.monotonic() - part.beat.value > _DEAD_AFTER_S:
         part.process.kill()
-        counts = Counts(inputs=1, faults={f"no answer after {_DEAD_AFTER_S:g} s, in code that no signal interrupts": 1})
+        counts = Counts(inputs=1, faults={f"no answer after {_DEAD_AFTER_S:g} s": 1})
     if counts is None:
         return None
     part.process.join()

@@ -100,6 +100,12 @@ def _traces(name: str) -> Callable[[Path], None]:
     return read
 
 
+def _joined(folder: Path) -> None:
+    run = load([folder / "et.json", folder / "rank0.json"])
+    for rank in run.ranks:
+        run.events(rank)
+
+
 def _archive(folder: Path) -> None:
     raw = kineto._ENCODER.encode(kineto.job(0, world=1))
     (folder / "rank0.json").write_bytes(raw)
@@ -263,7 +269,7 @@ TARGETS: dict[str, Target] = {
     "execution trace": Target(
         make=folders.execution_trace,
         files=("et.json", "rank0.json"),
-        read=lambda f: load([f / "et.json", f / "rank0.json"]).events(0),
+        read=_joined,
         share=10,
     ),
     "xplane": Target(

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from esprof.core.disk import read_regular
+from esprof.core.errors import NOT_DECODED
 from esprof.core.output import write_bytes
 from esprof.run import files
 
@@ -48,5 +49,5 @@ def waiting(run: Path) -> TelemetryRequest | None:
     path = run / files.TELEMETRY_REQUEST
     try:
         return msgspec.json.decode(read_regular(path, _MAX_BYTES), type=TelemetryRequest)
-    except (OSError, msgspec.MsgspecError, RecursionError):
+    except (OSError, *NOT_DECODED):
         return None

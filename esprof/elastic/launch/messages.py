@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from esprof.core.disk import open_regular, read_regular
-from esprof.core.errors import UsageError
+from esprof.core.errors import NOT_DECODED, UsageError
 from esprof.core.output import unwritable, write_bytes
 from esprof.core.types import Time
 from esprof.run import files
@@ -107,7 +107,7 @@ def launch_of_environment() -> Launch | None:
         return None
     try:
         return msgspec.json.decode(text, type=Launch)
-    except (msgspec.MsgspecError, RecursionError):
+    except NOT_DECODED:
         return None
 
 
@@ -117,7 +117,7 @@ def write_left(launch: Launch, left: Left) -> None:
 
 
 def read_left(folder: Path, generation: int) -> Left | None:
-    with suppress(OSError, msgspec.MsgspecError, RecursionError):
+    with suppress(OSError, *NOT_DECODED):
         return msgspec.json.decode(read_regular(files.left_path(folder, generation), _MAX_BYTES), type=Left)
     return None
 
@@ -129,7 +129,7 @@ def write_state(folder: Path, state: LaunchState) -> None:
 
 def read_state(folder: Path) -> LaunchState | None:
     """The state of a launch; None if nothing was launched in this folder."""
-    with suppress(OSError, msgspec.MsgspecError, RecursionError):
+    with suppress(OSError, *NOT_DECODED):
         return msgspec.json.decode(read_regular(folder / files.LAUNCH_STATE, _MAX_BYTES), type=LaunchState)
     return None
 
