@@ -49,7 +49,8 @@ def _sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
         assert isinstance(effect, Speed), "only speed-ups have this phase"
         nodes = effect.nodes(now, term)
         faster = link if effect.resource is Resource.LINK else work
-        faster /= 1 - nodes + nodes / term.value
+        factor = term.value if effect.factor is None else effect.factor(now, term)
+        faster /= 1 - nodes + nodes / factor
         if effect.resource is Resource.CPU:
             cpu[np.isin(dfg.rank, term.ranks(now)) & ~dfg.on(LaneKind.STREAM)] *= term.value
         if dfg.of(Cls.RESIDUAL).any() and nodes[dfg.of(Cls.COMMUNICATION)].any():

@@ -55,6 +55,8 @@ class Speed:
     resource: Resource
     nodes: Callable[[Scenario, "Term"], np.ndarray]
     """How much of the time of each node becomes faster, from 0 to 1, or a mask. Raises Declined where nothing does."""
+    factor: Callable[[Scenario, "Term"], np.ndarray] | None = None
+    """How many times as fast each node becomes, float64[N]; None: as many times as the term's value says."""
 
 
 @dataclass(frozen=True)

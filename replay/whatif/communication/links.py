@@ -217,7 +217,7 @@ def _as_probed(
     share: np.ndarray, least: np.ndarray, dfg: Dfg, recorded: Dfg, nodes: np.ndarray, probed: ProbedCollectives
 ) -> None:
     """Set the shares of the communication `nodes` whose collective was measured."""
-    slowness = _ns_per_byte(dfg, recorded, nodes)
+    slowness = ns_per_byte(dfg, recorded, nodes)
     by_number: dict[int, list[int]] = {}
     for node in nodes.tolist():
         by_number.setdefault(int(dfg.collective[node]), []).append(node)
@@ -234,7 +234,7 @@ def _as_probed(
                 least[node] = min(share[node], link.cpu_ns_per_byte / own[node])
 
 
-def _ns_per_byte(dfg: Dfg, recorded: Dfg, nodes: np.ndarray) -> np.ndarray:
+def ns_per_byte(dfg: Dfg, recorded: Dfg, nodes: np.ndarray) -> np.ndarray:
     """Time per byte of the size of these communication nodes, ns; for recorded nodes by that of their stretch."""
     slowness: np.ndarray = np.maximum(dfg.dur_ns[nodes], 1) / np.maximum(dfg.bytes[nodes], 1)
     if (found := stretches(recorded)) is not None:

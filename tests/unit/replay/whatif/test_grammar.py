@@ -92,7 +92,7 @@ def test_a_mistyped_target_is_answered_by_the_one_that_it_resembles(text, meant)
 def test_a_misplaced_scope_or_bracket_is_answered_by_the_way_to_write_the_term():
     with pytest.raises(UsageError) as error:
         parse("rank1.network=2x")
-    assert error.value.remedy == "Write network=2x."
+    assert error.value.remedy == "Write network=2x or network=600Gbit or network=NDR."
 
 
 @pytest.mark.parametrize("value", ["0", "2x", "1e9"])
