@@ -45,7 +45,9 @@ def exchanges(units: StepUnits, *, regather: bool) -> list[ShardExchange]:
     for number, unit in enumerate(units.all):
         found.append(ShardExchange(unit.forward_ns, number, _GATHER, number, unit.size))
         if regather and number:
-            found.append(ShardExchange(unit.backward_ns, len(units.all), _GATHER, number, unit.size))
+            # Two are gathered at the begin of the last unit's backward pass, the last one first.
+            again = units.gathered_again_ns[number - 1]
+            found.append(ShardExchange(again, 2 * len(units.all) - number, _GATHER, number, unit.size))
         found.append(ShardExchange(unit.reduced_ns, 0 if number else 1, _SCATTER, number, unit.size))
     return sorted(one for one in found if one.size)
 

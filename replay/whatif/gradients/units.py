@@ -49,6 +49,13 @@ class StepUnits:
     def sizes(self) -> tuple[Bytes, ...]:
         return tuple(one.size for one in self.all)
 
+    @property
+    def gathered_again_ns(self) -> tuple[Ns, ...]:
+        """When FSDP2 gathers the parameters of each listed unit for its backward pass: once that of the unit after it
+        begins, and those of the last one when its own begins."""
+        begins = [unit.backward_ns for unit in self.listed]
+        return *begins[1:], *begins[-1:]
+
 
 def units_of(run: Run, rank: Rank) -> tuple[str, dict[int, StepUnits]]:
     """(name of the list, the units of a rank by step). Raises Declined where no list of modules or no sizes of gradients
@@ -119,9 +126,10 @@ def _calls(events: Table, row: np.ndarray, layers: LayerCalls) -> np.ndarray:
     codes, names = events.codes("name")
     is_node = np.array([*(name.startswith(AUTOGRAD_NODE) for name in names), False])[codes]
     forward = np.flatnonzero(events.is_kind("op") & ~is_node & (sequence >= 0) & (events.ints("fwd_tid") <= 0))
-    forward = forward[np.argsort(sequence[forward], kind="stable")]
+    # Operations before the one that makes a node have its number, too.
+    forward = forward[np.lexsort((start[forward], sequence[forward]))]
     of_call = layers.of(start[forward])
-    at = np.minimum(np.searchsorted(sequence[forward], sequence[row]), max(len(forward) - 1, 0))
+    at = np.searchsorted(sequence[forward], sequence[row], side="right") - 1
     has_number = sequence[row] >= 0
     known = has_number & (np.append(sequence[forward], -1)[at] == sequence[row])
     found = np.where(known, np.append(of_call, -1)[at], -1)

@@ -37,7 +37,7 @@ def _with_parameters(blocks: MemoryBlocks, step: StepUnits, regather: bool) -> M
     for number, unit in enumerate(step.all):
         whole = [(unit.forward_ns, unit.reduced_ns)]
         if regather and number:
-            whole = [(unit.forward_ns, unit.forward_end_ns), (unit.backward_ns, unit.reduced_ns)]
+            whole = [(unit.forward_ns, unit.forward_end_ns), (step.gathered_again_ns[number - 1], unit.reduced_ns)]
         found += [(begin, end, unit.size) for begin, end in whole]
         found += [(begin, begin + 1, unit.size) for begin, _ in whole]
     begin, end, size = (np.array(column, np.int64) for column in zip(*found, strict=True))

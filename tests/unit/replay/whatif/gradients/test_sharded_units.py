@@ -41,7 +41,7 @@ def test_parameters_are_gathered_before_and_gradients_scattered_after_each_pass(
     ]
     assert [(one.word, one.unit) for one in again] == [
         *((gather, 0), (gather, 1), (gather, 2)),
-        *((gather, 2), (scatter, 2), (gather, 1), (scatter, 1), (scatter, 0)),
+        *((gather, 2), (gather, 1), (scatter, 2), (scatter, 1), (scatter, 0)),
     ]
 
 
