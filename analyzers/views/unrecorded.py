@@ -26,7 +26,7 @@ _DATA = {
     "accesses": ("sample keys", "the what-if order=, and counted hits in cache=", "Use `esprof record --sample-keys`."),
     "allocations": (
         "allocations",
-        "the peak memory of `esprof replay`, and of the what-ifs batch=, recompute= and zero=",
+        "the peak memory of `esprof replay`, and of the what-ifs batch=, recompute=, zero= and pipeline=",
         "Use `esprof record --memory`.",
     ),
     "modules": (

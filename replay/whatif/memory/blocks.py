@@ -116,9 +116,10 @@ def rank_blocks(run: Run, rank: Rank, steps: tuple[int, ...]) -> RankBlocks:
     begin, end, size = _lives(table)
     use, is_forward = _uses(begin, end, passes, ends_ns)
     sizes = _rounded(np.array(model.parameter_sizes, np.int64)) if on_gpu else np.array(model.parameter_sizes)
-    # Gradients that the last whole step made.
-    made = size[(use == Use.GRADIENT) & (begin <= span[1]) & (end > span[1]) & np.isin(size, sizes)].sum()
-    kept = max(0, model.gradients - int(made))
+    # Gradients that the last whole step made. Those of FSDP2 are parts of larger blocks.
+    made = (use == Use.GRADIENT) & (begin <= span[1]) & (end > span[1])
+    alike = made & np.isin(size, sizes)
+    kept = max(0, model.gradients - int(size[alike if alike.any() else made].sum()))
     of_gradient = (passes.of(begin) >= 0) & np.isin(size, sizes) & (kept > 0)
     grows = (is_forward | (passes.of(begin) >= 0)) & (use != Use.GRADIENT) & ~of_gradient
     found = RankBlocks(

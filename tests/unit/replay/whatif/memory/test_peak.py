@@ -79,3 +79,9 @@ def test_without_evidence_the_peak_is_unknown(spec, options, reason):
 
 def test_a_run_without_allocations_has_no_peaks():
     assert answer(job(model=None)).memory == ()
+
+
+def test_gradients_that_are_parts_of_larger_blocks_count_once():
+    """FSDP2 keeps those of a unit as views of one block."""
+    (peak,) = answer(job(model=msgspec.structs.replace(MODEL, parameter_sizes=(100, 50)))).memory
+    assert (peak.gradients, peak.peak) == (200, 4_410)
