@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from esprof.elastic.leaving.termination import outlive_sigterm
     from esprof.elastic.options import Checkpoint, Data, Drain, Gradients, Placement, Proof, Tuning, Updates
     from esprof.elastic.plans.store import PlanKey
+    from esprof.elastic.rates.search import LearningRateSearch
     from esprof.elastic.runtime.result import StepResult
     from esprof.elastic.trainer import ElasticTrainer
 
@@ -28,6 +29,7 @@ __all__ = [
     "Drained",
     "ElasticTrainer",
     "Gradients",
+    "LearningRateSearch",
     "Loaders",
     "Placement",
     "PlanKey",
@@ -48,6 +50,7 @@ _HOME = {
     "Drained": "esprof.elastic.leaving.drain",
     "ElasticTrainer": "esprof.elastic.trainer",
     "Gradients": "esprof.elastic.options",
+    "LearningRateSearch": "esprof.elastic.rates.search",
     "Loaders": "esprof.elastic.data.loaders",
     "Placement": "esprof.elastic.options",
     "PlanKey": "esprof.elastic.plans.store",

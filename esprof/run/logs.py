@@ -88,10 +88,11 @@ EventKind = Literal[
     "accepted",
     "rejected",
     "rolled_back",
+    "searched",
 ]
 """`kept`, `missed` and `reverted` are outcomes of a plan: a `missed` plan stays adopted, but gains less than predicted.
-`proven` and
-`diverged`: proofs have found the same bits, or other ones. The last three are a person's decisions on a plan."""
+`proven` and `diverged`: proofs have found the same bits, or other ones. `accepted`, `rejected` and `rolled_back` are a
+person's decisions on a plan. `searched`: a learning rate was chosen."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,6 +61,7 @@ EVENT_TEXTS: dict[EventKind, str] = {
     "accepted": "plan accepted by a user",
     "rejected": "plan rejected by a user",
     "rolled_back": "plan rolled back by a user",
+    "searched": "learning rate chosen",
 }
 """Texts of the events of a job."""
 

@@ -1,0 +1,1 @@
+"""Search for learning rates while a job trains."""
