@@ -3,9 +3,9 @@ graph.
 
     python -m benchmarks.skeletons [RUN…] [--programs 300] [--seed 0] [--jobs 2]
 
-For each RUN, and each program of `benchmarks.known`, the ends of all nodes, the steps with and without residuals, the
-progress of the GPUs, and the critical path by class and by rank must be the same. Prints a JSON line for each job that
-differs or has no graph, and one with the counts.
+For each RUN, and each program of `benchmarks.known`, the ends of all nodes, the steps with and without residuals and as
+predicted from some of them, the progress of the GPUs, and the critical path by class and by rank must be the same. Prints a
+JSON line for each job that differs or has no graph, and one with the counts.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from benchmarks.known.kineto import write
 from benchmarks.known.machine import run
 from esprof.core.errors import InputError
 from esprof.replay.building.build import build_counted
-from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import Timeline, class_totals, critical_path, rank_totals, replay, strict
 from esprof.replay.skeleton.job import CalibratedJob
 from esprof.replay.skeleton.joined import CyclesAcrossRanks
 from esprof.replay.skeleton.ranks import RanksAlone
 from esprof.replay.steps import steps_of
+from esprof.replay.whatif.error.held_out import first_arrivals, fitted, places
 
 
 @dataclass(frozen=True)
@@ -89,21 +89,22 @@ def compared(source: Path, name: str = "") -> Compared:
         alone = CalibratedJob.of(RanksAlone.of(steps))
     except (InputError, CyclesAcrossRanks) as reason:
         return Compared(name, declined=repr(reason))
-    recorded, without = alone.skeletons(lambda dfg: (dfg, strict(dfg)))
-    return Compared(
-        name, whole.nodes, recorded.dfg.nodes, tuple(_differences(alone, recorded.dfg, without.dfg, replay(whole)))
-    )
+    everything = np.arange(len(steps.all))
+    fit = alone.fit(everything)
+    variants = alone.skeletons(lambda dfg: (dfg, strict(dfg), fit(dfg)))
+    of_whole = (whole, strict(whole), fitted(whole, everything, places(*first_arrivals(whole))))
+    differs = [*_differences(alone, replay(variants[0].dfg), replay(whole))]
+    for what, mine, theirs in zip(("", " without residuals", " held out"), variants, of_whole, strict=True):
+        if not np.array_equal(replay(mine.dfg).step_ns(), replay(theirs).step_ns()):
+            differs.append(f"steps{what}")
+    return Compared(name, whole.nodes, variants[0].dfg.nodes, tuple(differs))
 
 
-def _differences(alone: CalibratedJob, recorded: Dfg, without: Dfg, whole: Timeline) -> Iterator[str]:
+def _differences(alone: CalibratedJob, recorded: Timeline, whole: Timeline) -> Iterator[str]:
     if (alone.nodes, alone.edges) != (whole.dfg.nodes, whole.dfg.edges):
         yield "size"
-    if not np.array_equal(replay(recorded).step_ns(), whole.step_ns()):
-        yield "steps"
-    if not np.array_equal(replay(recorded).gpu_progress_ns(), whole.gpu_progress_ns()):
+    if not np.array_equal(recorded.gpu_progress_ns(), whole.gpu_progress_ns()):
         yield "progress of GPUs"
-    if not np.array_equal(replay(without).step_ns(), replay(strict(whole.dfg)).step_ns()):
-        yield "steps without residuals"
     for rank in whole.dfg.marks.ranks:
         if not np.array_equal(*(_ends(one, rank) for one in (whole, alone.timeline(alone.graph(rank))))):
             yield f"ends of rank {rank}"

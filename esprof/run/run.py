@@ -213,6 +213,8 @@ class Run:
         self._read = read
         self._flight = flight
         self._tables: dict[tuple[str, Rank], Table | None] = {}
+        self.keeps_one_rank = False
+        """Whether only the tables of one rank at a time stay in memory, and all steps; others are read again on use."""
 
     @property
     def ranks(self) -> list[Rank]:
@@ -268,7 +270,7 @@ class Run:
             msgspec.structs.replace(meta, events=0, windows=()) if meta.rank in ranks else meta
             for meta in self.meta.ranks
         )
-        return Run(
+        run = Run(
             msgspec.structs.replace(self.meta, ranks=tuple(metas)),
             self._table,
             self.path,
@@ -280,20 +282,20 @@ class Run:
             self.history,
             self.rounds,
         )
+        run.keeps_one_rank = self.keeps_one_rank
+        return run
 
     def rank(self, rank: Rank) -> RankMeta:
         return next(meta for meta in self.meta.ranks if meta.rank == rank)
 
     def _table(self, name: str, rank: Rank) -> Table | None:
-        if (name, rank) not in self._tables:
-            self._tables[name, rank] = self._read(name, rank)
-        return self._tables[name, rank]
-
-    def forget(self, rank: Rank) -> None:
-        """Drop the tables of `rank` from memory; those that are needed again are read again."""
-        for key in list(self._tables):  # Another thread may read tables meanwhile.
-            if key[1] == rank:
-                del self._tables[key]
+        if (name, rank) in self._tables:
+            return self._tables[name, rank]
+        found = self._read(name, rank)
+        if self.keeps_one_rank:  # A list, since another thread may read a table meanwhile.
+            self._tables = {key: one for key, one in list(self._tables.items()) if key[1] == rank or key[0] == "steps"}
+        self._tables[name, rank] = found
+        return found
 
     def recorded(self, name: str, rank: Rank) -> Table | None:
         """The table `name` (`events`, `steps`, …) of `rank`; None if it was not recorded. Raises InputError if it is

@@ -6,7 +6,7 @@ nodes that start no earlier than they were recorded to. So a first skeleton give
 with them has the residuals that it has in the graph of the whole job.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,6 +23,7 @@ from esprof.replay.engine.timeline import Piece, Timeline, binding_edge, path_ba
 from esprof.replay.skeleton.contract import Skeleton, contract
 from esprof.replay.skeleton.joined import JobSkeleton, join
 from esprof.replay.skeleton.ranks import RanksAlone, with_gpu_ends
+from esprof.replay.whatif.error.held_out import first_arrivals, fitted, places
 
 _Made = TypeVar("_Made")
 
@@ -42,6 +43,8 @@ class _RankMeetings:
     own: int
     """Nodes of its graph without joins."""
     edges: int
+    arrivals: tuple[np.ndarray, np.ndarray]
+    """`held_out.first_arrivals` of its graph, the times since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class CalibratedJob:
     nodes: int
     """Nodes of the graph of the whole job."""
     edges: int
+    place: np.ndarray
+    """Position of each collective among those of its step (`held_out.places`)."""
 
     @classmethod
     def of(cls, ranks: RanksAlone, executor: Executor | None = None) -> "CalibratedJob":
@@ -79,6 +84,7 @@ class CalibratedJob:
             # Each rank has a node for the joins of its collectives, the job only one.
             nodes=sum(one.own for one in found) + len(meetings.joins),
             edges=sum(one.edges for one in found),
+            place=_places(found),
         )
 
     def graph(self, rank: Rank) -> Dfg:
@@ -92,6 +98,19 @@ class CalibratedJob:
         residual = longest_path.residuals(dfg.dur_ns, start, dfg.pred_ptr, dfg.pred_idx, dfg.pred_lag)
         residual[joins] = self.meetings.dfg.residual_ns[self.meetings.of_collectives(dfg.collective[joins])]
         return replace(dfg, residual_ns=residual)
+
+    def fit(self, steady_at: np.ndarray) -> Callable[[Dfg], Dfg]:
+        """What gives a rank's `graph` the durations of the first half of the steady-state steps (`held_out.fitted`)."""
+        # The counterpart of a join may be a join of other ranks.
+        of_job = fitted(self.meetings.dfg, steady_at, self.place).residual_ns
+
+        def of_rank(dfg: Dfg) -> Dfg:
+            mine, joins = fitted(dfg, steady_at, self.place), np.flatnonzero(dfg.lane == JOIN_LANE)
+            residual = mine.residual_ns.copy()
+            residual[joins] = of_job[self.meetings.of_collectives(dfg.collective[joins])]
+            return replace(mine, residual_ns=residual)
+
+        return of_rank
 
     def timeline(self, dfg: Dfg) -> Timeline:
         """The replay of a rank's `graph`."""
@@ -156,7 +175,18 @@ def _meetings(dfg: Dfg, counts: BuildCounts) -> _RankMeetings:
     joins = dfg.lane == JOIN_LANE
     as_recorded = replace(dfg, residual_ns=np.zeros_like(dfg.residual_ns))
     skeleton = contract(as_recorded, joins, no_earlier=True)
-    return _RankMeetings(skeleton, counts, int((~joins).sum()), dfg.edges)
+    met = first_arrivals(replace(dfg, recorded_ns=dfg.recorded_ns + dfg.t0_ns))
+    return _RankMeetings(skeleton, counts, int((~joins).sum()), dfg.edges, met)
+
+
+def _places(ranks: Sequence[_RankMeetings]) -> np.ndarray:
+    """`held_out.places` of the collectives of all ranks."""
+    count = max(len(step) for _, step in (one.arrivals for one in ranks))
+    arrival, step = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
+    for first, of_rank in (one.arrivals for one in ranks):
+        here = slice(len(of_rank))
+        arrival[here], step[here] = np.minimum(arrival[here], first), np.maximum(step[here], of_rank)
+    return places(arrival, step)
 
 
 def _since(t0_ns: Ns, skeleton: Skeleton) -> Skeleton:

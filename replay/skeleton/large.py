@@ -19,6 +19,7 @@ from esprof.replay.skeleton.job import CalibratedJob
 from esprof.replay.skeleton.joined import CyclesAcrossRanks
 from esprof.replay.skeleton.ranks import RanksAlone
 from esprof.replay.steps import steps_of
+from esprof.replay.whatif.error.held_out import prediction_of
 from esprof.replay.whatif.error.intervals import KnownError
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Price, Pricer
@@ -28,12 +29,16 @@ from esprof.run.run import Run
 MAX_EVENTS = 20_000_000
 """Events of a run above which its ranks are built one by one. One graph of so many takes about 17 GB (benchmarks.scale)."""
 
-_TOO_LARGE = f"the run has more than {MAX_EVENTS // 1_000_000} million events: its ranks were replayed one by one"
+_TOO_LARGE = (
+    f"the run has more than {MAX_EVENTS // 1_000_000} million events: its ranks were replayed one by one, which answers "
+    "no what-if"
+)
 
 
 def replayed(run: Run, read_s: float = 0.0, max_error_pct: float = MAX_ERROR_PCT) -> Replayed:
-    """`Replayed.of`; of a large run without what a `LargeReplay` lacks."""
+    """`Replayed.of`; of a large run a `LargeReplay`, which answers no what-if."""
     if sum(meta.events for meta in run.meta.ranks) > MAX_EVENTS:
+        run.keeps_one_rank = True
         try:
             return LargeReplay.by_rank(run, read_s)
         except CyclesAcrossRanks:  # The whole graph shows which edges are wrong.
@@ -62,11 +67,14 @@ class LargeReplay(Replayed):
         job = CalibratedJob.of(ranks, executor)
         missing: list[NotRun] = []
 
+        steady_at = np.array([steps.all.index(step) for step in steps.steady])
+        fit = job.fit(steady_at)
+
         def variants(dfg: Dfg) -> Iterable[Dfg]:
             missing.extend(not_run(run, dfg))
-            return dfg, strict(dfg)
+            return dfg, strict(dfg), fit(dfg)
 
-        recorded, without_residuals = (one.dfg for one in job.skeletons(variants, executor))
+        recorded, without_residuals, of_first_steps = (one.dfg for one in job.skeletons(variants, executor))
         matched = ranks.matched
         rendezvous = matched.rendezvous
         built = Built(
@@ -79,8 +87,14 @@ class LargeReplay(Replayed):
         built_at = time.perf_counter()
         correction_ns = {rank: rendezvous.clocks.correction_ns(rank) for rank in run.ranks}
         measured = steps.measured_ns(correction_ns)
-        steady_at = np.array([steps.all.index(step) for step in steps.steady])
-        pricer = _LargePricer(run, recorded, steady_at, measured[steady_at], without_residuals=without_residuals)
+        pricer = _LargePricer(
+            run,
+            recorded,
+            steady_at,
+            measured[steady_at],
+            without_residuals=without_residuals,
+            of_first_steps=of_first_steps,
+        )
         stretches = readable.stretches(steady_at.tolist())
         path = tuple(piece for steady in stretches for piece in job.path(steady[0], steady[-1]))
         missing.sort(key=lambda one: one.rank)
@@ -124,6 +138,8 @@ class _LargePricer(Pricer):
 
     without_residuals: Dfg
     """The skeleton of the job without unexplained delays."""
+    of_first_steps: Dfg
+    """The skeleton of the job with the durations of its first steps (`CalibratedJob.fit`)."""
 
     @cached_property
     def error(self) -> KnownError:
@@ -135,17 +151,19 @@ class _LargePricer(Pricer):
             self.measured_ns,
             progress_ns,
             without_residuals=self.without_residuals,
+            of_first_steps=self.of_first_steps,
         )
 
     def prices(self, specs: Iterable[str]) -> list[Price | Declined]:
-        return [Declined(f"{_TOO_LARGE}, which answers no what-if") for _ in map(parse, specs)]
+        return [Declined(_TOO_LARGE) for _ in map(parse, specs)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _LargeError(KnownError):
-    """The error of a replay by skeletons: no step is held out."""
+    """The error of a replay by skeletons, which are as in `_LargePricer`."""
 
     without_residuals: Dfg
+    of_first_steps: Dfg
 
     @cached_property
     def strict(self) -> float:
@@ -154,4 +172,5 @@ class _LargeError(KnownError):
 
     @cached_property
     def prediction(self) -> Prediction:
-        return Prediction(fit_steps=(), held_out=(), reason=_TOO_LARGE)
+        replayed_ns = replay(self.of_first_steps).step_ns()[self.steady_at]
+        return prediction_of(np.array(self.dfg.marks.steps)[self.steady_at], replayed_ns, self.measured_ns)

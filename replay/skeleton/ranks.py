@@ -1,7 +1,6 @@
 """The graph of each rank by itself: what one rank needs of the others are the numbers of its collectives, how long each took
 after its wait, and the clocks. All of that comes from the collective calls of the ranks."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -11,7 +10,6 @@ from esprof.core.types import Rank
 from esprof.replay.building.assemble import assemble
 from esprof.replay.building.build import MatchedCollectives, check_operations, events_of
 from esprof.replay.building.counts import BuildCounts
-from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.rank_graph import rank_graph
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.rules import ALL_RULES, Rules
@@ -29,13 +27,8 @@ class RanksAlone:
     @classmethod
     def of(cls, steps: RecordedSteps, rules: Rules = ALL_RULES) -> "RanksAlone":
         """Read the ranks one by one, and match their collectives."""
-
-        def events() -> Iterator[RankEvents]:
-            for rank in steps.run.ranks:
-                yield events_of(steps, rank)
-                steps.run.forget(rank)
-
-        return cls(steps, MatchedCollectives.of(steps, events(), rules), rules)
+        events = (events_of(steps, rank) for rank in steps.run.ranks)
+        return cls(steps, MatchedCollectives.of(steps, events, rules), rules)
 
     def build(self, rank: Rank) -> tuple[Dfg, BuildCounts]:
         """(graph of `rank` with the joins of its collectives, whose other members it lacks; counts of its construction).
@@ -46,9 +39,7 @@ class RanksAlone:
         events = events_of(self.steps, rank)
         check_operations(run, events)
         graph = rank_graph(events, rendezvous.by_rank[run.ranks.index(rank)], self.rules)
-        built = assemble([graph], rendezvous, self.steps.all)
-        run.forget(rank)
-        return built
+        return assemble([graph], rendezvous, self.steps.all)
 
 
 def with_gpu_ends(dfg: Dfg) -> Dfg:

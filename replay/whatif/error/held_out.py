@@ -22,35 +22,47 @@ def predict(dfg: Dfg, steady_at: np.ndarray, measured_ns: np.ndarray) -> Predict
     """Fit durations on the first half of the steady-state steps, predict the others.
 
     `steady_at` are the positions of the steady-state steps in `dfg.marks.steps`, `measured_ns` their recorded durations, ns.
+    """
+    predicted = replay(fitted(dfg, steady_at, places(*first_arrivals(dfg)))).step_ns()[steady_at]
+    return prediction_of(np.array(dfg.marks.steps)[steady_at], predicted, measured_ns)
+
+
+def fitted(dfg: Dfg, steady_at: np.ndarray, place: np.ndarray) -> Dfg:
+    """`dfg` with the durations that its nodes have on average in the first half of the steady-state steps.
 
     Each node gets the mean duration (and residual) of its counterparts in the fit steps, the nodes of the same rank, lane
     role, name and occurrence; a node without counterparts gets the mean of its name on that rank. Means are used because a
-    step is a sum: the median of an operation that is preempted occasionally does not include the preemptions. The replay
-    with these means is then calibrated by the measured fit steps (`_calibrated`).
+    step is a sum: the median of an operation that is preempted occasionally does not include the preemptions. `place` holds
+    the `places` of collectives.
     """
     steps = np.array(dfg.marks.steps)[steady_at]
-    half = len(steps) // 2
-    fit = steps[:half]
-    if not half:
-        return Prediction(fit_steps=(), held_out=(), reason="needs at least two steady-state steps")
-    fitted, wanted = np.isin(dfg.step, fit), np.isin(dfg.step, steps)
+    fit_steps = steps[: len(steps) // 2]
+    fit, wanted = np.isin(dfg.step, fit_steps), np.isin(dfg.step, steps)
     dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
     # Key of rank and `dfg.key`; nodes of collectives get separate, higher numbers.
     exact = dfg.rank.astype(np.int64) * (int(dfg.key.max()) + 2) + dfg.key + 1
     in_collective = dfg.collective >= 0
-    exact[in_collective] = int(exact.max()) + 1 + _collective_identity(dfg)[in_collective]
+    exact[in_collective] = int(exact.max()) + 1 + _collective_identity(dfg, place)[in_collective]
     by_name = dfg.rank.astype(np.int64) * len(dfg.names) + dfg.name
     found = np.zeros(dfg.nodes, bool)
-    for identity in (exact, by_name):
+    for identity in (exact, by_name) if len(fit_steps) else ():
         todo = wanted & ~found
         for values, source in ((dur, dfg.dur_ns), (residual, dfg.residual_ns)):
-            means, known = means_of(identity[fitted], source[fitted], identity[todo])
+            means, known = means_of(identity[fit], source[fit], identity[todo])
             values[np.flatnonzero(todo)[known]] = means[known]
         found[np.flatnonzero(todo)[known]] = True
-    predicted = replay(replace(dfg, dur_ns=dur, residual_ns=residual)).step_ns()[steady_at]
-    predicted = _calibrated(predicted, measured_ns[:half])
+    return replace(dfg, dur_ns=dur, residual_ns=residual)
+
+
+def prediction_of(steps: np.ndarray, replayed_ns: np.ndarray, measured_ns: np.ndarray) -> Prediction:
+    """The prediction of the second half of `steps` from the durations (ns) of all of them in the replay of a `fitted` graph,
+    calibrated by the measured first half (`_calibrated`)."""
+    half = len(steps) // 2
+    if not half:
+        return Prediction(fit_steps=(), held_out=(), reason="needs at least two steady-state steps")
+    predicted = _calibrated(replayed_ns, measured_ns[:half])
     return Prediction(
-        fit_steps=tuple(int(step) for step in fit),
+        fit_steps=tuple(steps[:half].tolist()),
         held_out=tuple(
             HeldOut(
                 step=int(steps[i]),
@@ -63,23 +75,35 @@ def predict(dfg: Dfg, steady_at: np.ndarray, measured_ns: np.ndarray) -> Predict
     )
 
 
-def _collective_identity(dfg: Dfg) -> np.ndarray:
-    """Key of each node that its counterparts in other steps share, int64[N]: rank, name, position of its collective.
-
-    The position is among the collectives of its step, in order of first arrival. The lane does not count: which of several
-    communication threads runs a collective is random.
-    """
+def first_arrivals(dfg: Dfg) -> tuple[np.ndarray, np.ndarray]:
+    """(recorded start of the first node of each collective, ns since `t0_ns`; its step), int64[collectives]. Of a
+    collective without nodes in `dfg` the step is -1."""
     nodes = np.flatnonzero((dfg.collective >= 0) & (dfg.rank >= 0))
     count = int(dfg.collective.max(initial=-1)) + 1
     arrival, step = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
     np.minimum.at(arrival, dfg.collective[nodes], dfg.recorded_ns[nodes])
-    step[dfg.collective[nodes]] = dfg.step[nodes]
+    np.maximum.at(step, dfg.collective[nodes], dfg.step[nodes])
+    return arrival, step
+
+
+def places(arrival_ns: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Position of each collective among those of its step, in order of first arrival, int64[collectives]."""
     # Sorted by step and arrival, the position within the step is the overall position minus that of the step's first.
-    order = np.lexsort((arrival, step))
-    which = np.empty(count, np.int64)
-    which[order] = np.arange(count) - np.searchsorted(step[order], step[order])
+    order = np.lexsort((arrival_ns, step))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - np.searchsorted(step[order], step[order])
+    return place
+
+
+def _collective_identity(dfg: Dfg, place: np.ndarray) -> np.ndarray:
+    """Key of each node that its counterparts in other steps share, int64[N]: rank, name, place of its collective.
+
+    The lane does not count: which of several communication threads runs a collective is random.
+    """
     rank = dfg.rank.astype(np.int64) + 1
-    return (rank * len(dfg.names) + dfg.name) * max(count, 1) + which[np.maximum(dfg.collective, 0)] if count else rank
+    return (
+        (rank * len(dfg.names) + dfg.name) * len(place) + place[np.maximum(dfg.collective, 0)] if len(place) else rank
+    )
 
 
 def _calibrated(replayed_ns: np.ndarray, measured_ns: np.ndarray) -> np.ndarray:

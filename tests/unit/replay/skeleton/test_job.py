@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 
-import esprof
 from benchmarks.known.jobs import SHAPES, job
 from benchmarks.known.kineto import write
 from benchmarks.known.machine import run
@@ -23,20 +22,20 @@ from esprof.replay.skeleton.joined import CyclesAcrossRanks, join
 from esprof.replay.skeleton.large import LargeReplay, replayed
 from esprof.replay.skeleton.ranks import RanksAlone, with_gpu_ends
 from esprof.replay.steps import steps_of
+from esprof.run.run import Run
 from tests.cases.exported import cpu_run
-from tests.cases.graph import call, kernel, launched, nccl_ranks, op, run_of, step
+from tests.cases.graph import call, kernel, launched, nccl, nccl_ranks, op, run_of, step
 from tests.cases.random_graphs import dfg_of
 
-BY_RANK = ("prediction", "known_error_pct", "what_if", "timing_s")
-"""What the answer of a large run lacks, and what takes another time."""
+OWN = ("what_if", "timing_s")
+"""What the answer of a large run has of its own."""
 
 
 def both_answers(run):
     whole = answer(Replayed.of(run))
     by_rank = answer(LargeReplay.by_rank(run))
     return [
-        {name: value for name, value in msgspec.to_builtins(one).items() if name not in BY_RANK}
-        for one in (whole, by_rank)
+        {name: value for name, value in msgspec.to_builtins(one).items() if name not in OWN} for one in (whole, by_rank)
     ]
 
 
@@ -50,6 +49,25 @@ def test_the_answer_of_ranks_built_one_by_one_is_that_of_the_whole_graph(hosts):
 def test_ranks_that_compute_on_cpus_have_the_same_answer():
     whole, by_rank = both_answers(cpu_run())
     assert by_rank == whole
+
+
+def several_steps(rank):
+    """Six steps on a GPU with two all-reduces each, whose order changes, and durations that do, too."""
+    rows, end = [], 0.0
+    for number in range(1, 7):
+        begin, end = end, end + 900 + 10 * number
+        rows += [step(number, begin, end), op("aten::mm", begin, 90 + rank * 7 * number)]
+        for one in (0, 1):
+            at, done = begin + 150 + 250 * one, begin + 300 + 250 * one + 3 * number
+            rows += nccl(at, at + 10 + rank * number, done, 10 * number + one)
+        rows += [op("aten::add", begin + 700, 90)]
+    return rows
+
+
+def test_steps_held_out_are_predicted_alike():
+    whole, by_rank = both_answers(run_of({rank: several_steps(rank) for rank in (0, 1, 2)}))
+    assert by_rank == whole
+    assert len(whole["prediction"]["held_out"]) == 3
 
 
 def test_a_rank_alone_has_no_peers():
@@ -140,10 +158,13 @@ def test_simulated_jobs_are_exact(shape, seed, tmp_path):
     assert found.skeleton_nodes < found.nodes
 
 
-def test_forgotten_tables_are_read_again(tmp_path):
-    made = job("gloo", 1)
-    write(tmp_path, made.program, run(made.program), made.groups, made.recording)
-    opened = esprof.load(tmp_path)
-    before = opened.events(0)
-    opened.forget(0)
-    assert len(opened.events(0)) == len(before)
+def test_a_run_can_keep_the_tables_of_one_rank():
+    read = []
+    tables = cpu_run()
+    one = Run(tables.meta, lambda name, rank: read.append((name, rank)) or tables.recorded(name, rank))
+    one.keeps_one_rank = True
+    for rank in (0, 0, 1, 0):
+        assert len(one.events(rank)) == len(tables.events(rank))
+        assert len(one.steps(rank)) == len(tables.steps(rank))
+    assert [rank for name, rank in read if name == "events"] == [0, 1, 0]
+    assert [rank for name, rank in read if name == "steps"] == [0, 1]
