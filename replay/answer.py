@@ -67,6 +67,15 @@ class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
     by_rank: tuple[RankShare, ...]
 
 
+class LinkLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a faster link than in a scenario with links of a given rate would gain anything."""
+
+    bound: str
+    """What bounds the steps at this rate."""
+    saturating_bits_per_s: float | None
+    """The least rate at which steps are within 1 % of those without communication; None if there is none."""
+
+
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """Prediction of one scenario. Where `answered` is false, `reason` is given and the figures are None."""
 
@@ -84,6 +93,8 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     same steps cancels."""
     reason: str | None = None
     note: str | None = None
+    link: LinkLimit | None = None
+    """Of scenarios with a rate, such as `network=600Gbit`."""
     peak: PeakMemory | None = None
     """Peak memory of the rank with the least room, if a term changes it and it is known; whether the scenario is answered
     or not."""

@@ -29,7 +29,7 @@ from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine.timeline import Piece, Timeline, class_totals, rank_totals, steady_path
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import RecordedSteps, steps_of
-from esprof.replay.whatif.communication.saturation import note_of_rate
+from esprof.replay.whatif.communication.saturation import with_limit
 from esprof.replay.whatif.memory.answer import JobMemory, with_peak
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
 from esprof.run.clocks.by_collectives import HostClock
@@ -144,7 +144,8 @@ def answer(of: Run | Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
     replayed = of if isinstance(of, Replayed) else Replayed.of(of)
     steps, pricer = replayed.steps, replayed.pricer
     memory = JobMemory(replayed.run, steps.all)
-    scenarios = tuple(with_peak(_noted(replayed, scenario), memory) for scenario in pricer.answers(what_if))
+    limited = [with_limit(pricer, scenario) for scenario in pricer.answers(what_if)]
+    scenarios = tuple(with_peak(_noted(replayed, scenario), memory) for scenario in limited)
     replayed_ns = replayed.timeline.step_ns()[pricer.steady_at]
     return ReplayAnswer(
         world_size=replayed.run.world_size,
@@ -184,14 +185,12 @@ def answer(of: Run | Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
 
 
 def _noted(replayed: Replayed, scenario: WhatIf) -> WhatIf:
-    """The scenario with a note of what then bounds its steps, and of what no scenario can tell, where ranks are missing."""
-    if not scenario.answered:
-        return scenario
-    notes = [scenario.note, note_of_rate(replayed.pricer, scenario.spec)]
+    """The scenario with a note of what no scenario can tell, where ranks are missing."""
     missing = replayed.run.missing_ranks
-    if missing and replayed.built.counts.collectives_partial:
-        notes.append(f"waiting for {readable.ranks(missing)} cannot be separated from communication")
-    return msgspec.structs.replace(scenario, note="; ".join(filter(None, notes)) or None)
+    if not (scenario.answered and missing and replayed.built.counts.collectives_partial):
+        return scenario
+    note = f"waiting for {readable.ranks(missing)} cannot be separated from communication"
+    return msgspec.structs.replace(scenario, note="; ".join(filter(None, (scenario.note, note))))
 
 
 def _critical_path(replayed: Replayed) -> CriticalPath:

@@ -3,7 +3,10 @@
 import math
 from collections.abc import Callable
 
+import msgspec
+
 from esprof.core.readable import decimal
+from esprof.replay.answer import LinkLimit, WhatIf
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import class_totals, steady_path
 from esprof.replay.whatif.communication.rates import GBIT, Rate
@@ -21,8 +24,17 @@ _PRECISION = 1.05
 _WORDS = {Cls.DATA.label: "input data", Cls.CPU.label: "CPU work", Cls.HOST_GAP.label: "code between operations"}
 
 
-def note_of_rate(pricer: Pricer, spec: str) -> str | None:
-    """What to say of a scenario with `network=RATE`; None for others."""
+def with_limit(pricer: Pricer, scenario: WhatIf) -> WhatIf:
+    """A scenario with what bounds its steps, if it has links of a given rate; others as they are."""
+    limit = _limit(pricer, scenario.spec) if scenario.answered else None
+    if limit is None:
+        return scenario
+    note = "; ".join(filter(None, (scenario.note, _in_words(limit))))
+    return msgspec.structs.replace(scenario, link=limit, note=note)
+
+
+def _limit(pricer: Pricer, spec: str) -> LinkLimit | None:
+    """What bounds the steps of a scenario with `network=RATE`; None for others, and if no ideal is known."""
     terms = parse(spec)
     rates = [term for term in terms if isinstance(term.value, Rate)]
     if not rates:
@@ -38,9 +50,14 @@ def note_of_rate(pricer: Pricer, spec: str) -> str | None:
         bound = _bound(pricer, spec, step_ns, rates[0].text, enough)
     except Declined:
         return None
-    if saturating is None:
-        return f"bound by {bound}; no rate brings steps within 1 % of communication=0"
-    return f"bound by {bound}; from {decimal(saturating / GBIT)} Gbit/s on, steps are within 1 % of communication=0"
+    return LinkLimit(bound=bound, saturating_bits_per_s=saturating)
+
+
+def _in_words(limit: LinkLimit) -> str:
+    if limit.saturating_bits_per_s is None:
+        return f"bound by {limit.bound}; no rate brings steps within 1 % of communication=0"
+    rate = decimal(limit.saturating_bits_per_s / GBIT)
+    return f"bound by {limit.bound}; from {rate} Gbit/s on, steps are within 1 % of communication=0"
 
 
 def _saturating_rate(step_ns: Callable[[str], float], enough: float) -> float | None:

@@ -23,7 +23,7 @@ PRESETS = {
 """Rates of links by name, Gbit/s: Ethernet, InfiniBand with four lanes, and a chip of graphene modulators."""
 
 _UNITS = {"M": 1e6, "G": GBIT, "T": 1e12}
-_RATE = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,12})?)(?P<unit>[MGT])bit(?:/s)?")
+_RATE = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,17})?)(?P<unit>[MGT])bit(?:/s)?")
 _MIN_BITS, _MAX_BITS = 1e6, 1e15
 
 

@@ -1,6 +1,5 @@
 """`network=600Gbit`: the closed form of an all-reduce that runs concurrently with compute, and what bounds the step."""
 
-import re
 from itertools import pairwise
 
 import pytest
@@ -78,7 +77,10 @@ def test_the_bound_and_the_saturating_rate():
     assert "bound by compute" in found
     # 1 % of the 1,065 µs without communication may remain.
     allowed = 1.01 * closed_form_us(1000, None) - 25 - LAUNCHED - LATENCY
-    saturating = float(re.search(r"from ([\d.]+) Gbit/s on", found)[1])
+    (scenario,) = answer(run, ["network=NDR"]).what_if
+    assert scenario.link.bound == "compute"
+    saturating = scenario.link.saturating_bits_per_s / 1e9
+    assert f"from {saturating:.1f} Gbit/s on" in found
     assert saturating == pytest.approx(BYTES * 8 / allowed / 1e3, rel=0.06)
     assert predicted_us(run, f"network={saturating * 1.01}Gbit")[0] <= 1.01 * closed_form_us(1000, None)
 
