@@ -48,11 +48,12 @@ class GangSize(msgspec.Struct, frozen=True, kw_only=True):
     """What a job may expect that asks for this many GPUs."""
 
     gpus: int
-    gang: Gang
+    waits_of: str
+    """Number of GPUs, or class, of the jobs whose waits these are."""
     run_h: float
     """Hours of training, as given."""
     wait_h: float
-    """Mean wait of the class."""
+    """Mean wait of these jobs."""
     completion_h: float
     low_h: float
     high_h: float

@@ -4,7 +4,8 @@ A larger gang trains faster, and may wait longer for that many GPUs at once. Wai
 whole days are resampled (block bootstrap: Künsch, Annals of Statistics 17(3), 1989).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from esprof.analyzers.jobs.log import JobLog
 from esprof.core.statistics import MIN_BLOCKS, MIN_REPLICATES
 
 MIN_WAITS = 30
-"""Least waits of a class: the mean of fewer hangs on one long wait."""
+"""Least waits of jobs alike: the mean of fewer hangs on one long wait."""
 MIN_SHORTEST_SHARE = 0.95
 """Share of the resampled logs in which one size must be the fastest."""
 
@@ -29,33 +30,34 @@ class Undecidable(Exception):
 def advise_size(log: JobLog, wait_s: np.ndarray, sizes: Mapping[int, float]) -> GangAdvice:
     """Which of `sizes` (GPUs: hours of training) completes soonest, by the waits float64[n] of the attempts of `log`.
 
-    Raises Undecidable if fewer than two sizes are in classes with enough waits.
+    Raises Undecidable if fewer than two sizes have enough waits.
     """
-    gpus = np.array(sorted(sizes))
-    gangs = gang_of(gpus)
-    means, drawn = _resampled(log, wait_s)
-    known = [at for at in range(len(gpus)) if not np.isnan(means[gangs[at]])]
-    if len(known) < 2:
+    waited = np.flatnonzero(~np.isnan(wait_s))
+    gpus, wait_h = log.gpus[waited], wait_s[waited] / _S_PER_HOUR
+    _, day = np.unique(np.floor(log.queued_s[waited] / _S_PER_DAY), return_inverse=True)
+    alike = {size: found for size in sorted(sizes) if (found := _alike(gpus, day, size)) is not None}
+    if len(alike) < 2:
         raise Undecidable(
-            f"fewer than two of the sizes have {MIN_WAITS} waits on {MIN_BLOCKS} days of jobs of their class"
+            f"fewer than two of the sizes have {MIN_WAITS} waits on {MIN_BLOCKS} days, of jobs of their size or class"
         )
-    run_h = np.array([sizes[count] for count in gpus.tolist()])
-    completion = drawn[:, gangs] + run_h
-    shortest = np.bincount(np.nanargmin(completion[:, known], axis=1), minlength=len(known)) / len(drawn)
+    run_h = np.array([sizes[size] for size in alike])
+    means, drawn = _resampled(day, wait_h, [found.waits for found in alike.values()])
+    completion = drawn + run_h
+    shortest = np.bincount(np.argmin(completion, axis=1), minlength=len(alike)) / len(drawn)
     choices = tuple(
         GangSize(
-            gpus=int(gpus[at]),
-            gang=GANGS[gangs[at]],
+            gpus=size,
+            waits_of=found.name,
             run_h=float(run_h[at]),
-            wait_h=float(means[gangs[at]]),
-            completion_h=float(means[gangs[at]] + run_h[at]),
+            wait_h=float(means[at]),
+            completion_h=float(means[at] + run_h[at]),
             low_h=float(np.quantile(completion[:, at], 0.025)),
             high_h=float(np.quantile(completion[:, at], 0.975)),
-            shortest_share=float(shortest[number]),
+            shortest_share=float(shortest[at]),
         )
-        for number, at in enumerate(known)
+        for at, (size, found) in enumerate(alike.items())
     )
-    return _decided(choices, [int(count) for at, count in enumerate(gpus) if at not in known])
+    return _decided(choices, sorted(set(sizes) - set(alike)))
 
 
 def _decided(choices: tuple[GangSize, ...], unknown: list[int]) -> GangAdvice:
@@ -72,26 +74,34 @@ def _decided(choices: tuple[GangSize, ...], unknown: list[int]) -> GangAdvice:
     return GangAdvice(sizes=choices, gpus=best.gpus if is_clear else None, reason=reason)
 
 
-def _resampled(log: JobLog, wait_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(mean wait of each class, float64[classes]; the same of resampled logs, float64[logs, classes]), hours.
+class _Alike(NamedTuple):
+    """Waits of jobs that are like those of a size."""
 
-    NaN for a class with too few waits.
+    waits: np.ndarray
+    """bool[waits]."""
+    name: str
+    """Number of GPUs of these jobs, or their class."""
+
+
+def _alike(gpus: np.ndarray, day: np.ndarray, size: int) -> _Alike | None:
+    """The waits of jobs of this size, else of its class; None if both are too few. `gpus` and `day` are of each wait."""
+    gang = int(gang_of(np.array(size)))
+    for found in (_Alike(gpus == size, str(size)), _Alike(gang_of(gpus) == gang, GANGS[gang])):
+        if found.waits.sum() >= MIN_WAITS and len(np.unique(day[found.waits])) >= MIN_BLOCKS:
+            return found
+    return None
+
+
+def _resampled(day: np.ndarray, wait_h: np.ndarray, sizes: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(mean wait of each size, float64[sizes]; the same of resampled logs, float64[logs, sizes]), hours.
+
+    `day` and `wait_h` are of each wait, and `sizes` are masks of them.
     """
-    waited = np.flatnonzero(~np.isnan(wait_s))
-    _, day = np.unique(np.floor(log.queued_s[waited] / _S_PER_DAY), return_inverse=True)
-    days, classes = int(day.max(initial=-1)) + 1, len(GANGS)
-    cell = day * classes + gang_of(log.gpus[waited])
-    sums, counts = (
-        np.bincount(cell, weights, days * classes).reshape(days, classes)
-        for weights in (wait_s[waited] / _S_PER_HOUR, None)
-    )
-    is_known = (counts.sum(axis=0) >= MIN_WAITS) & ((counts > 0).sum(axis=0) >= MIN_BLOCKS)
-    if not is_known.any():
-        return np.full(classes, np.nan), np.full((1, classes), np.nan)
+    days = int(day.max()) + 1
+    sums = np.stack([np.bincount(day[of], wait_h[of], days) for of in sizes], axis=1)
+    counts = np.stack([np.bincount(day[of], minlength=days) for of in sizes], axis=1)
     weights = np.random.default_rng(0).multinomial(days, np.full(days, 1 / days), MIN_REPLICATES)
     drawn, total = weights @ sums, weights @ counts
-    # A class may be absent from all days of a resampled log: it then says nothing about any class.
-    whole = (total[:, is_known] > 0).all(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means, resampled = sums.sum(axis=0) / counts.sum(axis=0), drawn[whole] / total[whole]
-    return np.where(is_known, means, np.nan), np.where(is_known, resampled, np.nan)
+    # All days of a resampled log may lack a size: such a log says nothing.
+    whole = (total > 0).all(axis=1)
+    return sums.sum(axis=0) / counts.sum(axis=0), drawn[whole] / total[whole]

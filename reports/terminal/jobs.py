@@ -39,11 +39,14 @@ def draw_jobs(answer: JobsAnswer, screen: Screen = PLAIN) -> str:
 def _sizes(advice: GangAdvice, screen: Screen) -> Iterator[RenderableType]:
     yield fact("Ask for", f"{advice.gpus} GPUs" if advice.gpus is not None else "undecided", screen)
     yield fact("Why", advice.reason, screen)
-    rows = grid(">GPUs", ">training", ">mean wait", ">completion", "95 % interval", ">fastest in", padding=2)
+    rows = grid(
+        ">GPUs", ">training", "waits of", ">mean wait", ">completion", "95 % interval", ">fastest in", padding=2
+    )
     for one in advice.sizes:
         rows.add_row(
             str(one.gpus),
             f"{decimal(one.run_h)} h",
+            one.waits_of,
             f"{decimal(one.wait_h)} h",
             f"{decimal(one.completion_h)} h",
             f"{decimal(one.low_h)} to {decimal(one.high_h)} h",

@@ -194,7 +194,7 @@ def test_the_interval_is_that_of_resampled_days():
 def test_too_few_waits_decline_the_advice(rows):
     found = study(log(numbered(rows)), {1: 3.0, 8: 2.0})
     assert found.advice is None
-    assert found.declined["gang_size"].startswith("fewer than two of the sizes have 30 waits on 5 days")
+    assert found.declined["gang_size"].startswith("fewer than two of the sizes have 30 waits on 5 days,")
 
 
 def test_a_size_without_waits_is_named():
@@ -202,3 +202,12 @@ def test_a_size_without_waits_is_named():
     advice = study(log(rows), {1: 3.0, 4: 1.0, 32: 0.5}).advice
     assert advice.gpus == 4
     assert advice.reason.endswith("too few waits for 32 GPUs")
+
+
+def test_a_rare_size_has_the_waits_of_its_class():
+    rows = numbered(
+        [*waiting(1, [60] * 10), *waiting(16, [3600] * 10), *waiting(64, [36_000] * 10), *waiting(128, [0])]
+    )
+    sizes = study(log(rows), {1: 9.0, 64: 3.0, 128: 2.0}).advice.sizes
+    assert [one.waits_of for one in sizes] == ["1", "64", "above 8"]
+    assert [one.wait_h for one in sizes] == pytest.approx([1 / 60, 10, 110 / 21])
