@@ -1,7 +1,7 @@
 """Faults planted in real jobs, and what `esprof diagnose` makes of them.
 
-    python -m benchmarks.diagnosis [--set first|second|third|fourth|fifth|sixth] [--repeats 2] [--pairs 3] [--seeds 0 1]
-                                   [--only REGEX] [--keep FOLDER]
+    python -m benchmarks.diagnosis [--set first|second|third|fourth|fifth|sixth|seventh] [--repeats 2] [--pairs 3]
+                                   [--seeds 0 1] [--only REGEX] [--keep FOLDER]
     python -m benchmarks.diagnosis --again FOLDER        # asks today's rules about kept recordings
 
 Each job is recorded without a fault, with its ranks apart, and with each of its faults, interleaved; a seed draws the rank
@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.diagnosis import fifth, first, fourth, second, sixth, third
+from benchmarks.diagnosis import fifth, first, fourth, second, seventh, sixth, third
 from benchmarks.diagnosis.carrying_out import can_run, carry_out, stored
 from benchmarks.diagnosis.cases import Case, cases
 from benchmarks.diagnosis.judge import (
@@ -41,6 +41,7 @@ SETS = {
     "fourth": fourth.JOBS,
     "fifth": fifth.JOBS,
     "sixth": sixth.JOBS,
+    "seventh": seventh.JOBS,
 }
 
 
