@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import theilslopes
 
-WARM_STEPS = 600
-"""Steps of a process before its samples count: the job keeps its last 256 steps, and libraries load at first use."""
+WARM_STEPS = 1_200
+"""Steps of a process before its samples count: the page keeps the last 1,000 steps, the job 256, and libraries load at first
+use."""
 _LEAST_PER_1000 = 0.01
 """Slower growth, in MiB, descriptors, threads or files, does not count: it is 0.5 in 50,000 steps."""
 _LEAST_SAMPLES = 8

@@ -122,6 +122,12 @@ def read_left(folder: Path, generation: int) -> Left | None:
     return None
 
 
+def remove_left(folder: Path, generation: int) -> None:
+    """Remove a report that was read: a job may have any number of generations."""
+    with suppress(OSError):
+        files.left_path(folder, generation).unlink(missing_ok=True)
+
+
 def write_state(folder: Path, state: LaunchState) -> None:
     """Raises OutputError."""
     write_bytes(folder / files.LAUNCH_STATE, msgspec.json.encode(state))

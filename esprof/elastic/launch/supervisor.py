@@ -24,6 +24,7 @@ from esprof.elastic.launch.messages import (
     Logged,
     grant,
     read_left,
+    remove_left,
     taken,
     wanted,
     write_state,
@@ -226,6 +227,7 @@ class Supervisor:
     def _followed(self, before: Generation, following: _Next) -> tuple[Generation, Launch]:
         """Create the generation after one that has left or is dead."""
         left_ns = time.time_ns()
+        remove_left(self._folder, self._number)
         self._number += 1
         running, self._standby = self._standby, None
         if running is None or running.world != following.world:

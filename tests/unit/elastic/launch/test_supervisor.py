@@ -100,6 +100,8 @@ def test_another_number_is_asked_for(tmp_path, warm):
     assert log == [
         *(("began", 1), ("asked", 1), ("left", 1), ("began", 3), ("asked", 3), ("left", 3), ("began", 2), ("ended", 2))
     ]
+    reports = {path.name for path in (tmp_path / "launch").glob("left-*.json")}
+    assert reports <= {"left-2.json"}  # Those of earlier generations would be ever more files.
 
 
 def test_a_generation_that_asks_for_another_number_gets_it_and_older_wishes_are_void(tmp_path):
