@@ -9,8 +9,9 @@ from scipy.stats import theilslopes
 WARM_STEPS = 1_200
 """Steps of a process before its samples count: the page keeps the last 1,000 steps, the job 256, and libraries load at first
 use."""
-_LEAST_PER_1000 = 0.01
-"""Slower growth, in MiB, descriptors, threads or files, does not count: it is 0.5 in 50,000 steps."""
+_LEAST_PER_1000 = 0.02
+"""Slower growth, in MiB, descriptors, threads or files, does not count: it is 1 in 50,000 steps. The job's history grows by
+0.014 MiB, until it is renamed at 8 MiB."""
 _LEAST_SAMPLES = 8
 _MOST_SAMPLES = 800
 """A slope takes the square of the samples in time."""

@@ -235,11 +235,11 @@ def _fault(run: Path, name: str, rank: Rank) -> str | None:
     try:
         os.close(open_regular(path))
         footer = pq.read_metadata(path)
+        present = {*footer.schema.names, *ADDED.get(name, ())}
     except FileNotFoundError:
         return "its events are missing" if name == "events" else None
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         return f"its {name} cannot be read ({_first_line(error)})"
-    present = {*footer.schema.names, *ADDED.get(name, ())}
     lacks = [column for column in SCHEMAS[name].names if column not in present]
     if lacks:
         return f"its {name} lack the columns {', '.join(lacks)}"

@@ -140,6 +140,13 @@ def test_a_flight_log_comes_back_and_a_rank_without_one_ended_well(run):
         load(run).flight(1)
 
 
+def test_a_window_of_any_length_can_be_shown(run):
+    meta = json.loads((run / "run.json").read_text())
+    meta["ranks"][0]["windows"] = [{"first": 3, "last": 1 << 62}]
+    (run / "run.json").write_text(json.dumps(meta))
+    assert "2 ranks" in repr(load(run))
+
+
 # Missing and broken ranks
 
 
@@ -159,11 +166,17 @@ def damage_empty(path):
     path.write_bytes(b"")
 
 
+def damage_names(path):
+    path.write_bytes(path.read_bytes().replace(b"start_ns", b"st\xffrt_ns"))
+
+
 def damage_columns(path):
     pq.write_table(pq.read_table(path).drop_columns(["start_ns"]), path)
 
 
-@pytest.mark.parametrize("damage", [damage_missing, damage_truncated, damage_garbage, damage_empty, damage_columns])
+@pytest.mark.parametrize(
+    "damage", [damage_missing, damage_truncated, damage_garbage, damage_empty, damage_names, damage_columns]
+)
 def test_a_rank_that_cannot_be_read_is_left_out_and_named(run, damage):
     damage(table_path(run, "events", 1))
     opened = load(run)
