@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "esprof.run/1"
 
-_MAX_STEPS_NAMED = 100_000  # A corrupt file may have a window of 2³⁰.
-
 
 class WarningCode(StrEnum):
     """Codes of the warnings that code handles; all others are only shown."""
@@ -367,8 +365,8 @@ class Run:
         lacks = f" of {self.world_size}" if self.missing_ranks else ""
         ranks = f"{len(self.ranks)}{lacks} rank{'' if self.world_size == 1 else 's'}"
         windows = {window for meta in self.meta.ranks for window in meta.windows if not window.stacks}
-        many = sum(window.last - window.first for window in windows) > _MAX_STEPS_NAMED
-        steps = sorted({step for one in windows if not many for step in range(one.first, one.last + 1)})
+        # Of a window of 2³⁰ steps, as a corrupt file may have, only the first are named.
+        steps = sorted({step for one in windows for step in range(one.first, min(one.last, one.first + 99_999) + 1)})
         described = (ranks, readable.numbered("step", steps) if steps else "", _job_of(self))
         return f"<Run {', '.join(filter(None, described))}>"
 
