@@ -161,8 +161,8 @@ class ElasticTrainer:
         script = script_of(self.state, losses, data, batches, proof, transport)
         self._agreement = JobAgreement.reach(proof.determinism, transport, self.state, assignment, job, start, script)
         self.state.share(transport)
-        log, mine = SaveLog(record, self._telemetry.note_save), self._placement.mine
-        self._saving = JobCheckpoints(checkpoint, self.state, mine, transport, self.fingerprint, self._roll_call, log)
+        log, mine, agreed = SaveLog(record, self._telemetry.note_save), self._placement.mine, self.fingerprint
+        self._saving = JobCheckpoints(checkpoint, proof, self.state, mine, transport, agreed, self._roll_call, log)
         self._placement.begin()
         self._hashes = StepHashes(proof, self.fingerprint, self.state, transport)
 
@@ -376,8 +376,8 @@ def _proofs(trainer: ElasticTrainer, losses: int) -> Proofs:
     schedule = ProofSchedule(
         asked.prove_every, trainer.next_step, losses, trainer.order.steps_per_epoch, across_ranks=across_ranks
     )
-    record, proven = trainer._reporter.record, trainer._saving.proven_checkpoint
-    return Proofs(schedule, asked.on_divergence, trainer.state, trainer._transport, record, proven)
+    record, saving = trainer._reporter.record, trainer._saving
+    return Proofs(schedule, asked.on_divergence, trainer.state, trainer._transport, record, saving)
 
 
 def _runner(trainer: ElasticTrainer, update: Update, loss_phases: tuple[LossPhase, ...]) -> StepRunner:

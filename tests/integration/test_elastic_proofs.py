@@ -12,7 +12,7 @@ from tests.cases.elastic_job import bits, small_trainer
 pytestmark = pytest.mark.integration
 
 EVEN, UNEVEN = [[0, 1], [2, 3]], [[3], [0, 1, 2]]
-PERIOD = 50
+PERIOD = 75
 """Of two ESTs on a rank; a step later than it the programs below must have been stopped."""
 
 
@@ -107,8 +107,8 @@ def test_weights_changed_on_one_rank_are_stopped_within_the_period():
 
 def test_a_job_that_is_only_to_be_warned_goes_on(tmp_path):
     options = {"on_divergence": "warn", "telemetry": tmp_path / "run"}
-    for step, error, _ in on_two("ranked", 60, EVEN, **options):
-        assert (step, error) == (60, "")
+    for step, error, _ in on_two("ranked", 80, EVEN, **options):
+        assert (step, error) == (80, "")
     assert [(event.step, event.proven) for event in HISTORY.read(tmp_path / "run") if event.what == "diverged"] == [
         (PERIOD, 1)
     ]

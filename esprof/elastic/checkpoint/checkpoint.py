@@ -120,6 +120,15 @@ def last_proven(folder: Path, proof: ProofRecord) -> Path | None:
     return proven[-1] if proven else None
 
 
+def mark_diverged(folder: Path, proof: ProofRecord, step: int) -> None:
+    """Note in the manifests of checkpoints that come from steps that are not proven that the proof in `step` has found other
+    bits. Raises InputError or OutputError if the folder cannot be read or written."""
+    for path in in_folder(folder):
+        manifest = read_manifest(path)
+        if manifest.step > proof.first_unproven:
+            write_bytes(path / _MANIFEST, _encoded(msgspec.structs.replace(manifest, diverged=step)))
+
+
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the checkpoint in the folder `path`. Raises InputError if it is not a checkpoint, MismatchError
     if another version of esprof wrote it."""
@@ -221,13 +230,17 @@ def _seal(temporary: Path, whole: Path, manifest: Manifest) -> None:
             path=temporary,
             remedy="Pass Checkpoint a folder that all hosts share.",
         )
-    write_bytes(temporary / _MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    write_bytes(temporary / _MANIFEST, _encoded(manifest))
     _sync(temporary)
     before = _set_aside(whole) if whole.exists() else None
     temporary.rename(whole)
     _sync(whole.parent)
     if before:
         shutil.rmtree(before)
+
+
+def _encoded(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
 def _remove_all_but(folder: Path, whole: Path, keep: int, proven: Path | None) -> None:

@@ -11,7 +11,7 @@ from esprof.core.errors import EsprofError, UsageError
 from esprof.elastic.checkpoint import checkpoint
 from esprof.elastic.checkpoint.saving import Checkpoints, NoteSave
 from esprof.elastic.checkpoint.snapshot import capture, restore
-from esprof.elastic.options import Checkpoint
+from esprof.elastic.options import Checkpoint, Proof
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.rollcall import RollCall
@@ -34,6 +34,7 @@ class JobCheckpoints:
     def __init__(
         self,
         asked: Checkpoint | None,
+        proof: Proof,
         state: TrainingState,
         ests: Collection[Est],
         transport: Transport,
@@ -48,6 +49,7 @@ class JobCheckpoints:
         if asked is not None:
             self.checkpoints = Checkpoints(
                 asked,
+                proof,
                 transport,
                 fingerprint,
                 roll_call,
@@ -71,6 +73,16 @@ class JobCheckpoints:
             with suppress(EsprofError):
                 return checkpoint.last_proven(self.checkpoints.folder, self._state.proof)
         return None
+
+    def mark_diverged(self, step: int) -> None:
+        """Note in checkpoints that are not proven that the proof in `step` has found other bits; rank 0 warns if that cannot
+        be written. All ranks call this."""
+        self.finish_or_warn()
+        if self.checkpoints is not None and self._rank == 0:
+            try:
+                checkpoint.mark_diverged(self.checkpoints.folder, self._state.proof, step)
+            except EsprofError as error:
+                warnings.warn(f"checkpoints that are not proven are not marked: {error}", stacklevel=4)
 
     @property
     def adapted_every(self) -> int | None:

@@ -22,7 +22,7 @@ from esprof.elastic.checkpoint.snapshot import (
     wanted,
     with_common_attributes,
 )
-from esprof.elastic.options import Checkpoint
+from esprof.elastic.options import Checkpoint, Proof
 from esprof.elastic.proof.record import ProofRecord
 from esprof.elastic.runtime.agree import gather_values, reading_together, together
 from esprof.elastic.runtime.transport import GroupTransport, Transport
@@ -49,6 +49,7 @@ class Checkpoints:
     def __init__(
         self,
         asked: Checkpoint,
+        proof: Proof,
         transport: Transport,
         fingerprint: Fingerprint,
         roll_call: RollCall,
@@ -66,6 +67,7 @@ class Checkpoints:
         """The job's step at the newest checkpoint known to be complete; None if there is none."""
         self.proof = ProofRecord()
         """What was proven when the checkpoint was written from which the job goes on."""
+        self._skips_diverged = proof.on_divergence == "stop"
         self._fingerprint = fingerprint
         self._keep, self._new_script = asked.keep, asked.new_script
         self._group = _own_group(transport)
@@ -101,6 +103,12 @@ class Checkpoints:
         """The tensors of a checkpoint for a rank that runs `ests`. If it is damaged, all ranks raise the same InputError."""
         with reading_together(self._transport):
             manifest = checkpoint.read_manifest(path)
+            if manifest.diverged is not None and self._skips_diverged:
+                raise InputError(
+                    f"is not proven: the proof in step {manifest.diverged} found other bits",
+                    path=path,
+                    remedy="Repair the script, and start in another folder; or pass Proof(on_divergence='warn').",
+                )
             check_same_job(manifest.fingerprint, self._fingerprint, path)
             changes = check_same_script(manifest.fingerprint, self._fingerprint, path, new_script=self._new_script)
             checkpoint.verify(path, manifest, self._transport.rank, self._transport.world)

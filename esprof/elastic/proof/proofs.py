@@ -4,11 +4,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from esprof.core.assignment import Assignment
 from esprof.core.errors import EsprofError
+from esprof.elastic.checkpoint.job_checkpoints import JobCheckpoints
 from esprof.elastic.proof.record import ProofRecord
 from esprof.elastic.proof.reruns import EveryTurn, OneTurn, Reruns
 from esprof.elastic.proof.schedule import ProofSchedule
@@ -27,8 +27,7 @@ class Proofs:
     transport: Transport
     record: Callable[[JobEvent], None]
     """Takes events of the job."""
-    proven_checkpoint: Callable[[], Path | None]
-    """The newest checkpoint that comes from proven steps alone."""
+    saving: JobCheckpoints
     _noted: int | None = None
     """The last proven step in the history."""
 
@@ -62,6 +61,7 @@ class Proofs:
         except EsprofError as error:
             told = self._told(error)
             if self._found.diverged is None:
+                self.saving.mark_diverged(step)
                 self.record(JobEvent(what="diverged", step=step, proven=self._found.proven, reason=told.reason))
             if self.on_divergence == "stop":
                 raise told from error
@@ -76,6 +76,6 @@ class Proofs:
     def _told(self, error: EsprofError) -> EsprofError:
         """The error, with what is proven and where to go on from."""
         reason = f"{error.reason}; the first step that is not proven is {self._found.first_unproven}"
-        saved = self.proven_checkpoint()
+        saved = self.saving.proven_checkpoint()
         return_to = f" The last checkpoint that is proven is {saved}." if saved is not None else ""
         return type(error)(reason, path=error.path, remedy=f"{error.remedy or ''}{return_to}".strip() or None)

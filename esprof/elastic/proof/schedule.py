@@ -11,8 +11,9 @@ from math import gcd
 from esprof.core.assignment import Assignment, Est
 from esprof.core.types import Rank
 
-_TURNS_BETWEEN_PROOFS = 100
-"""EST steps of the fullest rank from one proof to the next. A proof is one more, so it takes 1 % of the time."""
+_TURNS_BETWEEN_PROOFS = 150
+"""EST steps of the fullest rank from one proof to the next. A proof is one more, and its hashes take up to half of one where
+batches are small (`proof_pct` of benchmarks/elastic.py): at most 1 % of the time."""
 
 _STEPS_VERIFIED_AT_START = 2
 """State that an EST leaves behind in one step may only take effect in the next."""
@@ -46,7 +47,7 @@ class ProofSchedule:
         """Steps from one proof to the next; None if there are none.
 
         It has no factor in common with what alternates, so that proofs do not always meet the same loss. A period by default
-        does not always meet the same steps of an epoch either, and is at most 1 % of the steps of the fullest rank.
+        does not always meet the same steps of an epoch either.
         """
         if self.prove_every is not None:
             return _first_coprime(range(self.prove_every, 0, -1), self.losses)

@@ -92,7 +92,21 @@ def test_the_last_checkpoint_that_is_proven_is_kept_and_named(tmp_path):
     trainer.close()
     assert raised.value.remedy.endswith(f"The last checkpoint that is proven is {tmp_path / 'step-00000006'}.")
     assert [path.name for path in in_folder(tmp_path)] == ["step-00000006", "step-00000010"]
-    assert [read_manifest(path).proven for path in in_folder(tmp_path)] == [5, 5]
+    found = [read_manifest(path) for path in in_folder(tmp_path)]
+    assert [(one.proven, one.diverged) for one in found] == [(5, None), (5, 10)]
+
+
+def test_a_job_that_was_stopped_goes_on_from_what_is_proven(tmp_path):
+    options = {"folder": tmp_path, "every": 1, "prove_every": 5}
+    with pytest.raises(UsageError):
+        bits(small_trainer(loss=counting(40), **options), 20)
+    skips = "step 10 found other bits: the job skips this checkpoint and resumes from step-00000006"
+    with pytest.warns(UserWarning, match=skips):
+        resumed = small_trainer(loss=counting(400), **options)
+    assert bits(resumed, 8) == bits(small_trainer(), 14)[6:]
+    assert resumed.state.proof.proven == 10
+    resumed.close()
+    assert {read_manifest(path).diverged for path in in_folder(tmp_path)} == {None}
 
 
 def test_a_job_that_goes_on_knows_what_was_proven(tmp_path):

@@ -22,11 +22,11 @@ def proofs(schedule, assignment, count):
 
 
 @pytest.mark.parametrize(
-    ("parts", "period"), [([[0]], 100), ([[0], [1]], 100), ([[0, 1], [2, 3]], 50), ([[0, 1, 2], [3]], 34)]
+    ("parts", "period"), [([[0]], 150), ([[0], [1]], 150), ([[0, 1], [2, 3]], 75), ([[0, 1, 2, 3], [4]], 38)]
 )
-def test_a_proof_costs_a_hundredth_of_the_turns(parts, period):
+def test_there_is_a_proof_in_so_many_turns(parts, period):
     assignment = Assignment.of(parts)
-    assert SCHEDULE.period(assignment) == period == ceil(100 / max(map(len, parts)))
+    assert SCHEDULE.period(assignment) == period == ceil(150 / max(map(len, parts)))
 
 
 @pytest.mark.parametrize(("asked", "period"), [(0, None), (1, 1), (7, 7)])
