@@ -16,7 +16,7 @@ JOBS = (
         "demand",
         script("seventh/demand/train"),
         (
-            Fault("rolling", INPUT, (12, 24), NO_CPU, module="data"),
+            Fault("rolling", INPUT, (8, 16), NO_CPU, module="data"),
             Fault("outliers", (*SLOW_RANK, *PYTHON), (20, 40), WAITS, one_rank=True, placed=True),
             Fault("again", ("ESP706",), (1, 1), PYTHON, placed=True),
             Fault("hourly_metrics", ("ESP302",), (60, 140), WAITS, placed=True),
@@ -84,7 +84,7 @@ JOBS = (
         (
             Fault("heavy_stage", ("ESP207",), (1, 1), SLOW_RANK, one_rank=True),
             Fault("statistics", (*SLOW_RANK, *PYTHON), (16, 30), (*SMALL_OPERATIONS, "ESP207"), True, placed=True),
-            Fault("collect", ("ESP403",), (3, 5), ("ESP804", "ESP807"), placed=True),
+            Fault("collect", ("ESP403",), (4, 6), ("ESP804", "ESP807"), placed=True),
             # Verses a step.
             Fault("tokenise", PYTHON, (10, 16), INPUT, placed=True),
             Fault("crumbs", SMALL_OPERATIONS, (1, 1), (*PYTHON, *WAITS, "ESP302")),
