@@ -7,8 +7,8 @@ import numpy as np
 
 from esprof.analyzers.gate.rules import MAX_RUNS
 from esprof.analyzers.steps.job_steps import ComparedPhase, JobSteps
-from esprof.core.errors import NOT_DECODED, InputError, MismatchError
-from esprof.core.types import NS_PER_S, Rank
+from esprof.core.errors import InputError, MismatchError
+from esprof.core.types import NOT_DECODED, NS_PER_S, Rank
 from esprof.run.run import Run
 
 SCHEMA = "esprof.baseline/1"

@@ -2,17 +2,12 @@
 
 from pathlib import Path
 
-import msgspec
-
 from esprof.core.text import printable
 
 EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_REGRESSION = 3
-
-NOT_DECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are not as expected; RecursionError for thousands of nested brackets."""
 
 _MAX_CHARS_SHOWN = 2_000
 """Longest path or reason that is printed, in characters: a path may have 4096, a reason may quote its input."""

@@ -11,9 +11,9 @@ import msgspec
 
 from esprof.core.assignment import Assignment
 from esprof.core.disk import read_given
-from esprof.core.errors import NOT_DECODED, InputError, UsageError
+from esprof.core.errors import InputError, UsageError
 from esprof.core.output import write_bytes
-from esprof.core.types import Number
+from esprof.core.types import NOT_DECODED, Number
 
 SCHEMA = "esprof.plan/1"
 

@@ -35,3 +35,7 @@ def us(ns: float) -> float:
 def ns(us: float) -> Ns:
     """Nanoseconds, from the microseconds of JSON and tables."""
     return round(us * NS_PER_US)
+
+
+NOT_DECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not as expected; RecursionError for thousands of nested brackets."""

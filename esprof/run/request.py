@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from esprof.core.disk import read_regular
-from esprof.core.errors import NOT_DECODED
 from esprof.core.output import write_bytes
+from esprof.core.types import NOT_DECODED
 from esprof.run import files
 
 _MAX_BYTES = 1 << 20

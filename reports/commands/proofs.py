@@ -11,9 +11,10 @@ from esprof.analyzers.advisors.job.ests import check_plan
 from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, check_parallel
 from esprof.analyzers.advisors.parallel.mixed.advise import MixedAdvice, check_mixed
 from esprof.core.disk import read_given
-from esprof.core.errors import EXIT_OK, NOT_DECODED, InputError
+from esprof.core.errors import EXIT_OK, InputError
 from esprof.core.plan import SCHEMA as PLAN_SCHEMA
 from esprof.core.plan import Plan, read_plan
+from esprof.core.types import NOT_DECODED
 
 _PARALLEL = "esprof.parallel/1"
 _MIXED = "esprof.mixed-parallel/1"

@@ -9,8 +9,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from esprof.core.disk import read_regular
-from esprof.core.errors import NOT_DECODED, EsprofError, InputError, unreadable
+from esprof.core.errors import EsprofError, InputError, unreadable
 from esprof.core.plan import Plan, PlanStatus, read_plan
+from esprof.core.types import NOT_DECODED
 from esprof.reports.live.change_point import ChangePointDetector
 from esprof.reports.live.proposal import LatestSearch, read_search
 from esprof.run import files

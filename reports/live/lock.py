@@ -10,8 +10,9 @@ from typing import Self
 import msgspec
 
 from esprof.core.disk import open_regular
-from esprof.core.errors import NOT_DECODED, EsprofError
+from esprof.core.errors import EsprofError
 from esprof.core.output import unwritable
+from esprof.core.types import NOT_DECODED
 from esprof.run import files
 
 _MAX_BYTES = 4096

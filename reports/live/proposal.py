@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 
 from esprof.core.disk import read_regular
-from esprof.core.errors import NOT_DECODED, InputError, unreadable
+from esprof.core.errors import InputError, unreadable
 from esprof.core.output import write_bytes
 from esprof.core.plan import Plan, check
-from esprof.core.types import Rank, Time
+from esprof.core.types import NOT_DECODED, Rank, Time
 from esprof.run import files
 
 _MAX_BYTES = 64 << 20

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from esprof.core.disk import read_given
-from esprof.core.errors import NOT_DECODED, InputError, UsageError
+from esprof.core.errors import InputError, UsageError
+from esprof.core.types import NOT_DECODED
 
 JobId = str
 DeviceType = str

@@ -15,8 +15,8 @@ import numpy as np
 from esprof.analyzers.advisors.compression.search import GapKind, search
 from esprof.analyzers.advisors.compression.timeline import BucketTimeline, Costs
 from esprof.core.disk import read_given
-from esprof.core.errors import NOT_DECODED, InputError
-from esprof.core.types import NS_PER_US
+from esprof.core.errors import InputError
+from esprof.core.types import NOT_DECODED, NS_PER_US
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind, StepMarks
 from esprof.replay.engine.timeline import replay
 

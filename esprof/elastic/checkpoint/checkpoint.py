@@ -22,9 +22,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from esprof.core.disk import open_regular, read_regular
-from esprof.core.errors import NOT_DECODED, InputError, MismatchError, OutputError, unreadable
+from esprof.core.errors import InputError, MismatchError, OutputError, unreadable
 from esprof.core.output import write_bytes
-from esprof.core.types import Bytes
+from esprof.core.types import NOT_DECODED, Bytes
 from esprof.elastic.checkpoint import dcp
 from esprof.elastic.checkpoint.snapshot import NamedTensors
 from esprof.elastic.proof.record import ProofRecord

@@ -10,9 +10,9 @@ from typing import Literal
 import msgspec
 
 from esprof.core.disk import open_regular, read_regular
-from esprof.core.errors import NOT_DECODED, UsageError
+from esprof.core.errors import UsageError
 from esprof.core.output import unwritable, write_bytes
-from esprof.core.types import Time
+from esprof.core.types import NOT_DECODED, Time
 from esprof.run import files
 from esprof.run.logs import JsonLog
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from esprof.core.credentials import without_secrets
 from esprof.core.disk import read_regular
-from esprof.core.errors import NOT_DECODED, OutputError
-from esprof.core.types import Rank
+from esprof.core.errors import OutputError
+from esprof.core.types import NOT_DECODED, Rank
 from esprof.run import files
 from esprof.run.clocks.by_exchange import HostOffset, clocks_of_ranks
 from esprof.run.collect.accesses import accesses_of

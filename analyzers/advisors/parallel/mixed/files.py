@@ -18,7 +18,8 @@ from esprof.analyzers.advisors.parallel.mixed.profile import (
 )
 from esprof.analyzers.advisors.parallel.profile import DeviceType
 from esprof.core.disk import read_given
-from esprof.core.errors import NOT_DECODED, InputError, UsageError
+from esprof.core.errors import InputError, UsageError
+from esprof.core.types import NOT_DECODED
 
 _US_PER_S = 1e6
 _REMEDY = "docs/how-to/mixed-gpus.md shows the formats."
