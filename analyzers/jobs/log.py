@@ -33,7 +33,7 @@ class JobLog:
     """Duration, seconds."""
     lacks: frozenset[Lack]
     notes: tuple[str, ...] = ()
-    """What of the file was left out."""
+    """What the reader left out."""
 
     def __len__(self) -> int:
         return len(self.job)

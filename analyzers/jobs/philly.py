@@ -13,6 +13,7 @@ import pandas as pd
 from esprof.analyzers.jobs.formats import states
 from esprof.analyzers.jobs.log import JobLog, State, Times
 from esprof.core.errors import InputError
+from esprof.core.types import NOT_DECODED
 
 _STATES: Mapping[str, State] = {"Pass": "completed", "Killed": "cancelled", "Failed": "failed"}
 
@@ -39,7 +40,7 @@ def read_philly(path: Path, text: bytes) -> JobLog:
     """The attempts of all jobs. A job without an attempt has one row, without GPUs. Raises InputError."""
     try:
         jobs = msgspec.json.decode(text, type=list[_PhillyJob])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_DECODED as error:
         raise InputError(
             f"is not Philly's cluster_job_log ({error})", path=path, remedy="docs/how-to/job-logs.md lists the formats."
         ) from error

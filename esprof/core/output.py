@@ -142,9 +142,8 @@ def append_line(path: Path, line: bytes, *, older: Path, max_bytes: int) -> None
 def _rotated(file: int, path: Path, older: Path) -> int:
     """Rename the open log `file`, and open a new one in its place; the same where that cannot be done now."""
     try:
-        fcntl.flock(
-            file, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # Waiting could take for ever: the other process may be stopped.
+        # Waiting could take for ever: the other process may be stopped.
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file), os.stat(path)):  # Otherwise another process has just done it.
             path.replace(older)
         new = open_regular(path, _APPEND)

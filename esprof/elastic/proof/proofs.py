@@ -59,21 +59,21 @@ class Proofs:
         try:
             yield
         except EsprofError as error:
-            told = self._told(error)
+            complete = self._completed(error)
             if self._found.diverged is None:
                 self.saving.mark_diverged(step)
-                self.record(JobEvent(what="diverged", step=step, proven=self._found.proven, reason=told.reason))
+                self.record(JobEvent(what="diverged", step=step, proven=self._found.proven, reason=complete.reason))
             if self.on_divergence == "stop":
-                raise told from error
+                raise complete from error
             self._found.failed(step)
             if self.transport.rank == 0:
-                warnings.warn(str(told), stacklevel=2)
+                warnings.warn(str(complete), stacklevel=2)
 
     @property
     def _found(self) -> ProofRecord:
         return self.state.proof
 
-    def _told(self, error: EsprofError) -> EsprofError:
+    def _completed(self, error: EsprofError) -> EsprofError:
         """The error, with what is proven and where to go on from."""
         reason = f"{error.reason}; the first step that is not proven is {self._found.first_unproven}"
         saved = self.saving.proven_checkpoint()

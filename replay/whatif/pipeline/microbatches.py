@@ -1,4 +1,4 @@
-"""Other numbers of microbatches: what of a pass grows with its samples (`sized_work`), and what it takes however few."""
+"""Other numbers of microbatches: a part of each pass grows with its samples (`sized_work`), the rest stays."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

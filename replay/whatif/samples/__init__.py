@@ -1,1 +1,1 @@
-"""What of a job's work grows with the samples of its batches, and other batches."""
+"""Batches of another size: which work grows with the number of samples, and how long a step then takes."""
