@@ -11,16 +11,13 @@ import numpy as np
 
 from esprof.analyzers.jobs.answer import GangAdvice, GangSize
 from esprof.analyzers.jobs.gangs import GANGS, gang_of
-from esprof.analyzers.jobs.log import JobLog
+from esprof.analyzers.jobs.log import S_PER_DAY, S_PER_HOUR, JobLog
 from esprof.core.statistics import MIN_BLOCKS, MIN_REPLICATES
 
 MIN_WAITS = 30
 """Least waits of jobs alike: the mean of fewer hangs on one long wait."""
 MIN_SHORTEST_SHARE = 0.95
 """Share of the resampled logs in which one size must be the fastest."""
-
-_S_PER_HOUR = 3_600.0
-_S_PER_DAY = 86_400.0
 
 
 class Undecidable(Exception):
@@ -33,8 +30,8 @@ def advise_size(log: JobLog, wait_s: np.ndarray, sizes: Mapping[int, float]) -> 
     Raises Undecidable if fewer than two sizes have enough waits.
     """
     waited = np.flatnonzero(~np.isnan(wait_s))
-    gpus, wait_h = log.gpus[waited], wait_s[waited] / _S_PER_HOUR
-    _, day = np.unique(np.floor(log.queued_s[waited] / _S_PER_DAY), return_inverse=True)
+    gpus, wait_h = log.gpus[waited], wait_s[waited] / S_PER_HOUR
+    _, day = np.unique(np.floor(log.queued_s[waited] / S_PER_DAY), return_inverse=True)
     alike = {size: found for size in sorted(sizes) if (found := _alike(gpus, day, size)) is not None}
     if len(alike) < 2:
         raise Undecidable(

@@ -6,6 +6,9 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 
+S_PER_HOUR = 3_600.0
+S_PER_DAY = 86_400.0
+
 State = Literal["completed", "cancelled", "failed", "running", "waiting", "unknown"]
 """Final state of a job; `running` and `waiting` at the end of the log."""
 STATES: tuple[State, ...] = get_args(State)

@@ -11,10 +11,7 @@ import numpy as np
 from esprof.analyzers.jobs.answer import Gang, JobsAnswer, JobShare, Part, Retries, Servers, Waits
 from esprof.analyzers.jobs.gang_size import Undecidable, advise_size
 from esprof.analyzers.jobs.gangs import GANGS, SERVERS, gang_of, servers_of
-from esprof.analyzers.jobs.log import STATES, JobLog, State
-
-_S_PER_HOUR = 3_600.0
-_S_PER_DAY = 86_400.0
+from esprof.analyzers.jobs.log import S_PER_DAY, S_PER_HOUR, STATES, JobLog, State
 
 
 def study(log: JobLog, sizes: Mapping[int, float] | None = None) -> JobsAnswer:
@@ -58,7 +55,7 @@ class _Study:
         self.is_early = self.wait_s < 0
         self.wait_s[self.is_early] = np.nan
         self.waited = ~np.isnan(self.wait_s)
-        self.gpu_h = np.where(log.is_gpu_job, np.nan_to_num(np.maximum(log.run_s, 0) * log.gpus), 0) / _S_PER_HOUR
+        self.gpu_h = np.where(log.is_gpu_job, np.nan_to_num(np.maximum(log.run_s, 0) * log.gpus), 0) / S_PER_HOUR
         self.gang = gang_of(log.gpus)
 
         last = np.flatnonzero(log.is_last)
@@ -72,7 +69,7 @@ class _Study:
     @property
     def days(self) -> float:
         known = self.log.queued_s[~np.isnan(self.log.queued_s)]
-        return float(np.ptp(known)) / _S_PER_DAY if len(known) else 0.0
+        return float(np.ptp(known)) / S_PER_DAY if len(known) else 0.0
 
     def declined(self) -> dict[Part, str]:
         """What the log lacks the evidence for, with the reason."""

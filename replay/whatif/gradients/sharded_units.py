@@ -13,10 +13,9 @@ import numpy as np
 from esprof.core.types import Bytes, Ns, Rank
 from esprof.replay.dfg import Cls, Dfg, Edge
 from esprof.replay.launched import carried_out_as
-from esprof.replay.whatif.communication.links import stretches
 from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.gradients.gloo_buckets import launched_by_gradients
-from esprof.replay.whatif.gradients.shared_update import communication_lane, with_update_of_part
+from esprof.replay.whatif.gradients.shared_update import communication_lane, recorded_link, with_update_of_part
 from esprof.replay.whatif.gradients.units import StepUnits, units_of
 from esprof.replay.whatif.graph.overlay import Overlay
 from esprof.replay.whatif.graph.thread_ranges import thread_nodes
@@ -129,10 +128,7 @@ class Sharding:
                 return round(curve.at(one.size))
             except BeyondCurveError:
                 pass
-        link = stretches(self.now.recorded)
-        if link is None:
-            raise Declined("the sizes of the all-reduces were not recorded")
-        return link.collective_ns(carried_out_as(one.word) or one.word, one.size, len(ranks))
+        return recorded_link(self.now).collective_ns(carried_out_as(one.word) or one.word, one.size, len(ranks))
 
 
 @dataclass(frozen=True)

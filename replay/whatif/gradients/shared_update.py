@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.core.types import Bytes, Ns, Rank
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind, StepMarks
-from esprof.replay.whatif.communication.links import stretches
+from esprof.replay.whatif.communication.links import Stretches, stretches
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.overlay import Overlay
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
@@ -39,12 +39,17 @@ def with_shared_update(now: Scenario) -> Scenario:
     all have all parts. Raises Declined where updates or the sizes of all-reduces were not recorded, or on GPUs."""
     ranks = now.dfg.marks.ranks
     updated, updating = with_update_of_part(now)
+    size = _reduced(now.recorded)
+    took_ns = recorded_link(now).collective_ns(_EXCHANGE, size, len(ranks))
+    return replace(now, dfg=_exchanged(updated, np.flatnonzero(updating), size, took_ns))
+
+
+def recorded_link(now: Scenario) -> Stretches:
+    """What the link did in the recorded steps. Raises Declined if the sizes of collectives are unknown."""
     link = stretches(now.recorded)
     if link is None:
         raise Declined("the sizes of the all-reduces were not recorded")
-    size = _reduced(now.recorded)
-    took_ns = link.collective_ns(_EXCHANGE, size, len(ranks))
-    return replace(now, dfg=_exchanged(updated, np.flatnonzero(updating), size, took_ns))
+    return link
 
 
 def with_update_of_part(now: Scenario) -> tuple[Dfg, np.ndarray]:

@@ -23,18 +23,22 @@ def share_in(run: Run, dfg: Dfg, name: re.Pattern[str]) -> np.ndarray:
 
 def _share_of_rows(table: Table, name: re.Pattern[str]) -> np.ndarray:
     """The share of each row, float64[rows]; 0 for rows that are no operation."""
-    rows = np.flatnonzero(table.is_kind("op"))
-    start, tid = table.ints("start_ns")[rows], table.ints("tid")[rows]
-    end = start + table.ints("dur_ns")[rows]
+    rows, tid, start, end = nested_rows(table, table.is_kind("op"))
     codes, names = table.codes("name")
     wanted = np.array([*(bool(name.search(text)) for text in names), False])[codes[rows]]
-    # Thread by thread, and of two that start together the longer one first: it is around the other.
-    order = np.lexsort((-end, start, tid))
-    inside = np.zeros(len(rows))
-    inside[order] = _within(tid[order], start[order], end[order], wanted[order])
     share = np.zeros(len(table))
-    share[rows] = inside / np.maximum(end - start, 1)
+    share[rows] = _within(tid, start, end, wanted) / np.maximum(end - start, 1)
     return share
+
+
+def nested_rows(events: Table, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(rows, thread, start, end) of the `wanted` events (bool), int64: thread by thread, by start, and of two that start
+    together the longer one first, which is around the other."""
+    rows = np.flatnonzero(wanted)
+    tid, start = events.ints("tid")[rows], events.ints("start_ns")[rows]
+    end = start + events.ints("dur_ns")[rows]
+    order = np.lexsort((-end, start, tid))
+    return rows[order], tid[order], start[order], end[order]
 
 
 @compiled

@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.whatif.graph.nested_operations import innermost_around, share_in
+from esprof.replay.whatif.graph.nested_operations import innermost_around, nested_rows, share_in
 from esprof.replay.whatif.graph.thread_ranges import launches_of
 from esprof.run.run import Run
 from esprof.run.schema import Table
@@ -98,15 +98,11 @@ def _are_launched_by(events: Table, kernels: np.ndarray, names: re.Pattern[str])
     launch = launches_of(events, kernels)
     is_launch = np.zeros(len(events), bool)
     is_launch[launch[launch >= 0]] = True
-    rows = np.flatnonzero(events.is_kind("op") | is_launch)
-    start, tid = events.ints("start_ns")[rows], events.ints("tid")[rows]
-    end = start + events.ints("dur_ns")[rows]
-    # Thread by thread, and of two that start together the longer one first: it is around the other.
-    order = np.lexsort((-end, start, tid))
-    around = innermost_around(tid[order], start[order], end[order], ~is_launch[rows[order]])
+    rows, tid, start, end = nested_rows(events, events.is_kind("op") | is_launch)
+    around = innermost_around(tid, start, end, ~is_launch[rows])
     codes, texts = events.codes("name")
     is_named = np.array([*(bool(names.search(text)) for text in texts), False])[codes]
     found = np.zeros(len(events), bool)
-    found[rows[order]] = (around >= 0) & is_named[rows[order[np.maximum(around, 0)]]]
+    found[rows] = (around >= 0) & is_named[rows[np.maximum(around, 0)]]
     launched: np.ndarray = (launch >= 0) & found[launch]
     return launched

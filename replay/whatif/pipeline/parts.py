@@ -16,7 +16,7 @@ from esprof.replay.schedules.pipeline import PipelineTask, StagePass
 from esprof.replay.schedules.recorded import RecordedPipeline
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
 from esprof.replay.whatif.gradients.weights import weights_ns
-from esprof.replay.whatif.graph.nested_operations import innermost_around
+from esprof.replay.whatif.graph.nested_operations import innermost_around, nested_rows
 from esprof.replay.whatif.scenario import Declined
 from esprof.run.run import Run
 from esprof.run.schema import Table
@@ -87,18 +87,14 @@ def _shares(events: Table, passes: RankPasses) -> dict[tuple[int, PipelineTask],
 
 def _weights(events: Table, tid: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(begin, end, time for weights) of the operations of a thread, int64[N], ns. Raises Declined."""
-    rows = np.flatnonzero(events.is_kind("op") & (events.ints("tid") == tid))
-    start, took = events.ints("start_ns")[rows], events.ints("dur_ns")[rows]
-    order = np.lexsort((-took, start))
-    rows, start, end, took = rows[order], start[order], (start + took)[order], took[order]
+    rows, thread, start, end = nested_rows(events, events.is_kind("op") & (events.ints("tid") == tid))
     codes, texts = events.codes("name")
     names = [texts[code] for code in codes[rows].tolist()]
     is_node = np.array([name.startswith(AUTOGRAD_NODE) for name in names], bool)
-    thread = np.zeros(len(rows), np.int64)
     is_outermost = is_node & (innermost_around(thread, start, end, is_node) < 0)
     node = np.where(is_outermost, np.arange(len(rows)), innermost_around(thread, start, end, is_outermost))
     # A stage behind the first needs the gradients of all its inputs.
-    found, is_known = weights_ns(names, node, took, np.ones(len(rows), bool))
+    found, is_known = weights_ns(names, node, end - start, np.ones(len(rows), bool))
     if not is_known:
         raise Declined("an operation computes gradients of inputs and of weights at once, so their times are unknown")
     if not is_node.any():

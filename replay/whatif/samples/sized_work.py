@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE, EVALUATE, GRADIENT
-from esprof.replay.whatif.graph.nested_operations import innermost_around
+from esprof.replay.whatif.graph.nested_operations import innermost_around, nested_rows
 from esprof.replay.whatif.scenario import Declined
 from esprof.run.kineto.steps.trace_steps import OPTIMIZER
 from esprof.run.schema import Table
@@ -79,14 +79,12 @@ class _ThreadOps:
 
     def __init__(self, events: Table, tid: int) -> None:
         is_mine = (events.is_kind("op") | events.is_kind("annotation")) & (events.ints("tid") == tid)
-        rows = np.flatnonzero(is_mine)
-        start, took = events.ints("start_ns")[rows], events.ints("dur_ns")[rows]
-        order = np.lexsort((-took, start))
-        self._events, self._rows = events, rows[order]
-        self.start, self.took_ns = start[order], took[order]
-        self._around = self._innermost(np.ones(len(rows), bool))
+        self._events = events
+        self._rows, self._tid, self.start, self._end = nested_rows(events, is_mine)
+        self.took_ns = self._end - self.start
+        self._around = self._innermost(np.ones(len(self._rows), bool))
         inside = self._around >= 0
-        self.own_ns = self.took_ns - np.bincount(self._around[inside], self.took_ns[inside], len(rows))
+        self.own_ns = self.took_ns - np.bincount(self._around[inside], self.took_ns[inside], len(self._rows))
         (self._name, self._names), (self._shape, texts) = (events.codes(column) for column in ("name", "shapes"))
         self._shapes = [_shapes(text) for text in texts]
         gradients = self._shape[np.isin(self._name, [at for at, name in enumerate(self._names) if name == GRADIENT])]
@@ -142,7 +140,7 @@ class _ThreadOps:
         return np.append(0.0, np.cumsum(slope[:-1] * np.diff(at_ns)))[: len(at_ns)]
 
     def _innermost(self, wanted: np.ndarray) -> np.ndarray:
-        return innermost_around(np.zeros(len(self.start), np.int64), self.start, self.start + self.took_ns, wanted)
+        return innermost_around(self._tid, self.start, self._end, wanted)
 
     def _within(self, wanted: np.ndarray) -> np.ndarray:
         """Mask of those that are wanted, or in one that is."""
