@@ -59,7 +59,7 @@ def _table(path: Path) -> pd.DataFrame:
         return pd.read_json(path, lines=True) if path.suffix == ".jsonl" else pd.read_csv(path, compression=None)
     except OSError as error:
         raise unreadable(path, error) from error
-    except (ValueError, UnicodeDecodeError) as error:  # pandas' own errors are ValueErrors.
+    except (TypeError, ValueError, RecursionError) as error:  # pandas' own errors are ValueErrors.
         raise InputError(f"is not a log of evaluations ({error})", path=path, remedy="It is CSV or .jsonl.") from error
 
 

@@ -19,6 +19,7 @@ from esprof.analyzers.comparison.target_answer import (
     TargetAnswer,
     TargetMeasure,
 )
+from esprof.core.errors import UsageError
 from esprof.core.readable import decimal
 from esprof.core.statistics import MIN_REPLICATES, probability_larger
 
@@ -68,10 +69,17 @@ class _Side:
 def compare_to_target(
     a: Sequence[Evaluations], b: Sequence[Evaluations], target: float, better: Better = "lower", window: int = 1
 ) -> TargetAnswer:
-    """Compare trainings by the first evaluation at which the median of the last `window` ones reaches `target`."""
+    """Compare trainings by the first evaluation at which the median of the last `window` ones reaches `target`.
+
+    Raises UsageError if neither seconds nor steps are in all logs.
+    """
     sides = _Side(a, target, better, window), _Side(b, target, better, window)
     declined = _declined([*a, *b])
     names = [name for name in _WORDS if name not in declined]
+    if not names:
+        raise UsageError(
+            "some of the logs have only steps, and others only times", remedy="Compare logs that have one of both."
+        )
     measures = tuple(_measured(name, *(side.measure(name) for side in sides)) for name in names)
     smallest = _smallest_p(len(a), len(b))
     first = [side.measure(names[0]) for side in sides]

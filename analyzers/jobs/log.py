@@ -67,7 +67,9 @@ class Times:
             found = numbers.to_numpy(float)
         else:
             dates = pd.to_datetime(values.where(given), errors="coerce", utc=True, format="ISO8601")
-            found = (dates - pd.Timestamp(0, tz="UTC")).dt.total_seconds().to_numpy(float)
+            # In microseconds: nanoseconds have room for the years 1678 to 2262 alone.
+            since = dates.dt.as_unit("us") - pd.Timestamp(0, tz="UTC").as_unit("us")
+            found = since.dt.total_seconds().to_numpy(float)
         found = np.where(np.isfinite(found), found, np.nan)
         if unread := int((given.to_numpy() & np.isnan(found)).sum()):
             self.notes.append(f"values of {name} that are no times: {unread:,}")

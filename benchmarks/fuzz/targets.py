@@ -20,8 +20,12 @@ from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.analyzers.advisors.parallel.mixed.files import MixedFiles
 from esprof.analyzers.advisors.parallel.model import read_model
 from esprof.analyzers.advisors.parallel.profile import Devices
+from esprof.analyzers.comparison.evaluations import read_evaluations
+from esprof.analyzers.comparison.to_target import compare_to_target
 from esprof.analyzers.diagnosis import diagnose
 from esprof.analyzers.gate import baseline
+from esprof.analyzers.jobs.read import read_log
+from esprof.analyzers.jobs.study import study
 from esprof.core.plan import read_plan, status_of
 from esprof.elastic.launch import messages
 from esprof.elastic.verify.diff import diff
@@ -305,6 +309,29 @@ TARGETS: dict[str, Target] = {
         make=_example("advisors.md", "`--jobs` names", "jobs.yaml"),
         files=("jobs.yaml",),
         read=lambda f: read_mix(f / "jobs.yaml"),
+        share=10,
+    ),
+    "job logs": Target(
+        make=_written(
+            philly__json=[
+                {
+                    "status": "Pass",
+                    "attempts": [
+                        {"start_time": "2017-10-07 01:12:09", "end_time": None, "detail": [{"gpus": ["gpu0"]}]}
+                    ],
+                    "submitted_time": "2017-10-07 01:11:39",
+                }
+            ],
+            helios__csv="job_id,vc,gpu_num,submit_time,start_time\n1,a,8,2020-04-01 00:00:00,2020-04-01 00:01:00\n",
+        ),
+        files=("philly.json", "helios.csv"),
+        read=lambda f: [study(read_log(f / name), {1: 4.0, 8: 1.0}) for name in ("philly.json", "helios.csv")],
+        share=10,
+    ),
+    "evaluations": Target(
+        make=_written(a__csv="step,time,loss\n1,2.0,3.5\n2,4.0,2.5\n", b__jsonl='{"step": 1, "loss": 3.5}\n'),
+        files=("a.csv", "b.jsonl"),
+        read=lambda f: compare_to_target(*([read_evaluations(f / name, {})] for name in ("a.csv", "b.jsonl")), 3.0),
         share=10,
     ),
     "sizes": Target(make=_questions, files=("sizes.yaml",), read=_question("sizes"), share=2),

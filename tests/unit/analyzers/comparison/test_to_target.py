@@ -1,5 +1,6 @@
 """Times to a loss or score: censored, quantised, and compared by an exact test."""
 
+import dataclasses
 import itertools
 import math
 
@@ -110,6 +111,13 @@ def test_other_targets_may_turn_the_result():
     assert ratios[1.05] == 0.5
     assert compare_to_target(a, b, 1).measures[0].ratio == 2
     assert ratios[0.95] is None
+
+
+def test_logs_without_a_common_measure_are_an_error():
+    one = training([3.0, 2.0])
+    steps, times = dataclasses.replace(one, time_s=None), dataclasses.replace(one, step=None)
+    with pytest.raises(UsageError, match="only steps"):
+        compare_to_target([steps, steps], [times, times], 2.5)
 
 
 def test_logs_without_times_compare_steps():

@@ -200,3 +200,11 @@ def test_what_cannot_be_read_is_an_error(tmp_path):
     (tmp_path / "pai_job_table.csv").write_text(PAI_JOBS)
     with pytest.raises(InputError, match=r"pai_task_table.csv: cannot be read"):
         read_log(tmp_path)
+
+
+def test_dates_in_distant_years_are_read_and_deep_brackets_are_refused(tmp_path):
+    log = read(tmp_path, HELIOS.replace("2020-06-09 18:43:27", "6020-06-09 18:43:27"))
+    assert not log.notes
+    assert np.nanmax(log.queued_s) > 1e11 or np.nanmax(log.started_s) > 1e11
+    with pytest.raises(InputError, match="is not Philly's cluster_job_log"):
+        read(tmp_path, "[" * 3_000)
