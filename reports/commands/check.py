@@ -8,7 +8,7 @@ import msgspec
 
 from esprof.analyzers.gate.rules import MAX_RUNS, METRICS, parse_rule
 from esprof.core.disk import read_given
-from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, UsageError
+from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.core.output import claim, write_bytes
 from esprof.reports.answers.store import Kept
 from esprof.reports.commands.common import (
@@ -190,4 +190,8 @@ def _read_baseline(path: Path, min_steps: int) -> "Baseline":
     if path.is_dir():
         run, _ = open_run([str(path)])
         return _measured(run, min_steps)
-    return decode(read_given(path, "a baseline"), path)
+    try:
+        raw = read_given(path, "a baseline")
+    except InputError as error:
+        raise InputError(error.reason, path=path, remedy="Write it with `esprof check RUN --save-baseline`.") from error
+    return decode(raw, path)
