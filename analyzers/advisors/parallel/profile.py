@@ -1,7 +1,5 @@
 """Times and sizes of a model's layers, and the devices to put them on: the input of the search for a plan."""
 
-from math import isfinite
-
 import msgspec
 
 from esprof.analyzers.advisors.job.growth import Model
@@ -12,6 +10,10 @@ DeviceType = str
 
 ANY_TYPE: DeviceType = "any"
 """The type of times whose file does not say on which device they were measured."""
+
+
+_LARGE = 1 << 62
+"""Above all sizes (bytes) and times (µs): a file may have an integer of any length."""
 
 
 class PassTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -159,8 +161,8 @@ def matched(profile: LayerProfile, devices: Devices) -> LayerProfile:
 def _fault_of(layer: Layer) -> str | None:
     sizes = (layer.output_bytes, layer.parameter_bytes, layer.kept, layer.tensor_bytes)
     times = [time for one in layer.times.values() for time in (one.forward_us, one.backward_us, one.weights_us or 0.0)]
-    if not all(isfinite(number) and number >= 0 for number in (*sizes, *times)):
-        return f"layer {layer.name} has a number that is negative or not finite"
+    if not all(0 <= number < _LARGE for number in (*sizes, *times)):  # NaN is not.
+        return f"layer {layer.name} has a number that is negative or too large"
     if any((one.weights_us or 0.0) > one.backward_us for one in layer.times.values()):
         return f"layer {layer.name} has a weights_us above its backward_us, of which it is a part"
     return None

@@ -48,6 +48,13 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         read_model([_written(tmp_path / "typo.json", **_GPT, depth=3)])
 
 
+@pytest.mark.parametrize("size", [-1, 10**400])
+def test_a_size_that_no_layer_has_is_refused(tmp_path: Path, size: int) -> None:
+    one = {"name": "a", "times": {"A100": {"forward_us": 1, "backward_us": 2}}, "output_bytes": 1}
+    with pytest.raises(InputError, match="negative or too large"):
+        read_model([_written(tmp_path / "a.json", layers=[one | {"parameter_bytes": size}])])
+
+
 def test_the_best_of_measured_tensor_degrees_and_microbatches_is_chosen() -> None:
     """Two devices share each layer in 60 % of its time; a microbatch of 2 takes as long as one of 1."""
     servers = Devices(devices={"V100": Model(count=2)}, network_gb_per_s=0.01, server_gb_per_s=0.01, per_server=2)
