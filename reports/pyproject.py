@@ -64,7 +64,7 @@ def _table(path: Path) -> dict[str, Any] | None:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror or error}", path=path, remedy=_UNREAD) from error
-    except ValueError as error:  # TOMLDecodeError or UnicodeDecodeError.
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, or thousands of brackets.
         raise UsageError(f"is not TOML: {error}", path=path, remedy=_UNREAD) from error
     tool = content.get("tool")
     table = tool.get("esprof") if isinstance(tool, dict) else None

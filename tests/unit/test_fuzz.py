@@ -18,6 +18,7 @@ FOUND = {
     "brackets": DEEP,
     "brackets in a field": b'{"schema": ' + DEEP,
     "brackets in an unknown field": b'{"x": ' + DEEP + b"]" * 3_000 + b"}",
+    "brackets in TOML": b"x = " + DEEP,
     "a text that is not UTF-8": b'{"step": 1, "reason": "\xff", "asked": true, "stopped_ns": 1, "what": "\xff"}',
     "no such day": b"cluster: 2001-99-99",
     "no digits": b"cluster: 0b_",

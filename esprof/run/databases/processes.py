@@ -79,6 +79,8 @@ def traces_of(path: Path, found: list[Process]) -> list[Trace]:
 
 
 def _trace(process: Process) -> Trace:
+    # An event that never ended has no end, and a broken one anything.
+    timed = [row for row in process.rows if isinstance(row.start_ns, int) and isinstance(row.end_ns, int)]
     events = (
         {
             "ph": "X",
@@ -90,10 +92,14 @@ def _trace(process: Process) -> Trace:
             "dur": _us(max(row.end_ns - row.start_ns, 0)),
             "args": {key: value for key, value in row.args.items() if value is not None},
         }
-        for row, name in _with_steps(process.rows)
+        for row, name in _with_steps(timed)
     )
     devices = [{"id": number, "name": name} for number, name in process.devices.items()]
-    return trace_of_rows(events, {"deviceProperties": devices, "host_name": process.host})
+    trace = trace_of_rows(events, {"deviceProperties": devices, "host_name": process.host})
+    if not (lost := len(process.rows) - len(timed)):
+        return trace
+    warning = RunWarning("events-left-out", f"events without a begin or an end were left out: {lost}")
+    return replace(trace, warnings=(*trace.warnings, warning))
 
 
 def _us(ns: Ns) -> Decimal:

@@ -39,7 +39,10 @@ def links(
     linked = np.flatnonzero(by_operation >= 0)
     launch[linked] = by_operation[linked]
     correlation = correlation.copy()
-    correlation[linked] = max(int(correlation.max(initial=0)), 0) + 1 + np.arange(len(linked))
+    if len(linked):
+        # Not above the largest: a file may have any number.
+        free = np.setdiff1d(np.arange(1, len(correlation) + len(linked) + 1), correlation)
+        correlation[linked] = free[: len(linked)]
     return LaunchLinks(launch, correlation, linked)
 
 

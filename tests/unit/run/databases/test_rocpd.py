@@ -1,5 +1,7 @@
 """Databases of rocprofv3 and RPD."""
 
+import sqlite3
+
 import pytest
 
 from esprof import load
@@ -23,3 +25,16 @@ def test_kernels_copies_and_calls_are_read(tmp_path, write):
 def test_roctx_ranges_are_operations(tmp_path):
     events = load(write_rocpd(tmp_path / "results.db")).events(0)
     assert [row["name"] for row in events.arrow.to_pylist() if row["kind"] == "op"] == ["forward"]
+
+
+@pytest.mark.parametrize("value", [None, "soon"])
+def test_events_without_an_end_are_left_out(tmp_path, value):
+    path = write_rocpd(tmp_path / "results.db")
+    with sqlite3.connect(path) as database:
+        (table,) = database.execute("SELECT name FROM sqlite_master WHERE name LIKE 'rocpd_memory_copy%'").fetchone()
+        database.execute(f'UPDATE "{table}" SET "end" = ?', (value,))
+    run = load(path)
+    assert "memcpy" not in run.events(0).texts("kind")
+    assert [one.message for one in run.warnings if one.code == "events-left-out"] == [
+        "rank 0: events without a begin or an end were left out: 1"
+    ]

@@ -579,6 +579,18 @@ def test_work_of_another_device_has_a_lane_and_a_launch(read):
     assert (kernel_["device"], kernel_["stream"], kernel_["step"], kernel_["tid"]) == (2, 99, 1, None)
 
 
+def test_a_call_that_was_not_recorded_gets_a_free_correlation_id_beside_the_largest(read):
+    work = row("kernel", 10, 20, cat="kernel", tid=7, pid=0)
+    trace = read(
+        step(3, 0, 100),
+        row("aten::mm", 5, 20, external_id=6),
+        work | {"args": {"External id": 6}},
+        launch(40, 2**63 - 1),
+    )
+    kernel = next(event for event in table(trace) if event["kind"] == "kernel")
+    assert 0 < kernel["correlation"] < 2**63 - 1
+
+
 def test_work_with_an_external_id_alone_is_linked_to_its_operation(read):
     work = {"ph": "X", "cat": "kernel", "name": "Cijk_Ailk", "ts": EPOCH_US + 40, "dur": 9}
     inner, outer = row("aten::mm", 5, 20, external_id=6), row("aten::linear", 2, 30, external_id=5)
