@@ -74,7 +74,7 @@ def _numbers(table: pd.DataFrame, name: Column, columns: Mapping[str, str], path
         return None
     try:
         numbers: np.ndarray = table[found].to_numpy(float)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"column {found!r} holds other values than numbers ({error})", path=path) from error
     return numbers
 

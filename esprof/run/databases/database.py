@@ -63,7 +63,7 @@ def opened(path: Path) -> Iterator[Database]:
             yield Database(path, connection)
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 decodes its own messages, which quote the file.
         reason = f"is a broken database: {printable(str(error))}"
         raise InputError(reason, path=path, remedy="Copy or export it again.") from error
 

@@ -67,6 +67,9 @@ def traces_of(path: Path, found: list[Process]) -> list[Trace]:
     if not found:
         remedy = "Profile it with CUDA or HIP tracing, which records kernels."
         raise InputError("has no process that used a GPU", path=path, remedy=remedy)
+    found = [process for process in found if any(map(_is_timed, process.rows))]
+    if not found:
+        raise InputError("has no event with a begin and an end", path=path, remedy="Export it again.")
     if len(found) == 1:
         return [_trace(found[0])]
     devices = [{row.args["device"] for row in process.rows if "stream" in row.args} for process in found]
@@ -79,8 +82,7 @@ def traces_of(path: Path, found: list[Process]) -> list[Trace]:
 
 
 def _trace(process: Process) -> Trace:
-    # An event that never ended has no end, and a broken one anything.
-    timed = [row for row in process.rows if isinstance(row.start_ns, int) and isinstance(row.end_ns, int)]
+    timed = [row for row in process.rows if _is_timed(row)]
     events = (
         {
             "ph": "X",
@@ -100,6 +102,11 @@ def _trace(process: Process) -> Trace:
         return trace
     warning = RunWarning("events-left-out", f"events without a begin or an end were left out: {lost}")
     return replace(trace, warnings=(*trace.warnings, warning))
+
+
+def _is_timed(row: ForeignEvent) -> bool:
+    """Whether it has a begin and an end: an event that never ended has no end, and a broken one anything."""
+    return isinstance(row.start_ns, int) and isinstance(row.end_ns, int)
 
 
 def _us(ns: Ns) -> Decimal:

@@ -120,6 +120,7 @@ def _content(path: Path, sources: Mapping[str, Source], asked: set[str]) -> pa.T
                 remedy = "Give it as a file a rank, or set ESPROF_MEMORY_LIMIT."
                 raise wrong(path, f"is larger than the memory limit: {file.metadata.num_rows} rows", remedy)
             rows = file.read(columns=wanted)
+        rows.validate(full=True)  # Reading checks neither texts nor the indices of dictionaries.
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         reason = printable(str(error).partition("\n")[0])
         raise wrong(path, f"is no readable Parquet file: {reason}") from error

@@ -178,6 +178,7 @@ def test_json_lines(tmp_path):
         ("step,acc\n1,2\n", {"metric": "a"}, "has no column 'a', only step, acc"),
         ("epoch,loss\n1,2\n", {}, "has neither steps nor times"),
         ("step,loss\n1,high\n", {}, "holds other values than numbers"),
+        (f"step,loss\n{10**400},1\n", {}, "holds other values than numbers"),
         ("step,loss\n2,1\n1,1\n", {}, "does not ascend"),
         ("step,loss\n,1\n", {}, "does not ascend"),
         ("step,loss\n-1,1\n", {}, "does not ascend"),

@@ -71,6 +71,10 @@ def test_an_export_without_gpu_work_or_broken_is_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:5_000])
     with pytest.raises(InputError, match=r"broken database|SQLite database"):
         load(path)
+    path = write_nsight(tmp_path / "bytes.sqlite")
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CREATE T\xffBLE", 1))
+    with pytest.raises(InputError, match="SQLite database"):
+        load(path)
 
 
 def test_an_export_above_the_memory_limit_is_refused(tmp_path, monkeypatch):

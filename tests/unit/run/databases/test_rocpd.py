@@ -5,6 +5,7 @@ import sqlite3
 import pytest
 
 from esprof import load
+from esprof.core.errors import InputError
 from tests.cases.databases import write_rocpd, write_rpd
 
 
@@ -38,3 +39,12 @@ def test_events_without_an_end_are_left_out(tmp_path, value):
     assert [one.message for one in run.warnings if one.code == "events-left-out"] == [
         "rank 0: events without a begin or an end were left out: 1"
     ]
+
+
+def test_a_database_of_events_without_an_end_is_refused(tmp_path):
+    path = write_rpd(tmp_path / "results.db")
+    with sqlite3.connect(path) as database:
+        database.execute('UPDATE rocpd_api SET "end" = NULL')
+        database.execute('UPDATE rocpd_op SET "end" = NULL')
+    with pytest.raises(InputError, match="has no event with a begin and an end"):
+        load(path)

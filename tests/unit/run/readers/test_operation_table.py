@@ -209,3 +209,12 @@ def test_bytes_that_are_no_table_are_refused(content, tmp_path):
     path.write_bytes(content)
     with pytest.raises(InputError, match="is no readable Parquet file"):
         load(path)
+
+
+def test_texts_that_are_no_utf8_are_refused(tmp_path):
+    path = write_table(tmp_path / "job.parquet", rows_of_a_job())
+    rows = pq.read_table(path)
+    broken = pa.array([b"\xff"] * len(rows), pa.binary()).view(pa.string())
+    pq.write_table(rows.set_column(rows.column_names.index("op"), "op", broken), path)
+    with pytest.raises(InputError, match="is no readable Parquet file"):
+        load(path)
