@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.evidence import Evidence, Value, by_rank
+from esprof.analyzers.findings.kernels.native_rates import Limit, NativeRates, Product
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.views.device_peaks import Precision, peak_of, precision_of
 from esprof.analyzers.views.kernel_names import faster
@@ -21,7 +22,10 @@ SLOW_SHARE_OF_PEAK = 0.25
 """Share of the device's peak below which a kernel counts as slow. Large multiplications reach at least half of it."""
 
 GOOD_SHARE_OF_PEAK = 0.5
-"""Share of the peak that the price assumes."""
+"""Share of the data sheet's peak that the price assumes at most, where no probe has shown what the device reaches."""
+
+NEAR_NATIVE_SHARE = 0.8
+"""Share of what memory and the native rate allow from which on a kernel has little to gain."""
 
 MIN_SHARE_OF_STEP = 0.1
 """Least share of a GPU's time in these kernels for which they are reported."""
@@ -46,13 +50,31 @@ class _Kernel:
     """Floating-point operations at the devices' peak in the same time."""
     by_rank: dict[Rank, float] = field(default_factory=lambda: defaultdict(float))
     """Time, ns, by rank."""
-    shapes: dict[tuple[int, int, int], float] = field(default_factory=lambda: defaultdict(float))
-    """(rows, columns, inner size) -> time of these multiplications, ns."""
+    attainable_operations: float = 0.0
+    """Floating-point operations at the attainable rates in the same time (`NativeRates.attainable`)."""
+    is_probed: bool = True
+    """Whether a probe has measured the native rate on all devices."""
+    products: dict[Product, float] = field(default_factory=lambda: defaultdict(float))
+    """Multiplication -> time, ns."""
+    limits: dict[Product, Limit] = field(default_factory=dict)
+    """Multiplication -> what keeps it from the native rate."""
+    full: dict[Product, dict[Limit, float]] = field(default_factory=dict)
+    """Multiplication -> shares of tiles and waves that are full."""
 
     @property
     def share(self) -> float:
         """Share of the peak that was reached."""
         return self.operations / self.peak_operations
+
+    @property
+    def native_share(self) -> float:
+        """Share of the attainable rate that was reached."""
+        return self.operations / self.attainable_operations
+
+    @property
+    def product(self) -> Product:
+        """The multiplication that takes the kernel longest."""
+        return max(self.products, key=lambda product: self.products[product])
 
 
 def slow_multiplications(case: Case) -> Iterator[Cause]:
@@ -61,7 +83,9 @@ def slow_multiplications(case: Case) -> Iterator[Cause]:
     below = {
         name: kernel
         for name, kernel in _kernels(case).items()
-        if kernel.peak_operations > 0 and kernel.share < SLOW_SHARE_OF_PEAK
+        if kernel.attainable_operations > 0
+        and kernel.share < SLOW_SHARE_OF_PEAK
+        and kernel.native_share < NEAR_NATIVE_SHARE
     }
     slow = {name: below[name] for name in sorted(below, key=lambda name: -below[name].took_ns)[:MAX_KERNELS_REPORTED]}
     if not slow:
@@ -74,7 +98,9 @@ def slow_multiplications(case: Case) -> Iterator[Cause]:
     }
     ranks = tuple(rank for rank, share in shares.items() if share >= MIN_SHARE_OF_STEP)
     reached = sum(one.operations for one in slow.values()) / sum(one.peak_operations for one in slow.values())
-    scenario = _scenario(slow, reached)
+    native = sum(one.operations for one in slow.values()) / sum(one.attainable_operations for one in slow.values())
+    is_probed = all(one.is_probed for one in slow.values())
+    scenario = _scenario(slow, reached, native, is_probed=is_probed)
     if not ranks or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
     worst = max(slow.values(), key=lambda kernel: kernel.took_ns)
@@ -85,7 +111,11 @@ def slow_multiplications(case: Case) -> Iterator[Cause]:
         ranks=ranks,
         scenario=scenario,
         confidence="low",
-        evidence=_evidence(slow, shares, reached, len(steps) * len(dfg.marks.ranks)),
+        evidence=_evidence(slow, shares, reached, len(steps) * len(dfg.marks.ranks))
+        | {
+            "native_share": Evidence(round(native, 4), "share"),
+            "native_rate_from": Evidence("probe" if is_probed else "data sheet"),
+        },
         advice=_advice(worst),
     )
 
@@ -97,23 +127,27 @@ def _kernels(case: Case) -> dict[str, _Kernel]:
         peak = peak_of(case.run.rank(rank).device)
         if peak is None:
             continue
-        for name, took_ns, shape in _multiplications(case, rank):
-            batch, rows, columns, common = shape
+        native = NativeRates.of(peak, case.run.probes, rank)
+        for name, took_ns, shape in multiplications(case, rank):
+            product = Product(*shape)
             precision = precision_of(name)
-            if precision is None:
+            if precision is None or not product.operations:
                 continue
-            # A device without tensor cores for this precision computes it on its general-purpose cores.
-            rate = peak.rates.get(precision, peak.rates["float32"])
             kernel = found.setdefault(name, _Kernel(precision))
             kernel.took_ns += took_ns
             kernel.by_rank[rank] += took_ns
-            kernel.operations += 2.0 * batch * rows * columns * common
-            kernel.peak_operations += took_ns * rate * 1e3  # 10^12 operations a second are a thousand a nanosecond.
-            kernel.shapes[rows, columns, common] += took_ns
+            kernel.operations += product.operations
+            kernel.peak_operations += took_ns * peak.rate(precision) / 1e9
+            kernel.attainable_operations += took_ns * native.attainable(product, precision) / 1e9
+            kernel.is_probed &= precision in native.probed
+            kernel.products[product] += took_ns
+            if product not in kernel.limits:
+                kernel.limits[product] = native.limit(product, precision, name)
+                kernel.full[product] = native.full(product, name)
     return found
 
 
-def _multiplications(case: Case, rank: Rank) -> Iterator[tuple[str, float, tuple[int, int, int, int]]]:
+def multiplications(case: Case, rank: Rank) -> Iterator[tuple[str, float, tuple[int, int, int, int]]]:
     """(kernel name, ns, (batch, rows, columns, inner size)) of each multiplication of a rank in its steady-state steps.
 
     An operation that launches several kernels counts under its longest kernel, with the time of all.
@@ -163,43 +197,58 @@ def _last_before(groups: np.ndarray, moments: np.ndarray, group: np.ndarray, mom
     return position
 
 
-def _scenario(names: Iterable[str], reached: float) -> str:
-    """The what-if that speeds these kernels up from the share `reached` of the peak to `GOOD_SHARE_OF_PEAK`."""
-    return faster(names, max(GOOD_SHARE_OF_PEAK / max(reached, 1e-3), 1.0))
+def _scenario(names: Iterable[str], reached: float, native: float, *, is_probed: bool) -> str:
+    """The what-if that speeds these kernels up from the share `native` of the attainable rate to all of it; without a probe,
+    from the share `reached` of the peak to no more than `GOOD_SHARE_OF_PEAK`."""
+    most = math.inf if is_probed else GOOD_SHARE_OF_PEAK / max(reached, 1e-3)
+    return faster(names, max(min(most, 1 / native), 1.0))
 
 
 def _evidence(
     slow: dict[str, _Kernel], shares: dict[Rank, float], reached: float, rank_steps: int
 ) -> dict[str, Evidence]:
     name, worst = max(slow.items(), key=lambda one: one[1].took_ns)
-    rows, columns, common = _shape_of(worst)
-    return {
+    product = worst.product
+    found = {
         "share_of_gpu_work": by_rank({rank: round(share, 3) for rank, share in shares.items()}, "share"),
         "share_of_peak": Evidence(round(reached, 4), "share"),
         "kernels": Evidence(len(slow)),
         "longest": Evidence(name),
         "longest_per_step_and_rank": Evidence(round(worst.took_ns / rank_steps), "ns"),
-        "longest_multiplies": Evidence(f"{rows} × {common} by {common} × {columns}"),
+        "longest_multiplies": Evidence(_text(product)),
         "longest_share_of_peak": Evidence(round(worst.share, 4), "share"),
+        "longest_native_share": Evidence(round(worst.native_share, 4), "share"),
         "longest_computes_in": Evidence(worst.precision),
+        "longest_is_limited_by": Evidence(worst.limits[product]),
     }
+    if worst.full[product]:
+        full: dict[str, Value] = {limit: round(share, 3) for limit, share in worst.full[product].items()}
+        found["longest_is_full"] = Evidence(full, "share", "cause")
+    return found
 
 
-def _shape_of(kernel: _Kernel) -> tuple[int, int, int]:
-    """(rows, columns, inner size) of the multiplications that take the kernel longest."""
-    return max(kernel.shapes, key=lambda shape: kernel.shapes[shape])
+def _text(product: Product) -> str:
+    return f"{product.rows} × {product.inner} by {product.inner} × {product.columns}"
 
 
 def _advice(kernel: _Kernel) -> str:
-    rows, columns, common = _shape_of(kernel)
-    what = f"The longest kernel multiplies {rows} × {common} by {common} × {columns}"
+    product = kernel.product
+    rows, columns, common, limit = product.rows, product.columns, product.inner, kernel.limits[product]
+    what = f"The longest kernel multiplies {_text(product)}"
     if kernel.precision != "float32" and any(size % _TILE_SIZE for size in (rows, columns, common)):
         padded = tuple(_TILE_SIZE * math.ceil(size / _TILE_SIZE) for size in (rows, columns, common))
         return (
             f"{what}. Tensor cores need multiples of {_TILE_SIZE}: pad the vocabulary, the width or the batch, "
             f"here to {padded[0]}, {padded[1]} and {padded[2]}."
         )
-    if min(rows, columns, common) < 128:
+    if limit in ("tile", "wave"):
+        share = f"{100 * kernel.full[product][limit]:.0f} %"
+        fills = f"fills {share} of its tiles" if limit == "tile" else f"fills {share} of the device's waves"
+        return (
+            f"{what}, which {fills}. Choose sizes that fill them, such as a smaller vocabulary, width or batch, or let "
+            "torch.compile(mode='max-autotune') choose other tiles."
+        )
+    if limit == "memory" or min(rows, columns, common) < 128:
         return (
             f"{what}. Matrices this narrow cannot fill the device: use larger batches or longer sequences, or fuse "
             "several multiplications (one weight for query, key and value)."
@@ -217,11 +266,15 @@ _PAGES = (
         "Matrix multiplication kernels reach less than a quarter of the device's peak: the matrices are too narrow "
         "to fill it, their sizes do not suit its tensor cores, or the device runs below its usual speed.",
         "`share of peak` compares the operations per second with the data sheet, at the precision that the kernel "
-        "names indicate. `share of gpu work` is the share of each GPU's time in these kernels; `longest multiplies` "
-        "has the sizes of the longest one. `aten::mm`, `addmm`, `bmm` and `baddbmm` are counted. This needs shapes "
-        "(`--shapes`, or `record_shapes=True` of torch.profiler) and a known device.",
-        "`kernel[…]=`: replay speeds these kernels up to half of the peak, which large multiplications reach. An upper "
-        "bound: narrow multiplications may be unable to reach it.",
+        "names indicate. `native share` compares them with what is attainable: the rate of the fastest square matrices of a "
+        "probe (`esprof probe`), else that of the data sheet, or less where memory cannot feed it (roofline model). "
+        "`share of gpu work` is the share of each GPU's time in these kernels; `longest multiplies` has the sizes of the "
+        "longest one. `longest is limited by` is what keeps it slow: `memory`; `alignment`, if inner size or columns are "
+        "no multiples of 8 with 16 bits, or of 4 with TF32; `tile` or `wave`, if tiles, or rounds of a tile on each "
+        "processor, are not full, by the tile in the kernel's name; or `unknown`. `aten::mm`, `addmm`, `bmm` and `baddbmm` "
+        "are counted. This needs shapes (`--shapes`, or `record_shapes=True` of torch.profiler) and a known device.",
+        "`kernel[…]=`: replay speeds these kernels up to the attainable rate; without a probe to no more than half of the "
+        "peak, which large multiplications reach. An upper bound.",
         "Use wider matrices (larger batches, fused projections), sizes that are multiples of 8, and 16-bit "
         "precision if the model allows it (ESP703).",
     ),

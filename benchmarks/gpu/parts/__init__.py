@@ -4,6 +4,7 @@ LIMITS_S = {
     "windows": 75,
     "syncs": 45,
     "graphs": 45,
+    "products": 150,
     "memory": 90,
     "ranks": 110,
     "traces": 75,

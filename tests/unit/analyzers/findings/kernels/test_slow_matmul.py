@@ -4,8 +4,10 @@ import msgspec
 import pytest
 
 from esprof.analyzers import diagnose
+from esprof.run.probes import Probes, Sweep
 from esprof.run.run import Run
 from tests.cases.graph import Args, Row, call, launched, op, run_of, step
+from tests.cases.probed import points, probes
 
 A100 = "NVIDIA A100-SXM4-80GB"
 HALF = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
@@ -18,7 +20,14 @@ def multiply(shapes: str, at: float, name: str = "aten::mm") -> Row:
     return Row(ph="X", cat="cpu_op", name=name, pid=100, tid=1, ts=at, dur=20, args=args)
 
 
-def job(shapes: str = NARROW, device: str | None = A100, kernel: str = HALF, took: float = 600, name="aten::mm") -> Run:
+def job(
+    shapes: str = NARROW,
+    device: str | None = A100,
+    kernel: str = HALF,
+    took: float = 600,
+    name="aten::mm",
+    probes: Probes | None = None,
+) -> Run:
     """Steps of 1 ms in which one kernel multiplies for `took` us and another one runs for the rest."""
     rows = []
     for number in range(1, 6):
@@ -27,13 +36,24 @@ def job(shapes: str = NARROW, device: str | None = A100, kernel: str = HALF, too
         rows += launched(kernel, at + 5, at + 20, took, 3 * number)
         rows += launched("vectorized_elementwise_kernel", at + 30, at + 20 + took, 900 - took, 3 * number + 1)
         rows += [call("cudaDeviceSynchronize", at + 40, 885, 3 * number + 2), op("end", at + 930, 65)]
-    return on(device, rows)
+    return on(device, rows, probes)
 
 
-def on(device: str | None, rows: list[Row]) -> Run:
+def on(device: str | None, rows: list[Row], probes: Probes | None = None) -> Run:
     run = run_of({0: rows})
     metas = tuple(msgspec.structs.replace(meta, device=device) for meta in run.meta.ranks)
-    return Run(msgspec.structs.replace(run.meta, ranks=metas), run._table)
+    return Run(msgspec.structs.replace(run.meta, ranks=metas), run._table, probes=probes)
+
+
+def probed(rate: float, memory: float = 2e12) -> Probes:
+    """Square products of 16 bits at `rate` operations per second, and copies at `memory` bytes per second."""
+    common = {"ranks": (0,), "device": "cuda"}
+    products = points([2 * 4096**3], lambda size: 1e9 * size / rate)
+    copies = points([1 << 26], lambda size: 2e9 * size / memory)
+    return probes(
+        Sweep(kind="matmul", name="bfloat16", unit="flop", points=products, **common),
+        Sweep(kind="copy", name="memory", unit="bytes", points=copies, **common),
+    )
 
 
 def found(run: Run) -> list:
@@ -47,9 +67,35 @@ def test_a_narrow_multiplication_is_reported_with_its_sizes_and_share_of_the_pea
     assert finding.evidence["share_of_gpu_work"].of(0) == pytest.approx(0.667, abs=0.001)
     assert finding.evidence["longest_multiplies"].value == "4096 × 4096 by 4096 × 8"
     assert (finding.evidence["longest_computes_in"].value, finding.confidence) == ("16 bits", "low")
+    # Each of 4096² + 2 · 4096 · 8 elements of 2 bytes is moved once, at 2,039 GB/s.
+    seconds = 2 * (4096**2 + 2 * 4096 * 8) / 2039e9
+    assert finding.evidence["native_share"].value == pytest.approx(seconds / 600e-6, abs=1e-4)
+    assert finding.evidence["native_rate_from"].value == "data sheet"
+    assert finding.evidence["longest_is_limited_by"].value == "memory"
     assert "this narrow cannot fill" in finding.advice
     assert finding.saving_us == pytest.approx(600, rel=0.03)
     assert "kernel[" in finding.command
+
+
+def test_with_a_probe_the_price_is_that_of_the_attainable_rate():
+    large = "[[2304, 4096], [4096, 1537]]"
+    seconds = 2 * 2304 * 4096 * 1537 / 200e12
+    (finding,) = found(job(large, took=800, probes=probed(200e12)))
+    assert finding.evidence["native_rate_from"].value == "probe"
+    assert finding.evidence["native_share"].value == pytest.approx(seconds / 800e-6, abs=1e-4)
+    assert finding.evidence["longest_is_limited_by"].value == "alignment"
+    assert finding.saving_us == pytest.approx(800 - seconds * 1e6, rel=0.01)
+
+
+def test_a_last_wave_that_is_not_full_is_named():
+    (finding,) = found(job("[[2304, 4096], [4096, 1544]]", took=800, kernel=HALF.replace("128x128", "256x128")))
+    assert finding.evidence["longest_is_limited_by"].value == "wave"
+    assert finding.evidence["longest_is_full"].of("wave") == pytest.approx(126 / 108 / 2, abs=1e-3)
+    assert "fills 58 % of the device's waves" in finding.advice
+
+
+def test_a_kernel_that_memory_cannot_feed_faster_is_not_reported():
+    assert not found(job(took=600, probes=probed(200e12, memory=60e9)))
 
 
 @pytest.mark.parametrize("outer", ["aten::linear", "aten::matmul"])
