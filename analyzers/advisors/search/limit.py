@@ -13,7 +13,7 @@ from esprof.replay.whatif.memory.answer import JobMemory
 from esprof.replay.whatif.memory.peak import PeakMemory
 from esprof.replay.whatif.scenario import Declined
 
-LESS_MEMORY = ("recompute=full", "zero=1")
+LESS_MEMORY = ("recompute=full", "zero=1", "zero=2", "zero=3")
 """Whole terms that lower the peak memory, mostly for a longer step."""
 
 
