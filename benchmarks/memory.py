@@ -2,7 +2,7 @@
 
     python -m benchmarks.memory [--job NAME]…
 
-Records each of six small jobs (`benchmarks.jobs.peaks`), predicts its peak as it is and after four changes, makes the
+Records each of six small jobs (`benchmarks.jobs.peaks`), predicts its peak as it is and after five changes, makes the
 changes and asks PyTorch's allocator. Prints a table of errors, and a JSON line each for the median and the worst.
 """
 
@@ -24,7 +24,7 @@ from esprof.replay.replayed import Replayed, answer
 from esprof.verbs import command_line
 
 AS_RECORDED = "as recorded"
-CHANGES = ("batch=2x", "batch=0.5x", "recompute=full", "batch=2x,recompute=full")
+CHANGES = ("batch=2x", "batch=0.5x", "recompute=full", "batch=2x,recompute=full", "accumulate=2")
 WINDOW = ("--memory", "--skip", "2", "--warmup", "1", "--steps", "3", "--stack-steps", "0")
 
 

@@ -59,15 +59,16 @@ class PeakJob:
     batch: int
     micro_batches: int = 1
 
-    def train(self, batch: int, steps: int, *, recompute: bool = False) -> Iterator[None]:
+    def train(self, batch: int, steps: int, *, recompute: bool = False, parts: int = 1) -> Iterator[None]:
+        """Each of the batches of a step is divided into so many parts."""
         model = self.model()
         if recompute:
             name = next(name for name in ("blocks", "layers") if hasattr(model, name))
             setattr(model, name, nn.Sequential(*(Checkpointed(one) for one in getattr(model, name))))
         optimizer = self.optimizer(model)
         for _ in range(steps):
-            for _ in range(self.micro_batches):
-                inputs, targets = self.samples(batch)
+            for _ in range(self.micro_batches * parts):
+                inputs, targets = self.samples(batch // parts)
                 F.cross_entropy(model(inputs), targets).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -122,22 +123,25 @@ JOBS = {
 }
 
 
-def changed(job: PeakJob, change: str) -> tuple[int, bool]:
-    """Batch and whether layers are computed again, under a what-if of `batch=` and `recompute=full`."""
-    batch, recompute = job.batch, False
+def changed(job: PeakJob, change: str) -> tuple[int, bool, int]:
+    """Batch, whether layers are computed again, and parts of a batch under a what-if of `batch=`, `recompute=full` and
+    `accumulate=`."""
+    batch, recompute, parts = job.batch, False, 1
     for term in change.split(","):
         name, _, value = term.partition("=")
         if name == "batch":
             batch = round(batch * float(value.removesuffix("x")))
+        elif name == "accumulate":
+            parts = int(value)
         recompute |= name == "recompute"
-    return batch, recompute
+    return batch, recompute, parts
 
 
 def peak_of(job: PeakJob, change: str) -> int:
     """Most bytes of the allocator in the last steps of a training."""
-    batch, recompute = changed(job, change)
+    batch, recompute, parts = changed(job, change)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        for number, _ in enumerate(job.train(batch, LAST + 2, recompute=recompute)):
+        for number, _ in enumerate(job.train(batch, LAST + 2, recompute=recompute, parts=parts)):
             if number == 1:
                 with torch.profiler.record_function("from here on"):
                     pass
@@ -157,13 +161,14 @@ def main() -> None:
     parser.add_argument("name", choices=JOBS)
     parser.add_argument("--measure", nargs="*", metavar="CHANGE")
     parser.add_argument("--batch", type=float, default=1, metavar="FACTOR", help="train with so many times the samples")
+    parser.add_argument("--parts", type=int, default=1, help="divide each batch into so many parts")
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     job = JOBS[options.name]
     if options.measure is None:
-        for _ in job.train(round(options.batch * job.batch), options.steps):
+        for _ in job.train(round(options.batch * job.batch), options.steps, parts=options.parts):
             pass
         return
     print(json.dumps({change: peak_of(job, change) for change in options.measure}))

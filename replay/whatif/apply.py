@@ -12,6 +12,7 @@ from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.loading.replayed_loaders import replayed_loaders
 from esprof.replay.whatif.pipeline.changed import with_pipeline
+from esprof.replay.whatif.samples.batch_time import with_batch_time
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Resource, Speed, Term, TermPhase
 
@@ -31,6 +32,8 @@ def apply(scenario: Scenario, terms: Sequence[Term]) -> Scenario:
         for kind, of_kind in groupby(of_phase, key=lambda term: term.kind):
             assert isinstance(kind.effect, Edit), "the terms of all other phases are edits"
             scenario = kind.effect.apply(scenario, tuple(of_kind))
+        if phase is TermPhase.RESIZE and scenario.batch is not None:
+            scenario = with_batch_time(scenario, scenario.batch)
         if scenario.pipeline is not None:
             scenario = with_pipeline(replace(scenario, pipeline=None), scenario.pipeline)
     return scenario

@@ -24,6 +24,16 @@ class PipelineChange:
     """Of a step."""
 
 
+@dataclass(frozen=True)
+class BatchChange:
+    """What terms change about the batches of a job."""
+
+    factor: float = 1.0
+    """Samples of a step, relative to those recorded."""
+    parts: int = 1
+    """Equal parts into which each batch is divided, each with a forward and backward pass of its own."""
+
+
 class Declined(Exception):
     """A scenario that the run holds no evidence for; the text is the reason."""
 
@@ -45,6 +55,8 @@ class Scenario:
     """What each collective takes from concurrent work, ns, float64[N]; NaN where derived from its bytes, None if all are."""
     margin_ns: float = 0.0
     """Half the width of the 95 % interval of what the terms add to a step from samples, such as batches, ns."""
+    batch: BatchChange | None = None
+    """What terms change about the batches, before all others change the graph; None if they change nothing."""
     pipeline: PipelineChange | None = None
     """What the terms so far change about the pipeline, before it is drawn anew; None if they change nothing."""
     only_mends: bool = False
@@ -78,6 +90,11 @@ class Scenario:
     def has_recorded_nodes(self) -> bool:
         """Whether the nodes are those that were recorded, so that at most times differ and edges were cut."""
         return self.dfg.key is self.recorded.key
+
+
+def changing_batch(now: Scenario, **changes: Any) -> Scenario:
+    """`now` with these fields of `BatchChange` noted."""
+    return replace(now, batch=replace(now.batch or BatchChange(), **changes))
 
 
 def changing_pipeline(now: Scenario, **changes: Any) -> Scenario:

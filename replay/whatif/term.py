@@ -22,18 +22,20 @@ _MIN_NUMBER, _MAX_NUMBER = 1e-3, 1e6
 class TermPhase(IntEnum):
     """When a term is applied among those of its scenario, in whatever order they are written."""
 
-    REBUILD = 0
+    RESIZE = 0
+    """Changes the samples of a pass. What grows with them is found by recorded times, so before all other terms."""
+    REBUILD = 1
     """Replaces nodes and edges. They are found by recorded times, so before other terms change those."""
-    MEND = 1
+    MEND = 2
     """Makes slow ranks as fast as their peers. Slow ranks are found by recorded times, so before other terms change
     those."""
-    SPEED = 2
+    SPEED = 3
     """Applies all speed-ups at once, since their factors multiply."""
-    REMOVE = 3
+    REMOVE = 4
     """Lets some work take no time."""
-    BOUND = 4
+    BOUND = 5
     """Hides the communication that all other terms leave, and so is applied after them."""
-    LOAD = 5
+    LOAD = 6
     """Replays the DataLoaders for the steps that all other terms leave."""
 
 

@@ -59,7 +59,7 @@ def advise_changes(
         raise EsprofError(f"no change can be predicted: {reasons}", path=replayed.run.path)
     least_gain_ns = max(MIN_GAIN_IN_ERRORS * pricer.error.of_run, MIN_PCT_OF_STEP / 100) * pricer.step_ns
     steps = KnownSteps(_steps_of(pricer))
-    start, allowed = ((), anything) if limit is None else (limit.start(terms), limit.allows)
+    start, allowed = ((), anything) if limit is None else (limit.start(terms, steps), limit.allows)
     found = search(terms, steps, least_gain_ns=least_gain_ns, max_replays=max_replays, start=start, allowed=allowed)
     chosen = _ordered(_fewest(found, steps, least_gain_ns, allowed), steps)
     searched = _Searched(replayed, terms, found, steps, least_gain_ns, chosen, limit)
@@ -162,8 +162,12 @@ class _Searched:
         )
 
     def _baselines(self) -> dict[str, float]:
-        ideal = self.steps.of({one for term in self.terms for one in term.ideal})
-        return {NOW: us(self.replayed.pricer.step_ns)} | ({} if ideal is None else {ALL_IDEAL: us(ideal)})
+        found = {NOW: us(self.replayed.pricer.step_ns)}
+        ideals = [term.ideal for term in self.terms]
+        if all(ideal is not None for ideal in ideals):
+            ideal = self.steps.of({one for some in ideals for one in some or ()})
+            found |= {} if ideal is None else {ALL_IDEAL: us(ideal)}
+        return found
 
     def _changes(self) -> Iterator[ChosenChange]:
         now, together = self.replayed.pricer.step_ns, self.steps.of(self.chosen)

@@ -33,8 +33,8 @@ class SearchedTerm(msgspec.Struct, frozen=True, kw_only=True):
 
     term: str
     values: tuple[str, ...]
-    ideal: tuple[str, ...]
-    """Terms with the same ideal have it together. Empty for a term that only costs time."""
+    ideal: tuple[str, ...] | None
+    """Terms with the same ideal have it together. Empty for a term that only costs time; None if no bound is known."""
     ideal_alone_us: float | None
     ideal_given_others_us: float | None
     """If all other terms are ideal; None if that has no price."""
@@ -47,7 +47,7 @@ class SearchedTerm(msgspec.Struct, frozen=True, kw_only=True):
 class SearchAdvice(StepAdvice, frozen=True, kw_only=True):
     """The set of changes that makes a step shortest, the fewest that are needed for it.
 
-    The baseline `all terms ideal` is the bound before the search.
+    The baseline `all terms ideal` is the bound before the search; it is not there if a term has no known bound.
     """
 
     schema: Literal["esprof.search/1"] = "esprof.search/1"
@@ -87,7 +87,7 @@ class SearchAdvice(StepAdvice, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     not_modelled: tuple[str, ...] = (
         "memory: of loader workers, their batches and caches, of codecs, and without --max-memory-gb of all changes",
-        "the assignment of logical workers, the interval of checkpoints, codecs for single buckets and pipeline "
-        "schedules: ask for these alone",
+        "the interval of checkpoints and codecs for single buckets: ask for these alone; the assignment of logical "
+        "workers and the layers of stages without --try",
         "settings of single ranks: each change applies to all ranks",
     )

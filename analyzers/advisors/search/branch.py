@@ -28,9 +28,9 @@ class SearchTerm:
     name: str
     values: TermSet
     """Whole terms, such as `bucket_mb=50`, of which a set has at most one."""
-    ideal: TermSet
+    ideal: TermSet | None
     """Whole terms. With them, no value of this term makes a step shorter; terms may share an ideal. Empty if the job is
-    fastest without any value of this term."""
+    fastest without any value of this term; None if no bound is known: then sets of each value are searched."""
     needed: bool = False
     """Whether the term is searched even if its ideal gains nothing: its values make a set allowed."""
 
@@ -121,7 +121,11 @@ def search(
         raise ValueError(f"the job {'with the start' if now else 'as recorded'} has no price")
     gains = _ideal_gains(terms, steps, now)
     dropped = frozenset(term.name for term in terms if not term.needed and gains[term.name].is_below(least_gain_ns))
-    kept = sorted((term for term in terms if term.name not in dropped), key=lambda term: -_greatest(gains[term.name]))
+    # Values of terms without a bound are chosen first: then all others bound the rest.
+    kept = sorted(
+        (term for term in terms if term.name not in dropped),
+        key=lambda term: (term.ideal is not None, -_greatest(gains[term.name])),
+    )
     alone = dict(zip((term.name for term in kept), _alone(kept, steps), strict=True))
     ordered = [(term, _shortest_first(term, alone[term.name], now)) for term in kept]
     ideals = _ideals(term for term in terms if term.name in dropped)
@@ -142,21 +146,23 @@ def search(
 def _ideal_gains(terms: Sequence[SearchTerm], steps: KnownSteps, now: float) -> dict[str, IdealGain]:
     """What the ideal of each term gains. Terms that share an ideal have it, or have it not, together."""
     every = _ideals(terms)
-    alone = steps([term.ideal for term in terms])
-    others = steps([every.difference(term.ideal) for term in terms])
+    ideals = {term.name: term.ideal for term in terms if term.ideal is not None}
+    alone = steps(ideals.values())
+    others = steps([every.difference(ideal) for ideal in ideals.values()])
     all_ideal = steps.of(every)
-    return {
-        term.name: IdealGain(
+    gains = {
+        name: IdealGain(
             None if one is None else now - one,
             None if rest is None or all_ideal is None else rest - all_ideal,
         )
-        for term, one, rest in zip(terms, alone, others, strict=True)
+        for name, one, rest in zip(ideals, alone, others, strict=True)
     }
+    return {term.name: gains.get(term.name, IdealGain(None, None)) for term in terms}
 
 
 def _ideals(terms: Iterable[SearchTerm]) -> set[str]:
     """The ideals of all these terms together."""
-    return {one for term in terms for one in term.ideal}
+    return {one for term in terms for one in term.ideal or ()}
 
 
 def _greatest(gain: IdealGain) -> float:
@@ -191,6 +197,8 @@ class _SetTree:
     ) -> None:
         """`start` is an allowed set and its step, ns."""
         self._terms = terms
+        self._without_bound = sum(term.ideal is None for term, _ in terms)
+        """How many of the first terms have no bound. A node has none either before it has values of them all."""
         self._dropped_ideals = dropped_ideals
         self._steps = steps
         self._allowed = allowed
@@ -254,10 +262,13 @@ class _SetTree:
                 self.best, self.best_ns = one, step
 
     def _bounds(self, nodes: Sequence[tuple[str | None, ...]]) -> list[float | None]:
-        """The step with the values of each node and the ideals of all other terms, ns; None if that has no price.
+        """The step with the values of each node and the ideals of all other terms, ns; None if that has no price, or a term
+        without a bound is open. All nodes have values of equally many terms.
 
         Values of terms that share an ideal with an open term are part of that ideal.
         """
+        if nodes and len(nodes[0]) < self._without_bound:
+            return [None for _ in nodes]
         sets = []
         for node in nodes:
             ideals = self._dropped_ideals | _ideals(term for term, _ in self._terms[len(node) :])

@@ -1,7 +1,7 @@
 """The terms of the search: which values a job can carry out, and the ideal of each term.
 
-Without further wishes, these are settings of DataLoaders and DDP, and measured codecs that lose no more than allowed. Values
-that need memory, money or other code are searched only if the user offers them.
+Without further wishes, these are settings of DataLoaders, DDP and pipelines, and measured codecs that lose no more than
+allowed. Values that need memory, money or other code are searched only if the user offers them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +15,7 @@ from esprof.analyzers.advisors.loader.advise import COUNTS, PREFETCH, WORKERS, J
 from esprof.analyzers.advisors.search.branch import SearchTerm, TermSet
 from esprof.core.errors import EsprofError, UsageError
 from esprof.replay.replayed import Replayed
+from esprof.replay.schedules.recorded import SCHEDULES, NoPipeline, recorded_pipeline
 from esprof.replay.whatif.gradients.backward import NotBuckets
 from esprof.replay.whatif.gradients.compressed import Compressible
 from esprof.replay.whatif.gradients.shards import Shards
@@ -90,7 +91,7 @@ def revert_of(value: str) -> Revert:
 
 def terms_of(values: Iterable[str]) -> tuple[SearchTerm, ...]:
     """The terms of the search, from whole terms: those of one target are values of one term. Raises UsageError for a term
-    without a known ideal, and for what is no term."""
+    after which a step does other work, and for what is no term."""
     read: dict[str, dict[str, Term]] = {}
     for value in values:
         for term in parse(value):
@@ -107,8 +108,9 @@ def _written(term: Term) -> str:
     return term.text[: term.text.rfind("=", term.text.rfind("]") + 1)].strip()
 
 
-def _ideal(term: Term) -> TermSet:
-    """Terms that no value of the same target beats, whatever else changes."""
+def _ideal(term: Term) -> TermSet | None:
+    """Terms that no value of the same target beats, whatever else changes; None if none are known. Raises UsageError for a
+    term after which a step does other work."""
     if ideal := _SHARED_IDEALS.get(term.kind.name):
         return (ideal,)
     if isinstance(term.kind.effect, Speed):
@@ -116,14 +118,16 @@ def _ideal(term: Term) -> TermSet:
     if term.kind.name == "recompute":
         # Layers that are computed again only take time. A job has values of one kind only: it computes them again, or not.
         return () if term.value == "full" else (term.text,)
+    if term.kind.name == "accumulate":
+        return ()  # Each part takes what a call costs.
     if term.kind.name == "zero":
         return (term.text, _NO_COMMUNICATION)
-    if term.kind.name in _OWN_IDEALS:
-        return (term.text,)
-    raise UsageError(
-        f"{term.text!r} cannot be searched: no bound of its gain is known",
-        remedy="Ask for its gain with `esprof replay RUN --what-if`.",
-    )
+    if term.kind.name == "batch":
+        raise UsageError(
+            f"{term.text!r} cannot be searched: a step of other batches does other work",
+            remedy="Ask for its step with `esprof replay RUN --what-if`.",
+        )
+    return (term.text,) if term.kind.name in _OWN_IDEALS else None
 
 
 def usual_values(replayed: Replayed, max_vnmse: float, left_out: dict[str, str]) -> list[str]:
@@ -132,6 +136,7 @@ def usual_values(replayed: Replayed, max_vnmse: float, left_out: dict[str, str])
         *_loader_values(replayed, left_out),
         *(f"{BUCKET_SIZE}={size}" for size in _SIZES_MB),
         *_codec_values(replayed, max_vnmse, left_out),
+        *_pipeline_values(replayed),
     ]
 
 
@@ -168,6 +173,16 @@ def _codec_values(replayed: Replayed, max_vnmse: float, left_out: dict[str, str]
             left_out[f"{CODEC}={codec}"] = f"loses {lost:.2g} of the square of normal numbers, more than {max_vnmse:g}"
 
 
+def _pipeline_values(replayed: Replayed) -> Iterator[str]:
+    """Other schedules of a recorded pipeline, half and twice its microbatches; none of another job."""
+    try:
+        shape = recorded_pipeline(replayed.run, replayed.pricer.dfg).shape
+    except NoPipeline:
+        return
+    yield from (f"pipeline={schedule}" for schedule in SCHEDULES if schedule != shape.schedule)
+    yield from (f"microbatches={count}" for count in (shape.microbatches // 2, 2 * shape.microbatches) if count)
+
+
 def _losses(replayed: Replayed) -> dict[str, float | NotBuckets]:
     """What each codec loses of the square of the gradient; NaN if unknown. Raises NotBuckets."""
     run, dfg = replayed.run, replayed.pricer.without_slowing
@@ -186,7 +201,7 @@ def _losses(replayed: Replayed) -> dict[str, float | NotBuckets]:
 
 def priced(terms: Sequence[SearchTerm], replayed: Replayed, left_out: dict[str, str]) -> tuple[SearchTerm, ...]:
     """The terms with those values that have a price alone, if their ideal has one. Adds the others to `left_out`."""
-    ideals = [",".join(term.ideal) for term in terms]
+    ideals = [",".join(term.ideal or ()) for term in terms]
     specs = [*filter(None, ideals), *(value for term in terms for value in term.values)]
     prices = zip(specs, replayed.pricer.prices(specs), strict=True)
     reasons = {spec: str(price) if isinstance(price, Declined) else None for spec, price in prices}

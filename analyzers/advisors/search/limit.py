@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product, takewhile
 
-from esprof.analyzers.advisors.search.branch import SearchTerm, TermSet
+from esprof.analyzers.advisors.search.branch import KnownSteps, SearchTerm, TermSet
 from esprof.core.errors import EsprofError
 from esprof.core.readable import size
 from esprof.core.types import Bytes
@@ -13,7 +14,7 @@ from esprof.replay.whatif.memory.answer import JobMemory
 from esprof.replay.whatif.memory.peak import PeakMemory
 from esprof.replay.whatif.scenario import Declined
 
-LESS_MEMORY = ("recompute=full", "zero=1", "zero=2", "zero=3")
+LESS_MEMORY = ("recompute=full", "accumulate=2", "accumulate=4", "zero=1", "zero=2", "zero=3")
 """Whole terms that lower the peak memory, mostly for a longer step."""
 
 
@@ -61,13 +62,21 @@ class PeakLimit:
                 found.append(replace(term, values=tuple(values), needed=changes))
         return tuple(found)
 
-    def start(self, terms: Sequence[SearchTerm]) -> TermSet:
-        """A set that fits: none of the values, or the one of each term that lowers the peak most. Raises EsprofError if
-        that does not fit either."""
+    def start(self, terms: Sequence[SearchTerm], steps: KnownSteps) -> TermSet:
+        """A set that fits and has a price: none of the values, or else one of those with the least peak. Raises EsprofError
+        if there is none."""
         if self.allows(()):
             return ()
-        lowest = tuple(min(term.values, key=lambda value: self.peak([value]).peak) for term in terms if term.needed)
-        if not self.allows(lowest):
-            tried = f" with {', '.join(lowest)}" if lowest else ""
-            raise EsprofError(f"a rank needs {size(self.peak(lowest).peak)}{tried}, more than {size(self.most)}")
-        return lowest
+        choices = product(*((None, *term.values) for term in terms if term.needed))
+        sets = [tuple(value for value in one if value is not None) for one in choices]
+        sets.sort(key=lambda one: self.peak(one).peak)
+        fitting = list(takewhile(self.allows, sets))
+        for one in fitting:
+            if steps.of(one) is not None:
+                return one
+        lowest = sets[0]
+        tried = f" with {', '.join(lowest)}" if lowest else ""
+        found = f"a rank needs {size(self.peak(lowest).peak)}{tried}"
+        if fitting:
+            raise EsprofError(f"{found}, but the step of no set that fits into {size(self.most)} is known")
+        raise EsprofError(f"{found}, more than {size(self.most)}")

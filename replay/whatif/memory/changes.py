@@ -1,4 +1,4 @@
-"""Changes of what a rank keeps in memory: another batch, activations that are computed again."""
+"""Changes of what a rank keeps in memory: other batches, activations that are computed again."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from esprof.replay.whatif.memory.blocks import MemoryBlocks, RankBlocks, Use, grown
 from esprof.replay.whatif.memory.layers import LayerCalls
+from esprof.replay.whatif.memory.passes import BackwardPasses
 
 _LEAST_OUTPUT = 1 / 64
 """Size of a layer's output, relative to its largest block, above which the last block that is kept is its output: the
@@ -17,6 +18,31 @@ def with_batch(memory: RankBlocks, factor: float) -> RankBlocks:
     blocks = memory.blocks
     larger = np.where(blocks.grows, grown(blocks.bytes, factor, on_gpu=memory.on_gpu), blocks.bytes)
     return memory.with_blocks(replace(blocks, bytes=larger))
+
+
+def with_accumulation(memory: RankBlocks, parts: int) -> RankBlocks:
+    """The memory if each batch is divided into so many parts, whose gradients are added up.
+
+    In all parts but the first, the gradients of those before are there from the begin, and each new one is added to them: it
+    is there for a moment.
+    """
+    smaller = with_batch(memory, 1 / parts)
+    blocks, passes = smaller.blocks, memory.passes
+    of_pass = passes.of(blocks.begin_ns)
+    is_new = (blocks.use == Use.GRADIENT) & (of_pass >= 0) & (blocks.end_ns > passes.end_ns[of_pass])
+    gradients, number = blocks.where(is_new), of_pass[is_new]
+    early = replace(gradients, begin_ns=_freed_ns(gradients, passes)[number])
+    added = replace(gradients, end_ns=gradients.begin_ns + 1, use=np.full(len(gradients), Use.TEMPORARY, np.int8))
+    return smaller.with_blocks(blocks.where(~is_new).joined(early).joined(added))
+
+
+def _freed_ns(gradients: MemoryBlocks, passes: BackwardPasses) -> np.ndarray:
+    """When the gradients of the pass before each are freed, ns, int64[P]; where they are not, the end of that pass."""
+    freed = np.append(0, passes.end_ns[:-1])
+    for number, (after, before) in enumerate(zip(freed.tolist(), passes.begin_ns.tolist(), strict=True)):
+        inside = (gradients.end_ns > after) & (gradients.end_ns < before)
+        freed[number] = gradients.end_ns[inside].max(initial=after)
+    return freed
 
 
 def with_sharded_optimizer(memory: RankBlocks, ranks: int) -> RankBlocks:

@@ -2,12 +2,12 @@
 
 Fixed are the host's time between operations, updates of parameters and what adds up and exchanges gradients, operations that
 only describe a tensor anew (views), and of each other operation as much as such a view takes: the cost of a call. The rest
-grows with the samples, or less: a product must read its parameters, or write their gradients, for however few samples. What
-of it surely grows is what its multiplications take at the rate of the fastest product of the thread (roofline model;
-Williams et al., CACM 2009).
+grows with the samples, or less: a product or convolution must read its parameters, or write their gradients, for however few
+samples. What of it surely grows is what its multiplications take at the rate of the fastest one of the thread (roofline
+model; Williams et al., CACM 2009).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Self
@@ -37,6 +37,12 @@ _ON_PARAMETERS = (OPTIMIZER, EVALUATE, GRADIENT, "c10d::", "fsdp::", "FSDP::", "
 
 _PRODUCTS = ("aten::mm", "aten::addmm")
 """Products of two matrices, which are their last operands."""
+
+_CONVOLUTIONS = ("aten::mkldnn_convolution", "aten::_slow_conv2d_forward")
+"""Convolutions on CPUs without operations in them; the first operands are input and weight."""
+
+_CONVOLUTION_BACKWARD = "aten::convolution_backward"
+"""Its first operands are the gradient of the output, the input and the weight."""
 
 
 @dataclass(frozen=True)
@@ -115,20 +121,42 @@ class _ThreadOps:
         return float(views.mean()) if len(views) else 0.0
 
     def multiplying_ns(self) -> np.ndarray:
-        """What each product with parameters, or that makes their gradients, takes at the rate of the fastest product,
-        float64[N]; infinite for all other operations."""
+        """What each product or convolution with parameters, or that makes their gradients, takes at the rate of the fastest
+        of its kind, float64[N]; infinite for all other operations."""
+        found, shape = np.full(len(self.start), np.inf), self._shape[self._rows]
+        for flop, has_parameters in (self._products(), self._convolutions()):
+            counted = (flop > 0) & (self.own_ns > 0)
+            if not counted.any():
+                continue
+            rates = flop[counted] / self.own_ns[counted]
+            fastest = max(float(np.median(rates[shape[counted] == one])) for one in np.unique(shape[counted]))
+            found = np.where(counted & has_parameters, flop / fastest, found)
+        return found
+
+    def _products(self) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplications and additions of each product of two matrices, 0 for other operations; mask of those with a
+        parameter or its gradient), float64[N] and bool[N]."""
         fixed = self._parameters | {one[::-1] for one in self._parameters}
         sides = [_sides(shapes) for shapes in self._shapes]
-        flop = np.array([*(2 * prod(one) for one in sides), 0])[self._shape[self._rows]]
-        of_parameters = [bool({(m, k), (k, n), (m, n)} & fixed) for m, k, n in sides]
-        is_product = self._is_named(_PRODUCTS.__contains__) & (flop > 0) & (self.own_ns > 0)
-        if not is_product.any():
-            return np.full(len(self.start), np.inf)
-        shape = self._shape[self._rows]
-        rates = flop[is_product] / self.own_ns[is_product]
-        fastest = max(float(np.median(rates[shape[is_product] == one])) for one in np.unique(shape[is_product]))
-        fixes = is_product & np.array([*of_parameters, False])[shape]
-        return np.where(fixes, flop / fastest, np.inf)
+        flop = self._of_each([2.0 * prod(one) for one in sides], self._is_named(_PRODUCTS.__contains__))
+        return flop, self._of_each([bool({(m, k), (k, n), (m, n)} & fixed) for m, k, n in sides], flop > 0) > 0
+
+    def _convolutions(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same of convolutions, all of which have a parameter. How large the output is, the backward pass tells."""
+        is_backward = self._is_named(_CONVOLUTION_BACKWARD.__eq__)
+        outputs = dict[tuple[Shape, Shape], Shape]()
+        for code in np.unique(self._shape[self._rows[is_backward]]).tolist():
+            if code >= 0 and len(self._shapes[code]) >= 3:
+                gradient, given, weight = self._shapes[code][:3]
+                outputs[given, weight] = gradient
+        forward = [_filtered(outputs.get((one[0], one[1])), one[1]) if len(one) > 1 else 0.0 for one in self._shapes]
+        back = [2 * _filtered(one[0], one[2]) if len(one) > 2 else 0.0 for one in self._shapes]
+        flop = self._of_each(forward, self._is_named(_CONVOLUTIONS.__contains__)) + self._of_each(back, is_backward)
+        return flop, flop > 0
+
+    def _of_each(self, of_shapes: Sequence[float], wanted: np.ndarray) -> np.ndarray:
+        """The value of each wanted operation by its shapes, 0 for all others, float64[N]."""
+        return np.where(wanted, np.array([*of_shapes, 0.0])[self._shape[self._rows]], 0.0)
 
     def until(self, grows_ns: np.ndarray, order: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
         """How much of `grows_ns`, of each operation's own time, lies before each begin and end of one (`at_ns`, ns), which
@@ -182,3 +210,8 @@ def _sides(shapes: list[Shape]) -> tuple[int, int, int]:
         (m, k), (_, n) = shapes[-2:]
         return m, k, n
     return 0, 0, 0
+
+
+def _filtered(output: Shape | None, weight: Shape) -> float:
+    """Multiplications and additions of a convolution with this weight; 0 if its output is unknown."""
+    return 2.0 * prod(output) * prod(weight[1:]) if output and len(output) == len(weight) else 0.0

@@ -2,14 +2,13 @@
 
 from esprof.replay.whatif.memory.blocks import RankBlocks
 from esprof.replay.whatif.memory.changes import with_batch
-from esprof.replay.whatif.samples.batch_time import with_batch_time
-from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.scenario import Scenario, changing_batch
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, speed_up
 from esprof.run.run import Run
 
 
 def _larger(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    return with_batch_time(now, terms[0].value)
+    return changing_batch(now, factor=terms[0].value)
 
 
 def _memory(run: Run, memory: RankBlocks, term: Term) -> RankBlocks:
@@ -23,11 +22,11 @@ TERM = Kind(
     needs="The time: recorded shapes (`esprof record --shapes`). The peak: recorded allocations (`esprof record "
     "--memory`).",
     assumes="Operations on samples, and batches to be loaded, take proportionally longer. What a call costs, the host's "
-    "time between operations, updates, and the exchange of gradients stay. A product that reads its parameters, or "
-    "writes their gradients, may grow less: its range widens the interval. Collectives carry no activations. All that the "
-    "forward pass allocates grows, and so do temporary tensors of the backward pass. Copies of parameters in another "
-    "precision (autocast) count as if they grew.",
-    effect=Edit(TermPhase.REBUILD, _larger),
+    "time between operations, updates, and the exchange of gradients stay. A product or convolution that reads its "
+    "parameters, or writes their gradients, may grow less: its range widens the interval. Collectives carry no "
+    "activations. All that the forward pass allocates grows, and so do temporary tensors of the backward pass. Copies of "
+    "parameters in another precision (autocast) count as if they grew.",
+    effect=Edit(TermPhase.RESIZE, _larger),
     memory=_memory,
     value=speed_up,
 )

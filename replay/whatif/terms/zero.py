@@ -6,7 +6,7 @@ from esprof.replay.whatif.gradients.units import units_of
 from esprof.replay.whatif.memory import sharded
 from esprof.replay.whatif.memory.blocks import RankBlocks
 from esprof.replay.whatif.memory.changes import with_sharded_optimizer
-from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, whole
 from esprof.run.run import Run
 
@@ -16,7 +16,11 @@ _GIVES_UP_PARAMETERS = 3
 
 def _shared(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     stage = terms[0].value
-    return with_shared_update(now) if stage == 1 else with_sharded_units(now, regather=stage == _GIVES_UP_PARAMETERS)
+    if stage == 1:
+        return with_shared_update(now)
+    if now.batch is not None and now.batch.parts > 1:
+        raise Declined("how often FSDP2 exchanges parameters and gradients of batches in parts depends on the script")
+    return with_sharded_units(now, regather=stage == _GIVES_UP_PARAMETERS)
 
 
 def _memory(run: Run, memory: RankBlocks, term: Term) -> RankBlocks:
@@ -39,9 +43,11 @@ TERM = Kind(
     "modules and shapes (`esprof record --shapes`), and one backward pass a step. The time is predicted on CPUs only. The "
     "peak needs recorded allocations (`esprof record --memory`).",
     assumes="All states can be shared equally. Parameters have the size of the gradients, and travel at the speed of the "
-    "recorded all-reduces. `2` and `3`: each entry of the model's largest list of modules is sharded, and then the model. "
-    "Over gloo FSDP2 waits for each exchange, and a reduce-scatter takes as long as an all-reduce. What FSDP2 copies takes "
-    "as long as what DDP copies; its hooks, and operations on DTensors, take no more time.",
+    "recorded all-reduces. `1`: over gloo two ranks send their parts at once, or in turn if the first rank updates its "
+    "part last; of more ranks, the interval holds both. `2` and `3`: each entry of the model's largest list of modules is "
+    "sharded, and then the model. Over gloo FSDP2 waits for each exchange. A reduce-scatter takes as long as an "
+    "all-reduce, and an all-gather of two ranks half as long again as its bytes need. What FSDP2 copies takes as long as "
+    "what DDP copies; its hooks, and operations on DTensors, take no more time.",
     effect=Edit(TermPhase.REBUILD, _shared),
     memory=_memory,
     value=whole(1, 3),

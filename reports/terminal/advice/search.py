@@ -68,6 +68,8 @@ def _terms(advice: SearchAdvice) -> Table:
 def _remark(term: SearchedTerm) -> str:
     if not term.searched:
         return "cannot gain enough"
+    if term.ideal is None:
+        return "no bound known"
     return "hidden by others now" if term.masked else ""
 
 

@@ -168,3 +168,16 @@ def test_an_ideal_that_a_value_beats_is_reported():
 def test_a_job_without_a_price():
     with pytest.raises(ValueError, match="no price"):
         search([LOADER], KnownSteps(lambda sets: [None for _ in sets]))
+
+
+@thorough(40)
+@given(jobs(), st.integers(1, TERMS), st.floats(0, 500))
+def test_terms_without_a_bound_are_searched_all(job, count, least_gain_ns):
+    """The first terms have no known bound: the result is the same, and all their values are tried."""
+    terms = [replace(term, ideal=None if number < count else term.ideal) for number, term in enumerate(job.terms)]
+    optimum = min(job(job.every_set()))
+    found = search(terms, KnownSteps(job), max_replays=5_000)
+    assert found.step_ns == found.lower_bound_ns == optimum
+    assert found.is_complete
+    assert search(terms, KnownSteps(job), least_gain_ns=least_gain_ns).lower_bound_ns <= optimum
+    assert search(terms, KnownSteps(job), max_replays=3).lower_bound_ns <= optimum

@@ -13,24 +13,29 @@ def test_values_of_one_target_are_one_term():
     assert (kernel.name, kernel.ideal) == ("kernel[a=b]", ("kernel[a=b]=1000000x",))
 
 
-WITHOUT_BOUND = ("assign", "balance", "batch", "microbatches", "pipeline", "stages", "straggler")
+WITHOUT_BOUND = ("assign", "balance", "microbatches", "pipeline", "stages", "straggler")
 
 
-@pytest.mark.parametrize("value", [one for one in known() if not one.startswith(WITHOUT_BOUND)])
+@pytest.mark.parametrize("value", [one for one in known() if not one.startswith((*WITHOUT_BOUND, "batch"))])
 def test_each_other_term_of_the_grammar_has_an_ideal(value):
     (term,) = terms_of([value])
-    assert value == "recompute=full" or parse(",".join(term.ideal))
+    assert value in ("accumulate=4", "recompute=full") or parse(",".join(term.ideal))
 
 
-@pytest.mark.parametrize("value", ["balance=fix", "straggler[work]=fix"])
-def test_a_term_without_a_bound_is_refused(value):
-    with pytest.raises(UsageError, match="no bound of its gain is known"):
-        terms_of([value])
+@pytest.mark.parametrize("value", [one for one in known() if one.startswith(WITHOUT_BOUND) and "assign" not in one])
+def test_of_some_terms_no_bound_is_known(value):
+    (term,) = terms_of([value])
+    assert term.ideal is None
+
+
+def test_a_term_after_which_a_step_does_other_work_is_refused():
+    with pytest.raises(UsageError, match="other work"):
+        terms_of(["batch=2x"])
 
 
 def test_terms_that_cost_time_have_a_bound():
-    recompute, shared = terms_of(["recompute=full", "zero=1"])
-    assert recompute.ideal == ()
+    recompute, divided, shared = terms_of(["recompute=full", "accumulate=2", "zero=1"])
+    assert recompute.ideal == divided.ideal == ()
     assert shared.ideal == ("zero=1", "communication=0")
 
 

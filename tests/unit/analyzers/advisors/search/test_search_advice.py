@@ -3,10 +3,14 @@
 import pytest
 
 from esprof.analyzers.advisors.search.advise import advise_changes
+from esprof.analyzers.advisors.search.answer import ALL_IDEAL
+from esprof.analyzers.advisors.search.branch import KnownSteps, SearchTerm
+from esprof.analyzers.advisors.search.limit import PeakLimit
 from esprof.core.errors import EsprofError
 from esprof.core.plan import LoaderBody, check
 from esprof.replay import Replayed
 from esprof.reports.terminal.advice.search import draw_search
+from tests.cases import layered
 from tests.cases.compression import MIB, exchange
 from tests.cases.graph import op, run_of, step
 from tests.cases.loading import loading_job
@@ -162,6 +166,27 @@ def test_a_limit_below_all_sets_is_refused():
         advised(allocating_job(), max_memory=3_000)
 
 
+def test_of_the_sets_that_fit_one_with_a_price_is_found():
+    """Both together have the least peak, but no known step."""
+    limit = PeakLimit.of(Replayed.of(allocating_job(), max_error_pct=100), 4_000)
+    values = {"recompute": "recompute=full", "accumulate": "accumulate=2"}
+    terms = [SearchTerm(name, (value,), (), needed=True) for name, value in values.items()]
+    steps = KnownSteps(lambda sets: [None if len(one) == 2 else 1.0 for one in sets])
+    assert limit.start(terms, steps) == ("accumulate=2",)
+    with pytest.raises(EsprofError, match="the step of no set that fits"):
+        limit.start(terms, KnownSteps(lambda sets: [None for _ in sets]))
+
+
 def test_a_limit_needs_recorded_allocations():
     with pytest.raises(EsprofError, match="allocations of some ranks were not recorded"):
         advised(masked_job(HALF), max_memory=3_000)
+
+
+def test_schedules_of_a_pipeline_are_searched_without_a_bound():
+    advice = advised(run_of(layered.rows()))
+    (pipeline,) = (one for one in advice.terms if one.term == "pipeline")
+    assert pipeline.ideal is None
+    assert "pipeline=1f1b" in pipeline.values
+    assert advice.complete
+    assert ALL_IDEAL not in advice.baselines
+    assert "no bound known" in draw_search(advice)

@@ -52,6 +52,14 @@ def test_changes_add_up():
     assert scenario("batch=2x,recompute=full").peak.peak == 1_200 + 2 * 2_210
 
 
+def test_parts_of_a_batch_hold_the_gradients_of_those_before():
+    """When the backward pass of layer 1 adds its gradient: half the activations, both gradients, and the new one."""
+    found = scenario("accumulate=2")
+    assert found.peak.peak == 1_200 + 3_010 // 2 + 2 * 200 + 200
+    assert (found.peak.gradients, found.peak.temporary) == (400, 200)
+    assert scenario("accumulate=2,batch=2x").peak.peak == 1_200 + 3_010 + 3 * 200
+
+
 def test_ranks_share_the_states_of_the_optimizer():
     found = scenario("zero=1", ranks=2)
     assert (found.answered, found.peak.optimizer, found.peak.peak) == (False, 400, 4_410 - 400)

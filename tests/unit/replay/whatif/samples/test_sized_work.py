@@ -77,6 +77,22 @@ def test_a_faster_product_tells_how_little_of_others_surely_grows():
     assert (most, least) == pytest.approx((490, 15))
 
 
+def test_a_faster_convolution_tells_how_little_of_others_surely_grows():
+    """110,592 operations forward in 400 µs, and twice as many backward in 600: at that rate, 300 µs forward."""
+    given, weights = [4, 3, 10, 10], [8, 3, 3, 3]
+    rows = [
+        step(1, 0, 3000),
+        shaped(numbered("aten::mkldnn_convolution", 100, 400, 1), [given, weights]),
+        shaped(op("aten::t", 600, 10), [[8]]),
+        numbered(f"{ENGINE}ConvolutionBackward0", 1000, 600, 1, forward_thread=MAIN),
+        shaped(op("aten::convolution_backward", 1000, 600), [[4, 8, 8, 8], given, weights]),
+        op(f"{ENGINE}{GRADIENT}", 1700, 200),
+        shaped(op(GRADIENT, 1700, 200), [weights]),
+    ]
+    assert within_us(sized(rows), 0, 1000) == pytest.approx((390, 300))
+    assert within_us(sized(rows), 1000, 1700) == pytest.approx((590, 590))
+
+
 def test_without_shapes_nothing_is_known():
     rows = [step(1, 0, 100), op("aten::mm", 0, 50)]
     with pytest.raises(Declined, match="without shapes"):
