@@ -27,9 +27,9 @@ def gloo_collective(launched, begin, took, elements, word="all_reduce"):
     ]
 
 
-def ddp_step(sizes, buckets, *, shapes=True, last="Optimizer.step"):
+def ddp_step(sizes, buckets, *, shapes=True, last="Optimizer.step", last_ms=5):
     """One step in which gradients of `sizes` MiB become ready every 10 ms. `buckets` (numbers of gradients) are reduced at
-    20 ms per MiB, one bucket after the other. Each gradient is copied out of its bucket in 1 ms; `last` takes 5 ms."""
+    20 ms per MiB, one bucket after the other. Each gradient is copied out of its bucket in 1 ms; `last` takes `last_ms`."""
     rows, now = [], 0.0
     closing = dict(zip((last - 1 for last in accumulate(buckets)), buckets, strict=True))
     free, done = 0.0, []
@@ -50,8 +50,8 @@ def ddp_step(sizes, buckets, *, shapes=True, last="Optimizer.step"):
         now = max(now, ready)
         rows.append(op("torch.distributed.ddp.reducer::copy_bucket_to_grad", now, MS))
         now += MS
-    rows.append(op(last, now, 5 * MS))
-    return [step(1, 0, now + 5 * MS), *rows]
+    rows.append(op(last, now, last_ms * MS))
+    return [step(1, 0, now + last_ms * MS), *rows]
 
 
 def run_with(sizes, buckets, **how):

@@ -6,6 +6,7 @@ import numpy as np
 
 from esprof.core.types import Bytes, Ns, Rank
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind, StepMarks
+from esprof.replay.engine.timeline import replay as replayed
 from esprof.replay.whatif.communication.links import Stretches, stretches
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.overlay import Overlay
@@ -16,7 +17,8 @@ from esprof.run.run import Run
 from esprof.run.schema import Table
 
 _EXCHANGE = "all_gather"
-"""The updated parts together travel as in an all-gather: each rank sends and receives all but one part of its size."""
+"""The updated parts together travel as in an all-gather: each rank sends and receives all but one part of its size. Each
+part is a broadcast of its own."""
 
 
 def reducing_ranks(run: Run, rank: Rank) -> tuple[Rank, ...]:
@@ -37,11 +39,13 @@ def reducing_ranks(run: Run, rank: Rank) -> tuple[Rank, ...]:
 def with_shared_update(now: Scenario) -> Scenario:
     """The scenario in which each rank updates an equal part of the parameters, and the next work of all ranks waits until
     all have all parts. Raises Declined where updates or the sizes of all-reduces were not recorded, or on GPUs."""
-    ranks = now.dfg.marks.ranks
     updated, updating = with_update_of_part(now)
+    last = _last_updates(updated, updating)
     size = _reduced(now.recorded)
-    took_ns = recorded_link(now).collective_ns(_EXCHANGE, size, len(ranks))
-    return replace(now, dfg=_exchanged(updated, np.flatnonzero(updating), size, took_ns))
+    at_once_ns = recorded_link(now).collective_ns(_EXCHANGE, size, len(now.dfg.marks.ranks))
+    took_ns, margin_ns = _exchange_ns(replayed(updated).end_ns[last], at_once_ns)
+    exchanged = _exchanged(updated, last, size, took_ns)
+    return replace(now, dfg=exchanged, margin_ns=float(np.hypot(now.margin_ns, margin_ns)))
 
 
 def recorded_link(now: Scenario) -> Stretches:
@@ -60,7 +64,9 @@ def with_update_of_part(now: Scenario) -> tuple[Dfg, np.ndarray]:
         raise Declined("the time of a shared update is predicted on CPUs only")
     if any(set(reducing_ranks(now.run, rank)) != set(ranks) for rank in ranks):
         raise Declined("not all ranks reduce their gradients together")
-    share = share_within(now.run, dfg, {rank: update_ranges(now.run.events(rank)) for rank in ranks})
+    # Another term may have made nodes longer, so that they seem to reach into the update.
+    as_recorded = now.recorded if now.has_recorded_nodes else dfg
+    share = share_within(now.run, as_recorded, {rank: update_ranges(now.run.events(rank)) for rank in ranks})
     shorter = np.rint(dfg.dur_ns * (1 - share * (1 - 1 / len(ranks)))).astype(np.int64)
     return edits.replace(dfg, np.arange(dfg.nodes), shorter), share > 0
 
@@ -79,27 +85,54 @@ def update_ranges(events: Table) -> ThreadRanges:
     return ThreadRanges(events.ints("tid")[rows], begin, begin + events.ints("dur_ns")[rows])
 
 
-def _exchanged(dfg: Dfg, updating: np.ndarray, size: Bytes, took_ns: Ns) -> Dfg:
-    """The graph with an exchange of `size` bytes after the last of the `updating` nodes of each step."""
-    marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, dfg.marks.first.copy(), dfg.marks.last.copy())
-    overlay = Overlay(replace(dfg, marks=marks))
-    for step in marks.steps:
-        collective = overlay.add_collective(_EXCHANGE, step, size)
-        for rank in marks.ranks:
-            main = updating[dfg.lane[updating] == dfg.main_lane(rank)]
+def _last_updates(dfg: Dfg, updating: np.ndarray) -> np.ndarray:
+    """The last of the `updating` nodes (mask) of each rank in each step, int64[steps, ranks]. Raises Declined."""
+    last = np.empty((len(dfg.marks.steps), len(dfg.marks.ranks)), np.int64)
+    for number, rank in enumerate(dfg.marks.ranks):
+        main = np.flatnonzero(updating & (dfg.lane == dfg.main_lane(rank)))
+        for at, step in enumerate(dfg.marks.steps):
             mine = main[dfg.step[main] == step]
             if not len(mine):
                 raise Declined(f"no update of rank {rank} was recorded in step {step}")
-            last, lane = int(mine.max()), communication_lane(dfg, rank)
-            ended = int(dfg.recorded_ns[last] + dfg.dur_ns[last])
-            arrive, exchange = overlay.add_member(collective, (lane, lane), took_ns, ended)
-            overlay.link(last, arrive, Edge.LAUNCH)
-            on_lane = np.flatnonzero(dfg.lane == dfg.lane[last])
-            for follower in on_lane[on_lane > last][:1].tolist():
+            last[at, number] = mine.max()
+    return last
+
+
+def _exchange_ns(updated_ns: np.ndarray, at_once_ns: Ns) -> tuple[np.ndarray, float]:
+    """(time of the exchange of each step, int64[steps]; by how much it may be off), ns. `updated_ns` is when each rank has
+    updated its part, [steps, ranks]; `at_once_ns` is the time if all parts travel at once.
+
+    Gloo sends a part once the receiver has announced that it waits, on the connection on which that one sends its own part.
+    So if the first rank is the last of two, its announcement travels behind its part, and the other part only then. Of more
+    ranks it is not known which parts travel at once; each broadcast alone takes as many rounds as a binomial tree has.
+    """
+    ranks = updated_ns.shape[1]
+    in_turn_ns = at_once_ns * ranks / (ranks - 1) * (ranks - 1).bit_length() if ranks > 1 else at_once_ns
+    if ranks > 2:
+        middle = np.full(len(updated_ns), round((at_once_ns + in_turn_ns) / 2))
+        return middle, (in_turn_ns - at_once_ns) / 2
+    first_is_last = updated_ns[:, 0] > updated_ns[:, -1]
+    return np.where(first_is_last, round(in_turn_ns), at_once_ns), 0.0
+
+
+def _exchanged(dfg: Dfg, last: np.ndarray, size: Bytes, took_ns: np.ndarray) -> Dfg:
+    """The graph with an exchange of `size` bytes in each step after the `last` update of each rank, int64[steps, ranks];
+    `took_ns` is its time in each step."""
+    marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, dfg.marks.first.copy(), dfg.marks.last.copy())
+    overlay = Overlay(replace(dfg, marks=marks))
+    for step, took, of_step in zip(marks.steps, took_ns.tolist(), last.tolist(), strict=True):
+        collective = overlay.add_collective(_EXCHANGE, step, size)
+        for rank, update in zip(marks.ranks, of_step, strict=True):
+            lane = communication_lane(dfg, rank)
+            ended = int(dfg.recorded_ns[update] + dfg.dur_ns[update])
+            arrive, exchange = overlay.add_member(collective, (lane, lane), took, ended)
+            overlay.link(update, arrive, Edge.LAUNCH)
+            on_lane = np.flatnonzero(dfg.lane == dfg.lane[update])
+            for follower in on_lane[on_lane > update][:1].tolist():
                 overlay.link(exchange, follower, Edge.SYNC)
             # A step that ended with the update now ends with the exchange.
             for ends in (marks.first, marks.last):
-                ends[ends == last] = exchange
+                ends[ends == update] = exchange
     return overlay.compile()
 
 
