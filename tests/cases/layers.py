@@ -52,7 +52,10 @@ def every_split(problem: Problem) -> Iterator[Split]:
             for kind, there in enumerate(left):
                 for replicas in range(1, there + 1):
                     rest = tuple(count - replicas * (kind == other) for other, count in enumerate(left))
-                    yield from ((Stage(first, end, kind, replicas), *behind) for behind in from_layer(end, rest))
+                    used = range(problem.counts[kind] - there, problem.counts[kind] - there + replicas)
+                    is_local = len({device // problem.per_server for device in used}) == 1
+                    stage = Stage(first, end, kind, replicas, is_local)
+                    yield from ((stage, *behind) for behind in from_layer(end, rest))
 
     def fits(split: Split) -> bool:
         held = [min(problem.microbatches, len(split) - place) for place in range(len(split))]

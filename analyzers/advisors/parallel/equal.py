@@ -43,8 +43,7 @@ class EqualPlan:
     @property
     def split(self) -> Split:
         """The stages in order."""
-        firsts = (0, *self.ends[:-1])
-        return tuple(Stage(first, end, self.kind, self.replicas) for first, end in zip(firsts, self.ends, strict=True))
+        return _stages(self.problem, self.ends, self.ranks, self.kind, self.replicas)
 
 
 def equal_plans(problems: Sequence[Problem], batch: int, most: int) -> list[EqualPlan]:
@@ -61,6 +60,15 @@ def equal_plans(problems: Sequence[Problem], batch: int, most: int) -> list[Equa
                 insort(best, plan)
                 del best[most:]
     return [*best, *(plan for plan in sorted(alone)[:1] if plan not in best)]
+
+
+def _stages(problem: Problem, ends: Sequence[int], ranks: int, kind: int, replicas: int) -> Split:
+    """The stages that end before these layers, on ranks in turn, each on the devices after those of the rank before."""
+    firsts = (0, *ends[:-1])
+    return tuple(
+        Stage(first, end, kind, replicas, problem.is_local(number % ranks * replicas, replicas))
+        for number, (first, end) in enumerate(zip(firsts, ends, strict=True))
+    )
 
 
 def held_by_rank(ranks: int, chunks: int, microbatches: int) -> np.ndarray:
@@ -132,11 +140,10 @@ class _Sweep:
 
     def _step_us(self, firsts: list[int], ends: list[int], chunks: int, replicas: int, microbatches: int) -> float:
         """(vm − 1) max T + ΣT/v, and the part of the all-reduces that no backward pass hides."""
-        problem = self.problem
+        problem, ranks = self.problem, len(ends) // chunks
         busy = problem.busy_us[self.kind, firsts, ends]
         backward = ranges((problem.backward_us + problem.again_us)[self.kind])[firsts, ends]
-        stages = [Stage(first, end, self.kind, replicas) for first, end in zip(firsts, ends, strict=True)]
-        reduce = np.array([problem.reduce_us(stage) for stage in stages])
+        reduce = np.array(list(map(problem.reduce_us, _stages(problem, ends, ranks, self.kind, replicas))))
         hidden = np.cumsum(backward) - backward
         passes = (chunks * microbatches - 1) * busy.max() + busy.sum() / chunks
         return float(passes + max(0.0, (reduce - hidden).max()))

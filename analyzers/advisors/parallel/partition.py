@@ -88,21 +88,23 @@ def _least_sums(problem: Problem, limit_us: float) -> Iterator[tuple[Split, list
     choice = np.full(shape, -1, np.int64)
     widest = int(problem.counts.max()) + 1
     _fill(problem.stages_us, ranges(problem.state), problem.shared_bytes, problem.held_bytes, problem.memory,
-          problem.counts, radix, problem.microbatches, limit_us, widest, least, choice)  # fmt: skip
+          problem.counts, problem.per_server, radix, problem.microbatches, limit_us, widest, least, choice)  # fmt: skip
     for stages in range(1, problem.most_stages + 1):
         if least[stages, -1, 0] < np.inf:
-            split = _traced(choice, radix, widest, stages)
+            split = _traced(problem, choice, radix, widest, stages)
             yield split, [problem.stage_us(stage) for stage in split]
 
 
-def _traced(choice: np.ndarray, radix: np.ndarray, widest: int, stages: int) -> Split:
+def _traced(problem: Problem, choice: np.ndarray, radix: np.ndarray, widest: int, stages: int) -> Split:
     """The split into this number of stages that `choice` records."""
     first, left, split = 0, choice.shape[1] - 1, list[Stage]()
+    used = [0] * len(problem.kinds)
     for behind in range(stages, 0, -1):
         rest, replicas = divmod(int(choice[behind, left, first]), widest)
         end, kind = divmod(rest, len(radix) - 1)
-        split.append(Stage(first, end, kind, replicas))
+        split.append(Stage(first, end, kind, replicas, problem.is_local(used[kind], replicas)))
         first, left = end, left - replicas * int(radix[kind])
+        used[kind] += replicas
     return tuple(split)
 
 
@@ -114,6 +116,7 @@ def _fill(
     kept: np.ndarray,
     memory: np.ndarray,
     counts: np.ndarray,
+    per_server: int,
     radix: np.ndarray,
     microbatches: int,
     limit: float,
@@ -130,10 +133,12 @@ def _fill(
             for first in range(layers):
                 for kind in range(kinds):
                     there = left // radix[kind] % (counts[kind] + 1)
+                    used = counts[kind] - there
                     for replicas in range(1, there + 1):
                         rest = left - replicas * radix[kind]
+                        local = 1 if used // per_server == (used + replicas - 1) // per_server else 0
                         for end in range(first + 1, layers + 1):
-                            took = cost[kind, replicas - 1, first, end]
+                            took = cost[local, kind, replicas - 1, first, end]
                             needed = state[first, end] + (shared[first, end] + held * kept[first, end]) / replicas
                             # Both grow with each layer.
                             if took > limit or needed > memory[kind]:

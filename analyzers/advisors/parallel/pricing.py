@@ -15,7 +15,7 @@ from esprof.replay.schedules.pipeline import PipelineSchedule, PipelineShape
 
 _OF_ONE = (PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.GPIPE, PipelineSchedule.ZB1P)
 """Schedules with one stage a rank; of equal times, the first is preferred."""
-_OF_SEVERAL = (PipelineSchedule.INTERLEAVED, PipelineSchedule.ZB1P)
+_OF_SEVERAL = (PipelineSchedule.INTERLEAVED, PipelineSchedule.ZB1P, PipelineSchedule.ZBV)
 """Schedules with several stages a rank."""
 
 TORCH_SCHEDULES = {
@@ -23,6 +23,7 @@ TORCH_SCHEDULES = {
     PipelineSchedule.GPIPE: "ScheduleGPipe",
     PipelineSchedule.INTERLEAVED: "ScheduleInterleaved1F1B",
     PipelineSchedule.ZB1P: "ScheduleInterleavedZeroBubble",
+    PipelineSchedule.ZBV: "ScheduleZBVZeroBubble",
 }
 """Classes of torch.distributed.pipelining."""
 
@@ -79,7 +80,8 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
     schedule: PipelineSchedule
     stages: tuple[PlannedStage, ...]
     chunks: int
-    """Stages of each device: stage s is on rank s modulo the number of ranks."""
+    """Stages of each device: stage s is on rank s modulo the number of ranks; with `zbv` the second half is on them in the
+    opposite order."""
     tensor: int
     """Devices that share each layer."""
     microbatch: int
@@ -104,7 +106,7 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shape(self) -> tuple[object, ...]:
         """What distinguishes the plan, except for its microbatches: the simplest is the least."""
-        of_schedule = (*_OF_ONE, PipelineSchedule.INTERLEAVED).index(self.schedule)
+        of_schedule = (*_OF_ONE, PipelineSchedule.INTERLEAVED, PipelineSchedule.ZBV).index(self.schedule)
         numbers = (len(self.stages), self.tensor, list(Recompute).index(self.recompute), self.is_sharded, of_schedule)
         return (*numbers, self.chunks, *((stage.layers, stage.replicas, stage.device) for stage in self.stages))
 
@@ -117,7 +119,7 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A split of a problem, whose stages are on ranks in turn."""
+    """A split of a problem, with equally many stages on each rank."""
 
     objective_us: float
     """What the search that found it minimises."""
@@ -140,11 +142,11 @@ class Candidate:
         possible = _OF_SEVERAL if self.chunks > 1 else _OF_ONE if len(self.split) > 1 else _OF_ONE[:1]
         for schedule in possible:
             pipeline = PipelineShape(schedule, self.ranks, self.problem.microbatches, self.chunks)
-            if schedule.splits_backward and not self._may_split_backward(pipeline):
+            if pipeline.fault() or (schedule.splits_backward and not self._may_split_backward(pipeline)):
                 continue
             most_held = held(pipeline)
             for is_sharded in (False, True):
-                needed = self._memory_bytes(most_held, is_sharded=is_sharded)
+                needed = self._memory_bytes(pipeline, most_held, is_sharded=is_sharded)
                 # The first stages are those of the ranks, each on the type of all stages of its rank.
                 first = self.split[: self.ranks]
                 if all(size <= self.problem.memory[one.kind] for size, one in zip(needed, first, strict=True)):
@@ -153,18 +155,18 @@ class Candidate:
 
     def _may_split_backward(self, pipeline: PipelineShape) -> bool:
         """Whether the backward for weights was measured, and needs nothing that is computed again: that would have to be
-        kept until then. Torch takes the microbatches in equal rounds."""
+        kept until then. For `zb1p` torch takes the microbatches in equal rounds."""
         rounds = max(1, pipeline.microbatches // pipeline.ranks)
-        is_possible = pipeline.microbatches % rounds == 0
+        is_possible = pipeline.schedule.is_v or pipeline.microbatches % rounds == 0
         return is_possible and self.problem.weights_us is not None and self.problem.recompute is Recompute.NONE
 
-    def _of_rank(self, rank: int) -> Sequence[Stage]:
-        return self.split[rank :: self.ranks]
+    def _of_rank(self, pipeline: PipelineShape, rank: int) -> Sequence[Stage]:
+        return [self.split[number] for number in _numbers_of_rank(pipeline, rank)]
 
-    def _memory_bytes(self, most_held: Sequence[float], *, is_sharded: bool) -> list[float]:
+    def _memory_bytes(self, pipeline: PipelineShape, most_held: Sequence[float], *, is_sharded: bool) -> list[float]:
         """Memory of a device of each rank."""
         return [
-            self.problem.memory_bytes(self._of_rank(rank), most, is_sharded=is_sharded)
+            self.problem.memory_bytes(self._of_rank(pipeline, rank), most, is_sharded=is_sharded)
             for rank, most in enumerate(most_held)
         ]
 
@@ -177,7 +179,12 @@ class Candidate:
         is_sharded: bool,
     ) -> ParallelPlan:
         problem = self.problem
-        times = [self._time(stage) for stage in self.split]
+        # All stages of a rank are on the same devices.
+        of_ranks = [self.split[pipeline.rank_of(number)] for number in range(pipeline.stages)]
+        placed = [
+            stage._replace(is_local=of_rank.is_local) for stage, of_rank in zip(self.split, of_ranks, strict=True)
+        ]
+        times = [self._time(stage) for stage in placed]
         step_us = us(replay(schedule_graph(pipeline, times)).step_ns()[0])
         stages = tuple(
             PlannedStage(
@@ -187,7 +194,7 @@ class Candidate:
                 device=problem.kinds[stage.kind],
                 replicas=stage.replicas,
                 work_us=us(time.forward_ns + time.inputs_ns + time.weights_ns),
-                memory_bytes=round(needed[number % self.ranks]),
+                memory_bytes=round(needed[pipeline.rank_of(number)]),
             )
             for number, (stage, time) in enumerate(zip(self.split, times, strict=True))
         )
@@ -206,18 +213,17 @@ class Candidate:
             step_us=step_us,
             gap_pct=round(100 * (step_us / bound_us - 1), 3) if bound_us else 0.0,
             idle_pct=round(100 * (1 - busy_us / step_us), 3) if step_us else 0.0,
-            traffic=self._traffic(),
+            traffic=self._traffic(pipeline),
             rectangular=rectangular,
             torch=self._torch(pipeline, is_sharded=is_sharded) if rectangular else None,
         )
 
     def _torch(self, pipeline: PipelineShape, *, is_sharded: bool) -> TorchPlan:
-        numbers = range(len(self.split))
         return TorchPlan(
             mesh={"pp": self.ranks, "dp": self.split[0].replicas, "tp": self.problem.tensor},
             schedule=TORCH_SCHEDULES[pipeline.schedule] if len(self.split) > 1 else None,
             microbatches=pipeline.microbatches,
-            stages_of_rank=tuple(tuple(numbers[rank :: self.ranks]) for rank in range(self.ranks)),
+            stages_of_rank=tuple(_numbers_of_rank(pipeline, rank) for rank in range(self.ranks)),
             parallelize=self.problem.styles,
             fully_shard=is_sharded,
             recompute=self.problem.recompute,
@@ -237,14 +243,16 @@ class Candidate:
             reduce_ns=ns(problem.reduce_us(stage)),
         )
 
-    def _traffic(self) -> PlanTraffic:
+    def _traffic(self, pipeline: PipelineShape) -> PlanTraffic:
         problem = self.problem
         exchanged, sent, reduced = [], [], []
         for rank in range(self.ranks):
-            mine = self._of_rank(rank)
+            numbers, mine = _numbers_of_rank(pipeline, rank), self._of_rank(pipeline, rank)
             exchanged.append(sum(problem.exchanged_bytes(stage) for stage in mine))
-            # Outputs go forward, and the gradients of inputs back.
-            ends = [problem.inputs[at] for stage in mine for at in (stage.first, stage.end) if at < problem.layers]
+            # Outputs go forward, and the gradients of inputs back; nothing is sent between two stages of one rank.
+            cuts = {self.split[number].first for number in numbers if number - 1 not in numbers}
+            cuts |= {self.split[number].end for number in numbers if number + 1 not in numbers}
+            ends = [problem.inputs[at] for at in cuts if at < problem.layers]
             sent.append(float(sum(ends)) / mine[0].replicas)
             reduced.append(sum(problem.reduced_bytes(stage) for stage in mine))
         return PlanTraffic(
@@ -252,6 +260,11 @@ class Candidate:
             pipeline_bytes=round(problem.microbatches * max(sent)),
             data_bytes=round(max(reduced)),
         )
+
+
+def _numbers_of_rank(pipeline: PipelineShape, rank: int) -> tuple[int, ...]:
+    """Numbers of the stages of a rank."""
+    return tuple(number for number in range(pipeline.stages) if pipeline.rank_of(number) == rank)
 
 
 def _between(sums: Sequence[float], stage: Stage) -> float:

@@ -24,13 +24,15 @@ class Recompute(StrEnum):
 
 
 class Stage(NamedTuple):
-    """Layers `first` to before `end` on `replicas` devices of one type."""
+    """Layers `first` to before `end` on `replicas` devices of one type, which are taken in order, server by server."""
 
     first: int
     end: int
     kind: int
     """Number of the type of device."""
     replicas: int
+    is_local: bool = False
+    """Whether one server has all replicas."""
 
 
 Split = tuple[Stage, ...]
@@ -84,10 +86,12 @@ class Problem:
     """float64[L + 1], sums of what a device sends in its tensor group for a microbatch, bytes."""
     inputs: np.ndarray
     """float64[L], input of each layer of a microbatch from the layer before, bytes."""
+    per_server: int
+    """Devices of a server."""
     us_per_byte_between: float
     """Time of a byte between two stages."""
     us_per_byte: np.ndarray
-    """float64[T], time of a byte among devices of a type."""
+    """float64[2], time of a byte among replicas: through the network, and in a server."""
 
     @classmethod
     def of(
@@ -125,8 +129,9 @@ class Problem:
             parameters=parameters,
             exchanged=_sums([one.tensor_bytes for one in layers]),
             inputs=np.array([0.0, *(float(one.output_bytes) for one in layers[:-1])]),
+            per_server=devices.per_server,
             us_per_byte_between=devices.us_per_byte_between(),
-            us_per_byte=np.array([devices.us_per_byte(kind) for kind in kinds]),
+            us_per_byte=np.array([1e-3 / devices.network_gb_per_s, devices.us_per_byte_in_server()]),
         )
 
     def on_replicas(self, replicas: int, microbatches: int) -> "Problem":
@@ -197,8 +202,8 @@ class Problem:
 
     @cached_property
     def _reductions_us(self) -> np.ndarray:
-        """Time of the ring all-reduce of the gradients of each stage, µs, float64[T, most replicas, L, L + 1]: 2 (r − 1)/r
-        of its bytes pass each link."""
+        """Time of the ring all-reduce of the gradients of each stage, through the network and in a server, µs,
+        float64[2, most replicas, L, L + 1]: 2 (r − 1)/r of its bytes pass each link."""
         replicas = np.arange(1, int(self.counts.max()) + 1)
         per_byte = np.outer(self.us_per_byte, 2 * (replicas - 1) / replicas)
         times: np.ndarray = per_byte[:, :, None, None] * ranges(self.parameters)[: self.layers]
@@ -206,15 +211,19 @@ class Problem:
 
     @cached_property
     def stages_us(self) -> np.ndarray:
-        """T of each stage, µs, float64[T, most replicas, L, L + 1]: its work, its transfers with the stage before, and its
-        share of the all-reduce."""
+        """T of each stage, its replicas in several servers and in one, µs, float64[2, T, most replicas, L, L + 1]: its work,
+        its transfers with the stage before, and its share of the all-reduce."""
         replicas = np.arange(1, int(self.counts.max()) + 1)[None, :, None, None]
-        times: np.ndarray = self.busy_us[:, None] / replicas + self._reductions_us / self.microbatches
+        times: np.ndarray = self.busy_us[:, None] / replicas + self._reductions_us[:, None] / self.microbatches
         return times
 
     def reduce_us(self, stage: Stage) -> float:
         """Time of the all-reduce of a stage's gradients, µs."""
-        return self.reduced_bytes(stage) * float(self.us_per_byte[stage.kind])
+        return self.reduced_bytes(stage) * float(self.us_per_byte[int(stage.is_local)])
+
+    def is_local(self, before: int, replicas: int) -> bool:
+        """Whether one server has these replicas, which follow so many devices of their type."""
+        return before // self.per_server == (before + replicas - 1) // self.per_server
 
     def reduced_bytes(self, stage: Stage) -> float:
         """What a replica sends in the ring all-reduce of a stage's gradients."""

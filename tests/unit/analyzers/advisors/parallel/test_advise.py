@@ -7,6 +7,7 @@ from esprof.analyzers.advisors.job.growth import Model
 from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, advise_parallel, check_parallel
 from esprof.analyzers.advisors.parallel.profile import Devices, LayerProfile
 from esprof.core.errors import EsprofError, MismatchError, UsageError
+from esprof.replay.schedules.pipeline import PipelineSchedule
 from tests.cases.layers import layer
 
 _FOUR = LayerProfile(layers=tuple(layer(name, parameter_bytes=10**6) for name in "abcd"), microbatch=2)
@@ -68,3 +69,18 @@ def test_advice_read_again_is_verified_and_a_changed_one_is_not() -> None:
     check_parallel(advice)
     with pytest.raises(MismatchError, match="lower_bound_us differs"):
         check_parallel(msgspec.structs.replace(advice, lower_bound_us=1.0))
+
+
+def test_replicas_of_one_server_use_its_link() -> None:
+    """Through the network, an all-reduce of a layer takes 10 ms; in a server, 10 µs."""
+    layers = tuple(layer(str(number), parameter_bytes=10**6) for number in range(2))
+    devices = Devices(devices={"V100": 4}, network_gb_per_s=0.1, server_gb_per_s=100.0, per_server=2)
+    best = advise_parallel(LayerProfile(layers=layers), devices, 8).plans[0]
+    assert [stage.replicas for stage in best.stages] == [2, 2]
+
+
+def test_zbv_has_two_stages_on_each_rank_the_second_half_in_the_opposite_order() -> None:
+    (zbv,) = (plan for plan in advise_parallel(_FOUR, _two(), 16).plans if plan.schedule == PipelineSchedule.ZBV)
+    assert zbv.step_us == 8 * 60 + 10
+    assert zbv.torch is not None
+    assert (zbv.torch.schedule, zbv.torch.stages_of_rank) == ("ScheduleZBVZeroBubble", ((0, 3), (1, 2)))
