@@ -1,7 +1,20 @@
-"""Figures of benchmarks: a JSON line each, and rows of Markdown tables."""
+"""Figures of benchmarks: a JSON line each, and Markdown tables."""
 
 import json
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Figure(NamedTuple):
+    """A result over several measurements."""
+
+    name: str
+    value: float
+    unit: str
+    context: Mapping[str, object]
 
 
 def show(name: str, value: float, unit: str, context: Mapping[str, object]) -> None:
@@ -18,3 +31,22 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
     lines = [" | ".join(titles), "|".join(ruler)]
     return "\n".join(f"| {line} |" for line in [*lines, *(" | ".join(row) for row in rows)])
+
+
+def summary(figures: Iterable[Figure]) -> str:
+    """A Markdown table of figures, and the hardware of this machine."""
+    rows = (
+        [
+            one.name.replace("_", " "),
+            f"{one.value:.1f} {one.unit}",
+            "; ".join(f"{k} {v}" for k, v in one.context.items()),
+        ]
+        for one in figures
+    )
+    return f"{table(('figure', '>value', 'of'), rows)}\n\nMeasured on {hardware()}."
+
+
+def hardware() -> str:
+    """The processor of this machine, and how many of its CPUs this process may use."""
+    model = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return f"{len(os.sched_getaffinity(0))} CPUs ({model[1] if model else 'of an unknown kind'})"

@@ -7,8 +7,6 @@ section `ledger` of a page (`benchmarks.sections`). `carried_out` adds to a ledg
 """
 
 import argparse
-import os
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from pathlib import Path
 from statistics import mean, median
 
 import esprof
-from benchmarks.figures import show, table
+from benchmarks.figures import hardware, show, table
 from benchmarks.sections import write_sections
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.promise import promise
@@ -141,12 +139,6 @@ def section(lines: Sequence[LedgerLine]) -> str:
 def versions(outcomes: Iterable[ObservedOutcome]) -> Iterator[str]:
     known = {(name, text) for outcome in outcomes for name, text in outcome.versions.items()}
     return (f"{name} {text}" for name, text in sorted(known) if name in ("python", "torch"))
-
-
-def hardware() -> str:
-    """The processor of this machine, and how many of its CPUs this process may use."""
-    model = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return f"{len(os.sched_getaffinity(0))} CPUs ({model[1] if model else 'of an unknown kind'})"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
     python -m benchmarks.pipelines [--quick | --only REGEX] [--keep FOLDER]    # on the test bed: needs root
     python -m benchmarks.pipelines --again FOLDER [--each]                     # predicts anew, records nothing
 
+With `--write docs/results/unseen-jobs.md` the tables are put into that page.
+
 A GPT is divided into stages on unlike hosts. One recording predicts all divisions under each schedule; the one with the
 shortest predicted step is advised. The predictions are written to FOLDER before each is carried out. The same job with 4, 8
 and 16 microbatches predicts each from the others. Right before each recording some steps of a reference job are recorded:
@@ -25,8 +27,9 @@ from pathlib import Path
 from statistics import median
 
 import esprof
-from benchmarks.figures import show, table
+from benchmarks.figures import Figure, show, summary, table
 from benchmarks.model_errors import CarriedOut, write_carried_out
+from benchmarks.sections import write_sections
 from benchmarks.settings import Setting, record, slug
 from benchmarks.unseen import Answer, ask, mean_step_ms
 
@@ -88,6 +91,9 @@ def main() -> None:
     parser.add_argument(
         "--write-model-errors", action="store_true", help="write what answers were off by for intervals"
     )
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="put the tables into section `pipelines` of this page"
+    )
     folders = parser.add_mutually_exclusive_group()
     folders.add_argument("--keep", type=Path, help="folder for recordings; those already there are not made again")
     folders.add_argument("--again", type=Path, metavar="FOLDER", help="predict from the recordings stored there")
@@ -104,9 +110,14 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         said = [carried_out(trial, folder, is_again=options.again is not None) for trial in chosen]
         steps_ms = [measured(trial, folder) for trial in chosen]
-        show_speeds([trial for trial in chosen if trial.kind == "division"], folder)
-    print(table(COLUMNS, (line for three in zip(chosen, said, steps_ms, strict=True) for line in rows(*three))))
-    show_all(chosen, said, steps_ms)
+        figures = list(speeds([trial for trial in chosen if trial.kind == "division"], folder))
+    figures += of_all(chosen, said, steps_ms)
+    predictions = table(COLUMNS, (line for three in zip(chosen, said, steps_ms, strict=True) for line in rows(*three)))
+    print(predictions)
+    for figure in figures:
+        show(*figure)
+    if options.write:
+        write_sections(options.write, {"pipelines": f"{predictions}\n\n{summary(figures)}"})
     if options.write_model_errors:
         answers = [one for three in zip(chosen, said, steps_ms, strict=True) for one in carried_out_answers(*three)]
         write_carried_out("pipelines", "python -m benchmarks.pipelines", answers)
@@ -217,15 +228,15 @@ def carried_out_answers(trial: Trial, said: Said, steps_ms: dict[str, float]) ->
         yield CarriedOut("cpu", term, steps_ms[AS_RECORDED], one.predicted, steps_ms[spec])
 
 
-def show_speeds(divisions: Sequence[Trial], folder: Path) -> None:
-    """Print by how much the reference job's slowest recording is slower than its fastest."""
+def speeds(divisions: Sequence[Trial], folder: Path) -> Iterator[Figure]:
+    """By how much the reference job's slowest recording is slower than its fastest."""
     for trial in divisions:
         steps_ms = reference_ms(trial, folder).values()
-        show("reference_range", 100 * (max(steps_ms) / min(steps_ms) - 1), "%", {"pipeline": trial.name})
+        yield Figure("reference_range", 100 * (max(steps_ms) / min(steps_ms) - 1), "%", {"pipeline": trial.name})
 
 
-def show_all(chosen: Sequence[Trial], said: Sequence[Said], steps_ms: Sequence[dict[str, float]]) -> None:
-    """Print the figures over all predictions of jobs that were not recorded themselves."""
+def of_all(chosen: Sequence[Trial], said: Sequence[Said], steps_ms: Sequence[dict[str, float]]) -> Iterator[Figure]:
+    """The figures over all predictions of jobs that were not recorded themselves."""
     for kind in dict.fromkeys(trial.kind for trial in chosen):
         answers = [
             (one, times[spec], times[AS_RECORDED])
@@ -237,19 +248,19 @@ def show_all(chosen: Sequence[Trial], said: Sequence[Said], steps_ms: Sequence[d
             continue
         errors = [abs(100 * (one.predicted / after - 1)) for one, after, _ in answers]
         context: dict[str, object] = {"answers": len(answers)}
-        show(f"{kind}_error_median", median(errors), "%", context)
-        show(f"{kind}_error_worst", max(errors), "%", context)
+        yield Figure(f"{kind}_error_median", median(errors), "%", context)
+        yield Figure(f"{kind}_error_worst", max(errors), "%", context)
         steps = sum(one.low <= after <= one.high for one, after, _ in answers)
-        show(f"{kind}_steps_held", 100 * steps / len(answers), "%", context)
+        yield Figure(f"{kind}_steps_held", 100 * steps / len(answers), "%", context)
         savings = sum(saving_holds(one, before - after) for one, after, before in answers)
-        show(f"{kind}_savings_held", 100 * savings / len(answers), "%", context)
+        yield Figure(f"{kind}_savings_held", 100 * savings / len(answers), "%", context)
     for trial, answered, times in zip(chosen, said, steps_ms, strict=True):
         predicted = {spec: one.predicted for spec, one in answered.items() if isinstance(one, Answer)}
         if trial.kind == "division" and predicted:
             advised, best = min(predicted, key=predicted.__getitem__), min(trial.changes, key=times.__getitem__)
             context = {"pipeline": trial.name, "advised": advised, "best": best}
-            show("advised_above_best", 100 * (times[advised] / times[best] - 1), "%", context)
-            show("recorded_above_best", 100 * (times[AS_RECORDED] / times[best] - 1), "%", context)
+            yield Figure("advised_above_best", 100 * (times[advised] / times[best] - 1), "%", context)
+            yield Figure("recorded_above_best", 100 * (times[AS_RECORDED] / times[best] - 1), "%", context)
 
 
 if __name__ == "__main__":
