@@ -115,7 +115,7 @@ class ElasticTrainer:
         self._reporter = JobReporter(Path(telemetry) if telemetry else None, self._telemetry)
         self._transport = self._telemetry.transport
         self.state = TrainingState.started(
-            model, optimizers, updates, gradients, data, self.layout, self._transport, assignment
+            model, optimizers, updates, gradients, data, as_tuple(loss_fn), self.layout, self._transport, assignment
         )
         self._placement = EstPlacement(assignment, self.state, batches, self._transport)
         asked = {"telemetry": telemetry is not None, "plan": plan is not None, "drain": drain is not None}
@@ -132,7 +132,7 @@ class ElasticTrainer:
             batches,
             self.spans,
             gradients,
-            Edits(model, optimizers),
+            Edits(model, optimizers, self.state.reached.turns.modules),
             leaver=self._departure.leaver,
         )
         self._plans = self._open_plans(plan, proof.determinism)
@@ -178,10 +178,10 @@ class ElasticTrainer:
         return applier
 
     def _begin(self) -> None:
-        where = f"{self.order.n_est} ESTs on {self._transport.world} processes"
-        self._reporter.record(
-            JobEvent(what="started", step=self.next_step, proven=self.state.proof.proven, reason=where)
-        )
+        found, world = self.state.reached.announce(self._transport.rank), self._transport.world
+        where = f"{self.order.n_est} ESTs on {world} processes{found}"
+        proven = self.state.proof.proven
+        self._reporter.record(JobEvent(what="started", step=self.next_step, proven=proven, reason=where))
         self._between_steps()
         if (leaver := self._departure.leaver) is not None:
             leaver.listen()
@@ -361,7 +361,7 @@ class ElasticTrainer:
         on the step alone, not on the ESTs of this rank. Changes of the model from here on are detected."""
         seed_all(derived_seed(self.order.seed, "between", self.next_step))
         self._est_steps.edits.mark()
-        self.state.attributes.mark()
+        self.state.mark()
 
     def _measured(self, request: TelemetryRequest, est_s: Sequence[float]) -> tuple[Exchange, ...]:
         """Measure the exchanges that a request asks for."""

@@ -1,6 +1,8 @@
 """A small elastic job with every option of ElasticTrainer open, for tests of stopping and resuming."""
 
+import copy
 import os
+import random
 import signal
 import time
 from dataclasses import fields
@@ -8,6 +10,7 @@ from dataclasses import fields
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from esprof.core.errors import EsprofError
@@ -119,6 +122,39 @@ def averaged(until, folder, lone=None):
     except EsprofError as error:
         return str(error)
     return state_hash(average, trainer.state.optimizers[0])
+
+
+def holding(until, folder, ests=None):
+    """Train to a step, and save to the folder, if there is one. Returns the bits of each step.
+
+    The script holds an average of the weights, from which its loss distils, and a weight of that, drawn anew every fifth
+    call of the loss.
+    """
+    torch.manual_seed(0)
+    model, calls, weight, generator = Net(5), 0, 1.0, random.Random(0)
+    average = copy.deepcopy(model).requires_grad_(False)
+
+    def loss(model, batch):
+        nonlocal calls, weight
+        calls += 1
+        if calls % 5 == 0:
+            weight = generator.random()
+        return loss_fn(model, batch) + weight * F.mse_loss(model(batch[0]), average(batch[0]))
+
+    @torch.no_grad()
+    def follow(result):
+        for mine, its in zip(average.parameters(), model.parameters(), strict=True):
+            mine.lerp_(its, 0.1)
+
+    options = {"assignment": Assignment.of(ests)} if ests else {}
+    trainer = small_trainer(
+        model=lambda: model, loss=loss, after_step=follow, **options, **({"folder": folder} if folder else {})
+    )
+    found = [str(one) for one in bits(trainer, until - trainer.next_step)]
+    if folder:
+        trainer.save()
+    trainer.close()
+    return found
 
 
 def trained(until, ests=None, options=None, *, save=False, threads=None, die_at=None, pause_s=0.0, edited_at=None):

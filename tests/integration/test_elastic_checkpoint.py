@@ -15,7 +15,7 @@ from esprof.elastic.checkpoint.checkpoint import in_folder
 from esprof.elastic.verify.diff import diff
 from esprof.elastic.verify.steplog import StepLog
 from tests.cases.elastic import on_processes
-from tests.cases.elastic_job import averaged, trained
+from tests.cases.elastic_job import averaged, holding, trained
 from tests.cases.record import JOBS, environment, run
 
 pytestmark = pytest.mark.integration
@@ -58,6 +58,13 @@ def test_a_checkpoint_of_four_processes_resumes_on_two_and_then_on_three(tmp_pat
         first = until
     assert_equal(log, static_log(tmp_path / "static.jsonl", **codec))
     assert {line.assignment for line in StepLog.open(log).steps()} == {tuple(map(tuple, ests)) for _, _, ests in stages}
+
+
+def test_state_outside_of_the_model_resumes_on_another_number_of_processes(tmp_path):
+    whole = holding(STEPS, None)
+    first = on_processes(2, holding, [(STEPS // 2, str(tmp_path), [[3, 0], [1, 2]])])[0]
+    assert first == [whole[: STEPS // 2]] * 2
+    assert holding(STEPS, str(tmp_path)) == whole[STEPS // 2 :]
 
 
 def test_torchrun_restarts_a_job_after_a_rank_was_killed(tmp_path):

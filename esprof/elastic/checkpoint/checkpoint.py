@@ -32,7 +32,7 @@ from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.steplog import Fingerprint
 
-SCHEMA = "esprof.checkpoint/1"
+SCHEMA = "esprof.checkpoint/2"
 
 _MANIFEST = "manifest.json"
 _MAX_MANIFEST_BYTES = 64 << 20

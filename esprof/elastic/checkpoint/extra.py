@@ -80,6 +80,18 @@ def digests(packed: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[st
     return found
 
 
+def extra_states(module: nn.Module) -> dict[str, Any]:
+    """The extra state of a module and of those within, by name."""
+    return {name: one.get_extra_state() for name, one in _modules(module)}
+
+
+def load_extra_states(module: nn.Module, states: Mapping[str, Any]) -> None:
+    """Restore the result of `extra_states`."""
+    for name, one in _modules(module):
+        if name in states:
+            one.set_extra_state(states[name])
+
+
 def _path(kind: str, name: str) -> str:
     return f"shared/{kind}/{name}"
 

@@ -12,6 +12,7 @@ from esprof.elastic.checkpoint import checkpoint
 from esprof.elastic.checkpoint.saving import Checkpoints, NoteSave
 from esprof.elastic.checkpoint.snapshot import capture, restore
 from esprof.elastic.options import Checkpoint, Proof
+from esprof.elastic.runtime.agree import together
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.rollcall import RollCall
@@ -59,7 +60,11 @@ class JobCheckpoints:
                 log.note,
             )
             if (found := self.checkpoints.read_latest(ests)) is not None:
-                restore(state, *found)
+                path, tensors = found
+                lenient = asked.new_script or fingerprint.determinism == "hetero-relaxed"
+                with together(transport):
+                    told = restore(state, path, tensors, rank=transport.rank, new_script=lenient)
+                self.checkpoints.tell(path, told)
                 state.proof = self.checkpoints.proof
 
     def whole_step(self) -> Callable[[], int | None]:

@@ -3,7 +3,7 @@
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from esprof.elastic.checkpoint.snapshot import (
     extra_digests,
     shared_digests,
     wanted,
-    with_common_attributes,
+    with_common_values,
 )
 from esprof.elastic.options import Checkpoint, Proof
 from esprof.elastic.proof.record import ProofRecord
@@ -116,13 +116,17 @@ class Checkpoints:
             tensors = checkpoint.read(path, lambda tensor: wanted(tensor, ests))
         self._newest = self.whole_step = manifest.step
         self.proof = ProofRecord(manifest.proven, manifest.diverged)
+        self.tell(path, changes)
+        return tensors
+
+    def tell(self, path: Path, changes: Sequence[str]) -> None:
+        """Print what has changed since a checkpoint was saved, a sentence each, if this is rank 0."""
         if changes and self._transport.rank == 0:
             left = len(changes) - _MAX_CHANGES_PRINTED
             more = f"; and {left} more" if left > 0 else ""
             sys.stderr.write(
                 f"esprof: since {path.name} was saved: {'; '.join(changes[:_MAX_CHANGES_PRINTED])}{more}\n"
             )
-        return tensors
 
     @property
     def is_adaptive(self) -> bool:
@@ -170,7 +174,7 @@ class Checkpoints:
         self._thread.shutdown()
 
     def _write(self, step: int, tensors: NamedTensors, proof: ProofRecord, since_ns: Ns) -> None:
-        tensors = with_common_attributes(tensors, self._transport)
+        tensors = with_common_values(tensors, self._transport)
         # What one rank alone has changed would be mixed into the state of the others, each of which writes a part.
         alike = extra_digests(tensors) | (shared_digests(tensors) if self._fingerprint.is_uniform else {})
         require_alike(self._transport, f"before step {step}", alike, _SAME_STATE_REMEDY)

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from torch.optim import Optimizer
 
 from esprof.core.assignment import Est
 from esprof.core.errors import MismatchError
+from esprof.core.types import Rank
 from esprof.elastic.checkpoint import extra
 from esprof.elastic.checkpoint.pack import pack, unpack
 from esprof.elastic.compress.ests import EstGuard
+from esprof.elastic.reach import saved
 from esprof.elastic.runtime.agree import gather_values
 from esprof.elastic.runtime.context import EstContext
 from esprof.elastic.runtime.training import TrainingState
@@ -24,6 +27,8 @@ from esprof.elastic.verify.content import as_numpy
 
 NamedTensors = dict[str, Tensor]
 
+_OPTIMIZERS_REMEDY = "Make the optimizers of the checkpoint, or start a new job in another folder."
+
 MODEL = "shared/model/"
 _OPTIMIZER, _SCHEDULE, _REDUCER = "shared/optimizer/", "shared/schedule/", "shared/reducer/"
 _STATE, _PLAN = "shared/state", "shared/plan"
@@ -31,14 +36,18 @@ _STATE, _PLAN = "shared/state", "shared/plan"
 the job's next step, codecs and guard."""
 
 _ATTRIBUTES = "attributes"
-"""Another one: the attributes that the script has changed on this rank. A checkpoint has those that all ranks share."""
+"""Another one: the attributes that the script has changed on this rank. A checkpoint has those that all ranks share, and so
+it has of what `reach` has found."""
 
 
-def capture(job: TrainingState) -> NamedTensors:
-    """The state of the job on this rank, copied to host memory so that training can continue."""
+def capture(job: TrainingState, *, whole: bool = False) -> NamedTensors:
+    """The state of the job on this rank, copied to host memory so that training can continue. If it is `whole`, it has also
+    what the script reaches and has not changed."""
     job.attributes.note()
-    job.counters.adopt(job.counts)
-    found = _training(job) | {_ATTRIBUTES: _as_bytes(job.attributes.changed)}
+    job.reached.note()
+    job.values.adopt(job.values_of_ests)
+    packed, tensors = saved.capture(job.reached, job.values, whole=whole)
+    found = _training(job) | {_ATTRIBUTES: _as_bytes(job.attributes.changed), saved.NAME: _as_bytes(packed)} | tensors
     guard = job.guard.saved() if job.guard is not None else None
     found[_PLAN] = _as_bytes({"next_step": job.next_step, "codecs": pack(job.codecs, "codecs", {}), "guard": guard})
     found |= {f"{_REDUCER}{name}": tensor for name, tensor in job.reducer.state().items()}
@@ -53,19 +62,26 @@ def wanted(name: str, ests: Collection[Est]) -> bool:
 
 
 @torch.no_grad()
-def restore(job: TrainingState, path: Path, tensors: NamedTensors) -> None:
+def restore(job: TrainingState, path: Path, tensors: NamedTensors, *, rank: Rank, new_script: bool) -> list[str]:
     """Restore the job from `tensors`, all that are `wanted` of the checkpoint `path`. The model must be the same.
-    Raises MismatchError, and changes nothing, if the checkpoint has other `extra` state."""
+    Returns in what the script's reached state differs, a sentence each; raises MismatchError for that unless the script is
+    meant to be another one (`new_script`), and if the checkpoint has other `extra` state."""
     state, plan = _of_bytes(tensors[_STATE]), _of_bytes(tensors[_PLAN])
     extra.check_names(job.model, job.own, state, path)
     for name, tensor in model_tensors(job.model).items():
         tensor.copy_(tensors[f"{MODEL}{name}"])
-    for optimizer, packed in zip(job.optimizers, state["optimizers"], strict=True):
-        _unpack_optimizer(job.model, optimizer, packed, tensors, path)
+    if len(state["optimizers"]) != len(_optimizers(job)):
+        found = f"{len(state['optimizers'])} optimizers there, and {len(_optimizers(job))} here"
+        raise MismatchError(f"has {found}, those within others included", path=path, remedy=_OPTIMIZERS_REMEDY)
+    with _shared_again(job):
+        for optimizer, packed in zip(_optimizers(job), state["optimizers"], strict=True):
+            _unpack_optimizer(job.model, optimizer, packed, tensors, path)
     for name, item in _scheduling(job).items():
         if name in state["schedule"]:
             item.load_state_dict(unpack(state["schedule"][name], tensors))
     job.attributes.restore(_of_bytes(tensors[f"shared/{_ATTRIBUTES}"]))
+    reached = {name.removeprefix("shared/"): tensor for name, tensor in tensors.items()}
+    told = saved.restore(job.reached, _of_bytes(reached[saved.NAME]), reached, path, rank=rank, new_script=new_script)
     extra.unpack_extra(job.model, job.own, state, tensors)
     job.next_step = plan["next_step"]
     job.codecs = unpack(plan["codecs"], {})
@@ -76,6 +92,7 @@ def restore(job: TrainingState, path: Path, tensors: NamedTensors) -> None:
         if context.rng.cuda is None or fresh.rng.cuda is None:  # Saved on another type of device.
             context.rng.cuda = fresh.rng.cuda
         job.contexts[est] = context
+    return told
 
 
 def training_tensors(job: TrainingState) -> NamedTensors:
@@ -84,13 +101,19 @@ def training_tensors(job: TrainingState) -> NamedTensors:
     return {name.removeprefix("shared/"): tensor for name, tensor in _training(job).items()}
 
 
-def with_common_attributes(tensors: NamedTensors, transport: Transport) -> NamedTensors:
-    """Captured tensors with the attributes that all ranks have changed alike, instead of those of this rank: what a single
-    rank does to evaluate or to log is its own. All ranks call this."""
-    ranks = gather_values(transport, _of_bytes(tensors[_ATTRIBUTES]))
-    common = {name: value for name, value in ranks[0].items() if all(_has(other, name, value) for other in ranks)}
-    rest = {name: tensor for name, tensor in tensors.items() if name != _ATTRIBUTES}
-    return rest | {f"shared/{_ATTRIBUTES}": _as_bytes(common)}
+def with_common_values(tensors: NamedTensors, transport: Transport) -> NamedTensors:
+    """Captured tensors with the attributes and reached values that all ranks hold alike, instead of those of this rank: what
+    a single rank does to evaluate or to log is its own. All ranks call this."""
+    attributes, reached = _of_bytes(tensors[_ATTRIBUTES]), _of_bytes(tensors[saved.NAME])
+    mine = [attributes, saved.hashes(reached, tensors)]
+    ranks = gather_values(transport, mine)
+    common, alike = (_common([rank[index] for rank in ranks]) for index in range(2))
+    for name in saved.modules_of(reached) - alike.keys():
+        raise MismatchError(f"{name} differs between ranks", remedy="Let the script do the same to it on all ranks.")
+    kept = {name: value for name, value in reached.items() if name in alike}
+    found = {name: tensor for name, tensor in tensors.items() if name.startswith(("shared/", "est/"))}
+    found |= {f"shared/{name}": tensors[name] for name in saved.tensors_of(kept)}
+    return found | {f"shared/{_ATTRIBUTES}": _as_bytes(common), f"shared/{saved.NAME}": _as_bytes(kept)}
 
 
 def extra_digests(tensors: NamedTensors) -> dict[str, str]:
@@ -121,7 +144,7 @@ def _training(job: TrainingState) -> NamedTensors:
     state = {
         "optimizers": [
             _pack_optimizer(job.model, optimizer, f"{_OPTIMIZER}{number}/" if number else _OPTIMIZER, found)
-            for number, optimizer in enumerate(job.optimizers)
+            for number, optimizer in enumerate(_optimizers(job))
         ],
         "schedule": {
             name: pack(item.state_dict(), f"{_SCHEDULE}{name}", found) for name, item in _scheduling(job).items()
@@ -131,14 +154,41 @@ def _training(job: TrainingState) -> NamedTensors:
     return found | more | {_STATE: _as_bytes(state | packed)}
 
 
+def _optimizers(job: TrainingState) -> list[Optimizer]:
+    """The optimizers, and those within them."""
+    return [*job.optimizers, *job.reached.updates.optimizers]
+
+
+@contextmanager
+def _shared_again(job: TrainingState) -> Iterator[None]:
+    """Let optimizers share state and groups as before the block, in which each gets its own: a wrapped one would not see
+    the learning rate of the outer one."""
+    optimizers = _optimizers(job)
+    shared = [
+        (inner, outer, name)
+        for inner in job.reached.updates.optimizers
+        for outer in optimizers[: optimizers.index(inner)]
+        for name in ("state", "param_groups")
+        if getattr(inner, name) is getattr(outer, name)
+    ]
+    yield
+    for inner, outer, name in shared:
+        setattr(inner, name, getattr(outer, name))
+
+
 def _scheduling(job: TrainingState) -> dict[str, Any]:
     """The schedulers and the loss scaler, by name."""
     stateful: dict[str, Any] = {f"scheduler {number}": item for number, item in enumerate(job.schedulers)}
     return stateful | ({"scaler": job.scaler} if job.scaler.is_enabled() else {})
 
 
-def _has(attributes: dict[str, Any], name: str, value: object) -> bool:
-    return name in attributes and repr(attributes[name]) == repr(value)
+def _common(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The entries that are the same on all ranks."""
+    return {
+        name: value
+        for name, value in ranks[0].items()
+        if all(name in other and repr(other[name]) == repr(value) for other in ranks)
+    }
 
 
 def _as_bytes(value: object) -> Tensor:

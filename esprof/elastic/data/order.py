@@ -79,6 +79,11 @@ class SampleOrder:
             return self.sampled.epoch(epoch)
         return _permutation(self.samples, self.seed + epoch, self.shuffle)
 
+    def forget(self) -> None:
+        """Ask the sampler anew: the script may have changed it."""
+        if self.sampled is not None:
+            self.sampled.epoch.cache_clear()
+
     def share(self, step: int, est: Est) -> int:
         """Number of samples of an EST in a step."""
         return sum(len(self.batch(step, est, micro)) for micro in range(self.accumulate))

@@ -139,7 +139,7 @@ class OneTurn:
 
 
 def _first_run(est: Est, context: EstContext) -> FirstRun:
-    return FirstRun(est, context.rng, counts=dict(context.counts))
+    return FirstRun(est, context.rng, values=dict(context.values))
 
 
 def _start_of(context: EstContext) -> EstContext:

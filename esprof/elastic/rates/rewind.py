@@ -34,14 +34,17 @@ class Mark:
     assignment: Assignment
     proven: int | None
     """The last step that is proven."""
+    restored: frozenset[str]
+    """What a checkpoint had set of the script's state besides the model."""
 
 
 def mark(trainer: "ElasticTrainer") -> Mark:
     """The present state. All ranks call this between the same two steps."""
-    tensors = capture(trainer.state)
+    tensors = capture(trainer.state, whole=True)
     # What this rank alone has changed in attributes comes back, too.
-    tensors["shared/attributes"] = tensors.pop("attributes")
-    return Mark(trainer.next_step, tensors, trainer.assignment, trainer.state.proof.proven)
+    tensors = {name if name.startswith("est/") else _shared(name): tensor for name, tensor in tensors.items()}
+    restored = frozenset(trainer.state.reached.restored)
+    return Mark(trainer.next_step, tensors, trainer.assignment, trainer.state.proof.proven, restored)
 
 
 def rewind(trainer: "ElasticTrainer", to: Mark) -> None:
@@ -55,10 +58,16 @@ def rewind(trainer: "ElasticTrainer", to: Mark) -> None:
             remedy="Move ESTs between stages only, and give the trainer no plan.",
         )
     # Optimizers keep the tensors that they are given, and change them.
-    restore(trainer.state, Path("memory"), {name: tensor.clone() for name, tensor in to.tensors.items()})
+    tensors = {name: tensor.clone() for name, tensor in to.tensors.items()}
+    restore(trainer.state, Path("memory"), tensors, rank=0, new_script=True)
+    trainer.state.reached.restored = set(to.restored)
     trainer.state.proof.proven = to.proven
     trainer._placement.begin()
     trainer._between_steps()
+
+
+def _shared(name: str) -> str:
+    return f"shared/{name.removeprefix('shared/')}"
 
 
 @contextmanager

@@ -105,7 +105,7 @@ def script_of(
     state: TrainingState, losses: Sequence[LossFn], data: Data, batches: Feed, proof: Proof, transport: Transport
 ) -> Script:
     """What the script computes with. All ranks call this. Raises UsageError where its first batches cannot be made."""
-    code = code_fields(state.model, losses, data.dataset, data.collate_fn)
+    code = code_fields(state.model, state.reached.modules, losses, data.dataset, data.collate_fn)
     with together(transport):
         if proof.prove_every != 0 and (first := batches.first_batches()) is not None:
             code[FIRST_BATCHES] = first

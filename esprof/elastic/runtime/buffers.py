@@ -1,6 +1,7 @@
-"""A model's buffers, such as BatchNorm's running statistics, with the meaning they have under
-DistributedDataParallel."""
+"""Buffers of the model and of modules outside of it, such as BatchNorm's running statistics, with the meaning that those of
+a model have under DistributedDataParallel."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +19,9 @@ class Buffers:
     module has its original tensors again, with the new values.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        """`modules` are by name; the model's is empty."""
+        self._roots = modules
         self._modules: list[dict[str, Tensor | None]] = []
         self._entries: list[_BufferEntry] = []
         self._own: list[Tensor] = []
@@ -29,7 +31,11 @@ class Buffers:
     def begin(self) -> None:
         """Store the values of the buffers at the start of a step."""
         # Walking through the model takes longer than copying small buffers: do it once per step.
-        named = [(name, module._buffers) for name, module in self._model.named_modules()]
+        named = [
+            (name, module._buffers)
+            for prefix, root in self._roots.items()
+            for name, module in root.named_modules(prefix=prefix)
+        ]
         self._modules = [buffers for _, buffers in named]
         self._entries = [
             _BufferEntry(".".join(filter(None, (name, key))), buffers, key, tensor)

@@ -7,32 +7,34 @@ import torch
 from torch import Tensor
 
 from esprof.core.assignment import Assignment, Est
+from esprof.elastic.checkpoint.pack import pack, unpack
 from esprof.elastic.compress.codecs.codec import State
 from esprof.elastic.data.loaders import EstLoader
-from esprof.elastic.runtime.counters import Numbers
+from esprof.elastic.reach.turns import Own
 from esprof.elastic.runtime.rng import RngState, seed_all
 from esprof.elastic.runtime.transport import Transport
 
-_RNG, _CODEC, _LOADER, _COUNTS = "rng/", "codec/", "loader", "counts"
+_RNG, _CODEC, _LOADER, _VALUES = "rng/", "codec/", "loader", "values"
 
 
 @dataclass
 class EstContext:
     """The state of one EST between its EST steps: its random number generators, the codec state by parameter name, its own
-    loader, if it has one, and what modules have counted for it."""
+    loader, if it has one, and the values that it has changed in attributes, closures and globals."""
 
     rng: RngState
     codec: dict[str, State] = field(default_factory=dict)
     loader: EstLoader = field(default_factory=EstLoader)
-    counts: Numbers = field(default_factory=dict)
+    values: Own = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole context as named tensors."""
         found = {f"{_RNG}{name}": tensor for name, tensor in self.rng.tensors().items()}
         for parameter, state in self.codec.items():
             found |= {f"{_CODEC}{parameter}/{name}": tensor for name, tensor in state.items()}
-        if self.counts:
-            found[_COUNTS] = torch.frombuffer(bytearray(json.dumps(self.counts).encode()), dtype=torch.uint8)
+        if self.values:
+            packed = pack(self.values, f"{_VALUES}/", found)
+            found[_VALUES] = torch.frombuffer(bytearray(json.dumps(packed).encode()), dtype=torch.uint8)
         loader = self.loader.state()
         return found if loader is None else found | {_LOADER: loader}
 
@@ -50,8 +52,8 @@ class EstContext:
         """The context from the result of `tensors()`. Generator states stay in host memory, codec states are moved to
         `device`."""
         rng = {name.removeprefix(_RNG): tensor for name, tensor in tensors.items() if name.startswith(_RNG)}
-        counts = json.loads(tensors[_COUNTS].numpy().tobytes()) if _COUNTS in tensors else {}
-        context = cls(RngState.of_tensors(rng), loader=EstLoader(tensors.get(_LOADER)), counts=counts)
+        values = unpack(json.loads(tensors[_VALUES].numpy().tobytes()), tensors) if _VALUES in tensors else {}
+        context = cls(RngState.of_tensors(rng), loader=EstLoader(tensors.get(_LOADER)), values=values)
         for name, tensor in tensors.items():
             if name.startswith(_CODEC):
                 parameter, _, key = name.removeprefix(_CODEC).rpartition("/")

@@ -15,11 +15,11 @@ from esprof.elastic.data.feed import Feed
 from esprof.elastic.leaving.drain import Leaver
 from esprof.elastic.options import Gradients
 from esprof.elastic.proof.reruns import Reruns
+from esprof.elastic.reach.turns import Own
 from esprof.elastic.reduce.layout import Layout, Slot
 from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.runtime.buffers import Buffers
-from esprof.elastic.runtime.counters import Numbers
 from esprof.elastic.runtime.phases import LossPhase
 from esprof.elastic.runtime.rng import RngState
 from esprof.elastic.runtime.support import check_loss, to_device
@@ -128,7 +128,7 @@ class EstSteps:
     """Knows whether this rank was asked to leave."""
 
     def __post_init__(self) -> None:
-        self._buffers = Buffers(self.state.model)
+        self._buffers = Buffers({"": self.state.model} | self.state.reached.modules)
         self._reached: set[str] = set()
         """Parameters that a gradient of the running backward pass has reached."""
         self._reached_in_est_step: set[str] = set()
@@ -159,7 +159,7 @@ class EstSteps:
         )
         self._exact = _ExactMean.started(self.layout, self.transport, assignment) if inspects else None
         self._buffers.begin()
-        state.counters.begin(state.counts)
+        state.values.begin(state.values_of_ests)
         if reruns is not None:
             reruns.begin()
         for est in mine:
@@ -173,7 +173,7 @@ class EstSteps:
                 found.proof.copy_(
                     torch.tensor(reruns.run(lambda first: self._run_again(first, phase)), dtype=torch.float64)
                 )
-        state.counters.finish(state.contexts[mine[0]].counts if mine else {})
+        state.values.finish(state.contexts[mine[0]].values if mine else {})
         found.busy[rank] = (time.perf_counter_ns() - started_ns) / 1e3
         with self.spans("reduce"):
             mean = state.reducer.finish()
@@ -218,12 +218,12 @@ class EstSteps:
         not sent."""
         context, flat = self.state.contexts[est], self.state.reducer.buffer()
         with self.spans("switch"):
-            self._enter(flat, context.rng, context.counts)
+            self._enter(flat, context.rng, context.values)
         send = last and first_run is None and self._exact is None
         loss = self._passes(est, phase, flat, first_run, send=send)
         with self.spans("switch"):
             context.rng = RngState.capture(self.state.device)
-            context.counts |= self._leave(est, flat)
+            context.values |= self._leave(est, flat)
         if first_run is not None:
             first_run.found |= self._found(loss, flat)
         if self._exact is not None:
@@ -243,30 +243,30 @@ class EstSteps:
                 batches = self.feed.again(self.state.next_step, first_run.est)
                 first_run.batches = [to_device(batch, self.state.device) for batch in batches]
             of = of_batches(first_run.batches)
-            self._enter(flat, first_run.rng, first_run.counts)
+            self._enter(flat, first_run.rng, first_run.values)
             loss = self._passes(first_run.est, phase, flat, first_run, send=False)
             self._leave(first_run.est, flat)
             return of | self._found(loss, flat)
         finally:
             self._runs_again = False
 
-    def _enter(self, flat: Tensor, rng: RngState, counts: Numbers) -> None:
+    def _enter(self, flat: Tensor, rng: RngState, values: Own) -> None:
         """Start an EST step whose gradient is accumulated in `flat`."""
         self.layout.attach(flat, clear=True)
         self._buffers.enter()
-        self.state.counters.enter(counts)
+        self.state.values.enter(values)
         rng.restore(self.state.device)
         self._reached_in_est_step.clear()
         self.edits.begin_est_step()
 
-    def _leave(self, est: Est, flat: Tensor) -> Numbers:
-        """End an EST step. Returns the numbers that it has counted."""
+    def _leave(self, est: Est, flat: Tensor) -> Own:
+        """End an EST step. Returns the values that it has changed."""
         self.edits.end_est_step(est)
         self._buffers.leave(est)
         for slot in self.layout.slots if self.gradients.find_unused else ():
             if slot.name not in self._reached_in_est_step:
                 slot.of(flat).zero_()  # As DDP has it, whose zeros are positive.
-        return self.state.counters.leave()
+        return self.state.values.leave(est)
 
     def _passes(self, est: Est, phase: LossPhase, flat: Tensor, first_run: FirstRun | None, *, send: bool) -> Tensor:
         """Forward and backward passes over an EST's micro-batches. With `send` the last one sends its gradients."""

@@ -39,13 +39,17 @@ class EstPlacement:
 
     def begin(self) -> None:
         """Feed this rank's ESTs from the next step on."""
+        self._feed.order.forget()
         self._feed.move(self.mine, self._state.next_step)
 
     def note_changes(self) -> None:
-        """Note what the script has changed in attributes. Loader processes, which have copies of a dataset as it was, start
-        anew where it has changed."""
-        if self._state.attributes.note() and loads_ahead(self._feed):
-            self.begin()
+        """Note what the script has changed in attributes and data. Loader processes, which have copies of a dataset as it
+        was, start anew where it has changed."""
+        self._state.attributes.note()
+        if self._state.reached.note():
+            self._feed.order.forget()
+            if loads_ahead(self._feed):
+                self.begin()
 
     def move(self, assignment: Assignment) -> None:
         """Use `assignment` from the next step on, and move the state of ESTs to their new ranks."""

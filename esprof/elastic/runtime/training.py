@@ -1,6 +1,6 @@
 """The state of a job between two steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,12 +17,13 @@ from esprof.elastic.compress.codecs.registry import check_codec, codec
 from esprof.elastic.compress.ests import EstGuard, Guarded
 from esprof.elastic.options import Data, Gradients, Updates
 from esprof.elastic.proof.record import ProofRecord
+from esprof.elastic.reach.script import ReachedState
+from esprof.elastic.reach.turns import EstValues, Own
 from esprof.elastic.reduce.choice import reducer
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.tree_reducer import Reducer
 from esprof.elastic.runtime.attributes import Attributes
 from esprof.elastic.runtime.context import EstContext
-from esprof.elastic.runtime.counters import EstCounters, Numbers
 from esprof.elastic.runtime.transport import Transport
 
 
@@ -41,9 +42,11 @@ class TrainingState:
     contexts: dict[Est, EstContext]
     """Contexts of the ESTs that this rank runs."""
     attributes: Attributes
-    """What the script has changed in attributes of the model and the dataset."""
-    counters: EstCounters
-    """Switches what modules count for each EST."""
+    """What the script has changed in attributes of the model."""
+    reached: ReachedState
+    """What the script's functions and objects reach besides the model."""
+    values: EstValues
+    """Switches what ESTs have changed in attributes, closures and globals."""
     device: torch.device
     """Device of the parameters."""
     next_step: int = 0
@@ -63,6 +66,7 @@ class TrainingState:
         updates: Updates,
         gradients: Gradients,
         data: Data,
+        losses: Sequence[object],
         layout: Layout,
         transport: Transport,
         assignment: Assignment,
@@ -70,6 +74,7 @@ class TrainingState:
         """The state of a job before its first step, on this rank."""
         device, bucket_mb, n_est = layout.device, gradients.bucket_mb, assignment.n_est
         scaler = GradScaler(device.type, enabled=gradients.amp == "fp16")
+        reached = ReachedState(model, losses, optimizers, updates, data)
         scaler.scale(torch.zeros((), device=device))  # It begins by this; a rank may have no EST to do so.
         return cls(
             model,
@@ -81,16 +86,22 @@ class TrainingState:
             ),
             codecs={0: gradients.codec},
             contexts={est: EstContext.new(data.seed + est, device) for est in assignment.ests[transport.rank]},
-            attributes=Attributes(model, data.dataset),
-            counters=EstCounters(model),
+            attributes=Attributes(model),
+            reached=reached,
+            values=EstValues(model, reached.turns),
             device=device,
             own=dict(updates.state or {}),
         )
 
     @property
-    def counts(self) -> list[Numbers]:
-        """What modules have counted for each EST of this rank."""
-        return [context.counts for context in self.contexts.values()]
+    def values_of_ests(self) -> list[Own]:
+        """What each EST of this rank has changed in attributes, closures and globals."""
+        return [context.values for context in self.contexts.values()]
+
+    def mark(self) -> None:
+        """Note attributes and data as the script gets them: what it changes until the next step is its own."""
+        self.attributes.mark()
+        self.reached.mark()
 
     def share(self, transport: Transport) -> None:
         """Start from rank 0's parameters and buffers on all ranks, as under DistributedDataParallel."""

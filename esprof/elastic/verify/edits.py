@@ -1,6 +1,7 @@
 """Notices when parameters, buffers and optimizer states change where only an update may change them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -21,10 +22,16 @@ class Edits:
     A change through `.data` is not counted; its effect is found when a step is verified.
     """
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    def __init__(
+        self, model: nn.Module, optimizers: Sequence[Optimizer], outside: Mapping[str, nn.Module] = MappingProxyType({})
+    ) -> None:
+        """`outside` are modules outside of the model that its loss reaches, by name."""
         self._model = model
         self._optimizers = optimizers
         self._parameters = list(model.named_parameters())
+        self._watched = [*self._parameters, *_parameters(outside)]
+        """Those that no EST step may change."""
+        self._outside = outside
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in self._parameters}
         self._left: dict[str, tuple[Tensor, int]] = {}
         """Each tensor as it was left to the script, and its version."""
@@ -45,16 +52,20 @@ class Edits:
 
     def all(self) -> dict[str, str]:
         """Hashes of all tensors, by name."""
-        return {f"value of {name}": content(tensor) for name, tensor in self._all()}
+        buffers = [
+            (f"{name}.{key}", one) for name, module in self._outside.items() for key, one in module.named_buffers()
+        ]
+        outside = [*_parameters(self._outside), *buffers]
+        return {f"value of {name}": content(tensor) for name, tensor in [*self._all(), *outside]}
 
     def begin_est_step(self) -> None:
-        self._before = _versions(self._parameters)
+        self._before = _versions(self._watched)
 
     def end_est_step(self, est: Est) -> None:
         """Raise UsageError if a parameter has changed since the step of `est` started."""
-        now = _versions(self._parameters)
+        now = _versions(self._watched)
         if now != self._before:
-            changed = zip(self._parameters, self._before, now, strict=True)
+            changed = zip(self._watched, self._before, now, strict=True)
             names = [name for (name, _), before, after in changed if before != after]
             more = " and others" if len(names) > 5 else ""
             raise UsageError(
@@ -71,6 +82,12 @@ class Edits:
                 for key, value in state.items():
                     if isinstance(value, Tensor):
                         yield f"{key} of {self._names[parameter]}", value
+
+
+def _parameters(modules: Mapping[str, nn.Module]) -> list[tuple[str, Tensor]]:
+    return [
+        (f"{name}.{key}", parameter) for name, module in modules.items() for key, parameter in module.named_parameters()
+    ]
 
 
 def _versions(named: Sequence[tuple[str, Tensor]]) -> list[int]:

@@ -41,6 +41,7 @@ _RELAXED_REMEDY = (
 _KERNEL_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
 _SAME_SCRIPT_REMEDY = "Let every rank build the same model, optimizer, dataset and ElasticTrainer."
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_HASH = re.compile("[0-9a-f]{16}")
 _IMPLEMENTATION_OPTIONS = ("foreach", "fused", "capturable", "differentiable")
 
 
@@ -129,15 +130,22 @@ def check_same_script(saved: Fingerprint, now: Fingerprint, path: Path, *, new_s
     if changed and now.determinism != "hetero-relaxed" and not new_script:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise MismatchError(
-            f"was trained by another script: changed since are {', '.join(changed[:3])}{more}",
+            f"was trained by another script: changed since are "
+            f"{', '.join(_shown(saved, now, name) for name in changed[:3])}{more}",
             path=path,
             remedy="Go on with the script of the checkpoint; or, if the change is meant, pass Checkpoint(new_script=True).",
         )
-    found = [f"{name} has changed" for name in changed]
+    found = [f"{_shown(saved, now, name)} has changed" for name in changed]
     around = saved.around.items()
     return found + [
         f"{name} was {was} and is {now.around[name]}" for name, was in around if now.around.get(name, was) != was
     ]
+
+
+def _shown(saved: Fingerprint, now: Fingerprint, name: str) -> str:
+    """A name in `code`, with the values that are no hashes."""
+    was, value = saved.code[name], now.code[name]
+    return name if _HASH.fullmatch(f"{was}") and _HASH.fullmatch(f"{value}") else f"{name} ({was}, now {value})"
 
 
 def model_fields(model: nn.Module) -> dict[str, Value]:

@@ -5,13 +5,15 @@ import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from torch import nn
 
+from esprof.elastic.reach.walk import names_of
+from esprof.elastic.verify.content import content
 from esprof.elastic.verify.second_run import ATTRIBUTES_OF_ALL_MODULES
 from esprof.elastic.verify.steplog import Scalar
 
@@ -40,13 +42,21 @@ class Script:
     around: dict[str, Scalar]
 
 
-def code_fields(model: nn.Module, losses: Sequence[object], dataset: object, collate: object) -> dict[str, Scalar]:
+def code_fields(
+    model: nn.Module, outside: Mapping[str, nn.Module], losses: Sequence[object], dataset: object, collate: object
+) -> dict[str, Scalar]:
     """Hashes of the code by which bits are computed, by name: `forward` of the script's own modules, functions that they
-    hold, losses, samples and batches. Functions of one package that are called by name count with their callers."""
+    hold, losses, samples and batches. Functions of one package that are called by name count with their callers. Also the
+    plain attributes that `forward` reads. `outside` are modules outside of the model, by name."""
     found: dict[str, Scalar] = {}
-    for name, module in model.named_modules():
+    for name, module in outside.items():
+        found[f"module {name}"] = content([_described(one) for one in module.modules()])
+    for module in [module for root in [model, *outside.values()] for module in root.modules()]:
         if _is_of_script(module):
             found[f"forward of {type(module).__qualname__}"] = code_of(module.forward, type(module))
+    for name, module in model.named_modules():
+        read = _names_in_methods(type(module))
+        found |= {key: value for key, value in _plain_attributes(name, module) if key.rpartition(".")[2] in read}
         for key, value in vars(module).items():
             if key not in ATTRIBUTES_OF_ALL_MODULES and callable(value) and not isinstance(value, nn.Module | type):
                 found[f"function {'.'.join(filter(None, (name, key)))}"] = code_of(value)
@@ -61,16 +71,15 @@ def code_fields(model: nn.Module, losses: Sequence[object], dataset: object, col
 
 
 def surrounding_fields(model: nn.Module) -> dict[str, Scalar]:
-    """Versions of Python and libraries, and plain attributes of the script's own modules, which may change bits or not."""
+    """Versions of Python and libraries, and plain attributes of the script's own modules that no code of theirs names, which
+    may change bits or not."""
     found: dict[str, Scalar] = {"python": ".".join(map(str, sys.version_info[:2]))}
     for name in _LIBRARIES:
         if (version := getattr(sys.modules.get(name), "__version__", None)) is not None:
             found[name] = str(version)
     for name, module in model.named_modules():
-        if _is_of_script(module):
-            for key, value in vars(module).items():
-                if key not in ATTRIBUTES_OF_ALL_MODULES and type(value) in (bool, int, float, str):
-                    found[".".join(filter(None, ("model", name, key)))] = value
+        read = _names_in_methods(type(module))
+        found |= {key: value for key, value in _plain_attributes(name, module) if key.rpartition(".")[2] not in read}
     return found
 
 
@@ -99,8 +108,12 @@ def _parts(function: Any, owner: type | None, seen: set[object], depth: int) -> 
     seen.add(function.__code__)
     yield from _of_code(function.__code__)
     yield f"{_constant(function.__defaults__)} {_constant(function.__kwdefaults__)}"
-    for called in _called(function, owner):
-        yield from _parts(called, owner, seen, depth + 1)
+    for name, called in _called(function, owner):
+        if isinstance(called, FunctionType) and _package(called) == _package(function):
+            yield from _parts(called, owner, seen, depth + 1)
+        else:  # An activation of torch, a class, a criterion.
+            kind = called if hasattr(called, "__qualname__") else type(called)
+            yield f"{name} {getattr(kind, '__module__', '')}.{kind.__qualname__}"
 
 
 def _of_code(code: CodeType) -> Iterator[str]:
@@ -111,21 +124,45 @@ def _of_code(code: CodeType) -> Iterator[str]:
             yield from _of_code(value)
 
 
-def _called(function: FunctionType, owner: type | None) -> Iterator[Callable[..., object]]:
-    """Functions of the same package that the code names, in the order of their names."""
-    package = function.__module__.partition(".")[0]
-    for name in sorted(_names(function.__code__)):
-        for called in (function.__globals__.get(name), inspect.getattr_static(owner, name, None) if owner else None):
-            if isinstance(called, FunctionType) and called.__module__.partition(".")[0] == package:
-                yield called
+def _called(function: FunctionType, owner: type | None) -> Iterator[tuple[str, Any]]:
+    """What the code can call by a name: globals, variables of its closure, methods; in the order of their names."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    closure = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+    for name in sorted(names_of(function.__code__) | closure.keys()):
+        method = inspect.getattr_static(owner, name, None) if owner else None
+        for called in (function.__globals__.get(name), closure.get(name), method):
+            if callable(called):
+                yield name, called
 
 
-def _names(code: CodeType) -> set[str]:
-    names = set(code.co_names)
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            names |= _names(value)
-    return names
+def _package(function: FunctionType) -> str:
+    return function.__module__.partition(".")[0]
+
+
+def _names_in_methods(kind: type) -> set[str]:
+    """Names in the code of a class's methods, other than those that make or describe an object."""
+    found: set[str] = set()
+    for base in kind.__mro__:
+        if not base.__module__.startswith("torch."):
+            for name, method in vars(base).items():
+                if isinstance(method, FunctionType) and name not in ("__init__", "extra_repr", "__repr__"):
+                    found |= names_of(method.__code__)
+    return found
+
+
+def _plain_attributes(name: str, module: nn.Module) -> Iterator[tuple[str, Scalar]]:
+    """Plain attributes of a module of the script, such as `model.body.0.scale`."""
+    for key, value in vars(module).items() if _is_of_script(module) else ():
+        if key not in ATTRIBUTES_OF_ALL_MODULES and type(value) in (bool, int, float, str):
+            yield ".".join(filter(None, ("model", name, key))), value
+
+
+def _described(module: nn.Module) -> list[object]:
+    """The class of a module, and of one of torch its settings."""
+    settings = (
+        {} if _is_of_script(module) else {k: v for k, v in vars(module).items() if k not in ATTRIBUTES_OF_ALL_MODULES}
+    )
+    return [type(module).__qualname__, settings]
 
 
 def _constant(value: object) -> str:

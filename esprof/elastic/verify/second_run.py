@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
+from esprof.elastic.checkpoint.pack import pack, unpack
 from esprof.elastic.runtime.rng import RngState
 from esprof.elastic.verify.content import content
 
@@ -33,8 +34,8 @@ class FirstRun:
     """Copies of its batches, made before anything could change them, where they cannot be made again."""
     found: dict[str, str] = field(default_factory=dict)
     """Hashes of its batches, loss, gradients and buffers, by name."""
-    counts: dict[str, Any] = field(default_factory=dict)
-    """What modules had counted for the EST before."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """What the EST had changed before, in attributes, closures and globals."""
 
     def note(self, batch: Any, *, keep: bool) -> None:
         self.found[_batch(len(self.found))] = content(batch)
@@ -43,17 +44,21 @@ class FirstRun:
 
     def description(self) -> dict[str, Any]:
         """What another rank needs to run this EST step, JSON-serializable."""
-        rng = {name: [str(tensor.dtype)[6:], tensor.tolist()] for name, tensor in self.rng.tensors().items()}
-        return {"est": self.est, "rng": rng, "found": self.found, "counts": self.counts}
+        tensors: dict[str, Tensor] = {}
+        values = pack(self.values, "values", tensors)
+        return {
+            "est": self.est,
+            "rng": _listed(self.rng.tensors()),
+            "found": self.found,
+            "values": values,
+            "tensors": _listed(tensors),
+        }
 
     @classmethod
     def of_description(cls, description: dict[str, Any]) -> "FirstRun":
-        rng = {
-            name: torch.tensor(values, dtype=getattr(torch, dtype))
-            for name, (dtype, values) in description["rng"].items()
-        }
-        found, counts = description["found"], description["counts"]
-        return cls(description["est"], RngState.of_tensors(rng), found=found, counts=counts)
+        rng, tensors = _tensors(description["rng"]), _tensors(description["tensors"])
+        values = unpack(description["values"], tensors)
+        return cls(description["est"], RngState.of_tensors(rng), found=description["found"], values=values)
 
     def compare(self, where: str, again: Mapping[str, str], hint: str = "") -> None:
         """Raise UsageError if the run of this EST step `where`, whose results are `again`, has had other results."""
@@ -64,6 +69,19 @@ def require_equal(est: Est, first: Mapping[str, str], where: str, again: Mapping
     """Raise UsageError if the two runs of an EST step have had different results; `hint` says what may be the cause."""
     for name in different(first, again)[:1]:
         raise UsageError(f"{name} of EST {est} differed {where}{hint}", remedy=_REMEDY)
+
+
+def _listed(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {
+        name: [str(tensor.dtype)[6:], list(tensor.shape), tensor.flatten().tolist()] for name, tensor in tensors.items()
+    }
+
+
+def _tensors(listed: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {
+        name: torch.tensor(values, dtype=getattr(torch, dtype)).reshape(shape)
+        for name, (dtype, shape, values) in listed.items()
+    }
 
 
 def of_batches(batches: Sequence[Any]) -> dict[str, str]:

@@ -40,7 +40,8 @@ class Fingerprint(msgspec.Struct, frozen=True):
     processes: dict[str, Value]
     """Which ESTs run on which process; empty but at level D0, where bits depend on it."""
     code: dict[str, Value] = {}
-    """Hashes of the script's code and of its first batches. A job goes on with the same; two logs may differ in it."""
+    """Hashes of the script's code and of its first batches, and plain attributes that its forward passes read. A job goes on
+    with the same; two logs may differ in it."""
     around: dict[str, Value] = {}
     """Versions of libraries and attributes of modules, which may change bits or not: differences are told."""
 

@@ -43,7 +43,7 @@ def own_function():
     return Script(net(Applied(Halved.apply)))
 
 
-@refused
+@equal
 def own_function_with_class_state():
     """One whose class counts its calls, and lets gradients fade with them."""
 
@@ -123,7 +123,6 @@ def gradient_hook_afterwards():
     return Script(prepare=lambda trainer: _halve_gradients(trainer.state.model))
 
 
-@like("own_function_with_class_state")
 @refused
 def gradient_hook_with_a_counter():
     """Gradients that fade with the number of calls."""

@@ -60,7 +60,7 @@ def loss_of_one_element():
 # What they remember from one call to the next.
 
 
-@refused
+@equal
 def schedule_by_calls():
     """A weight that falls with the number of calls: a process that runs more ESTs is further on."""
     calls = []
@@ -92,7 +92,7 @@ def calls_counted_for_the_log():
 
 
 @like("schedule_by_calls")
-@refused
+@equal
 def batch_of_the_call_before():
     """Points are contrasted with those of the call before."""
     last = [torch.zeros(2, 8)]
@@ -106,7 +106,7 @@ def batch_of_the_call_before():
 
 
 @like("schedule_by_calls")
-@refused
+@equal
 def running_baseline():
     """The loss is divided by a running mean of losses, as reinforcement learning has it."""
     mean = [1.0]
@@ -119,7 +119,7 @@ def running_baseline():
     return Script(loss=loss)
 
 
-@refused
+@equal
 def state_of_a_callable():
     """A loss that is an object with a counter which matters."""
 

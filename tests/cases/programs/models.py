@@ -60,7 +60,7 @@ def counter_that_scales():
     return Script(net(WarmUp()))
 
 
-@refused
+@equal
 def counter_of_the_class():
     """The same with a counter that the class has for all its modules."""
 

@@ -145,7 +145,7 @@ def numpy_generator_of_a_module():
     return Script(net(noisy))
 
 
-@refused
+@equal
 def generator_of_the_loss():
     """Mixup's weight is drawn from a generator that only the loss function holds."""
     generator = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from torch.utils.data import Subset
 
 from esprof.core.errors import MismatchError
 from esprof.elastic import Assignment
-from esprof.elastic.checkpoint.snapshot import capture, with_common_attributes
+from esprof.elastic.checkpoint.snapshot import capture, with_common_values
 from esprof.elastic.runtime.attributes import Attributes
 from tests.cases.elastic import Samples, on_threads
 from tests.cases.elastic_job import Tempered, bits, small_trainer
@@ -80,13 +80,13 @@ def test_what_one_rank_sets_is_in_no_checkpoint(tmp_path):
         if transport.rank == 0:
             trainer.state.model.drop.p = 0.7
         trainer.state.attributes.note()
-        found = with_common_attributes(capture(trainer.state), transport)
+        found = with_common_values(capture(trainer.state), transport)
         return json.loads(found["shared/attributes"].numpy().tobytes())
 
     assert on_threads(2, body) == [{"model.temperature": 2.0}] * 2
 
 
 def test_a_model_without_the_changed_module_is_refused():
-    attributes = Attributes(Tempered(), None)
+    attributes = Attributes(Tempered())
     with pytest.raises(MismatchError, match=r"the script had set model.tail.p to 0.5 before the checkpoint"):
         attributes.restore({"model.tail.p": 0.5})

@@ -234,7 +234,7 @@ def test_a_damaged_one_of_another_job_is_not_passed_over(saved):
 
 def test_one_of_another_esprof_is_not_passed_over(saved):
     manifest = saved / "step-00000002" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("esprof.checkpoint/1", "esprof.checkpoint/2"))
+    manifest.write_text(manifest.read_text().replace("esprof.checkpoint/2", "esprof.checkpoint/3"))
     error = refusal(saved)
     assert isinstance(error, MismatchError)
     assert error.remedy == "Use the esprof version that wrote it."

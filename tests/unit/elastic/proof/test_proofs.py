@@ -1,5 +1,7 @@
 """A job whose bits come to depend on where an EST runs is stopped or warned at the next proof; ranks are threads here."""
 
+from collections import UserList
+
 import msgspec
 import pytest
 import torch
@@ -58,8 +60,8 @@ def test_a_rank_whose_weights_have_changed_unnoticed_is_stopped_at_the_next_proo
 
 
 def counting(above):
-    """A loss that is multiplied by the number of its calls once that exceeds a number."""
-    calls = []
+    """A loss that is multiplied by the number of its calls, hidden from the search for state, once that exceeds a number."""
+    calls = UserList()
 
     def loss(model, batch):
         calls.append(1)
@@ -144,7 +146,7 @@ def test_proofs_change_no_bits_and_stop_no_job_that_is_right(options):
 
 
 def test_alternating_losses_are_proven_in_turn():
-    calls = []
+    calls = UserList()
 
     def loss(number):
         def of(model, batch):

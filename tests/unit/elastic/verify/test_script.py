@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from esprof.core.errors import MismatchError, UsageError
@@ -54,9 +55,9 @@ def test_code_of_what_is_called_counts(monkeypatch):
 class Activated(Net):
     """Holds its activation as a function."""
 
-    def __init__(self, activation, scale=1.0):
+    def __init__(self, activation, scale=1.0, label="a"):
         super().__init__(5)
-        self.activation, self.scale = activation, scale
+        self.activation, self.scale, self.label = activation, scale, label
 
     def forward(self, images):
         return self.scale * self.activation(super().forward(images))
@@ -79,10 +80,33 @@ def saved(folder, **options):
     trainer.save()
 
 
+def named(activation):
+    """A model whose forward names its activation, a variable of a closure."""
+
+    class Named(Net):
+        def forward(self, images):
+            return activation(super().forward(images))
+
+    return Named(5)
+
+
+def criterion(criterion):
+    return lambda model, batch: criterion(model(batch[0]), batch[1])
+
+
 CHANGES = {
     "function activation": (
         {"model": lambda: Activated(torch.relu)},
         {"model": lambda: Activated(torch.tanh)},
+    ),
+    r"model.scale \(1.0, now 0.5\)": (
+        {"model": lambda: Activated(torch.relu)},
+        {"model": lambda: Activated(torch.relu, scale=0.5)},
+    ),
+    r"forward of named.<locals>.Named": ({"model": lambda: named(torch.relu)}, {"model": lambda: named(torch.tanh)}),
+    "module loss.criterion": (
+        {"loss": criterion(nn.CrossEntropyLoss())},
+        {"loss": criterion(nn.CrossEntropyLoss(label_smoothing=0.1))},
     ),
     "loss function": ({"loss": loss_fn}, {"loss": lambda model, batch: loss_fn(model, batch) * 2}),
     "the first batches": ({"samples": Labelled("abcde")}, {"samples": Labelled("bacde")}),
@@ -107,8 +131,8 @@ def test_a_changed_script_that_is_meant_is_told(tmp_path, capfd):
 
 def test_what_may_change_bits_or_not_is_told(tmp_path, capfd):
     saved(tmp_path, model=lambda: Activated(torch.relu))
-    assert small_trainer(folder=tmp_path, model=lambda: Activated(torch.relu, scale=0.5)).next_step == 1
-    assert "model.scale was 1.0 and is 0.5" in capfd.readouterr().err
+    assert small_trainer(folder=tmp_path, model=lambda: Activated(torch.relu, label="b")).next_step == 1
+    assert "model.label was a and is b" in capfd.readouterr().err
 
 
 def test_samples_that_cannot_be_made_are_refused_at_once():

@@ -1,6 +1,7 @@
 """What one EST leaves behind for the next is found where a step is run a second time, and harmless things are left alone."""
 
 import random
+from collections import UserList
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from esprof.core.errors import UsageError
 from tests.cases.elastic import loss_fn
-from tests.cases.elastic_job import Net, bits, small_trainer
+from tests.cases.elastic_job import Net, bits, bits_of_ranks, small_trainer
 
 
 class Own(Net):
@@ -61,24 +62,41 @@ class Recurrent(Own):
         return out
 
 
+class Hidden(Own):
+    """Counts its calls where nobody searches for state."""
+
+    def __init__(self):
+        super().__init__(UserList)
+
+    def draw(self):
+        self.own.append(1)
+        return len(self.own)
+
+
 @pytest.mark.parametrize("model", [OfTorch, OfPython, OfNumpy, Recurrent])
-def test_what_a_module_keeps_is_found_and_named(model):
+def test_what_a_module_keeps_is_that_of_an_est(model):
+    static = bits(small_trainer(model=model), 3)
+    assert bits_of_ranks([[3], [0, 1, 2]], model=model) == [static] * 2
+
+
+def test_what_a_module_hides_is_found_and_named():
     with pytest.raises(UsageError, match="the loss of EST 3 differed when step 0 was run a second time") as raised:
-        small_trainer(model=model).step()
-    assert f"changed since: the model.own ({model.__name__})" in raised.value.reason
+        small_trainer(model=Hidden).step()
+    assert "changed since: the model.own (Hidden)" in raised.value.reason
+
+
+backward_calls = UserList()
 
 
 class Kept(torch.autograd.Function):
-    calls = 0
-
     @staticmethod
     def forward(context, x):
         return x
 
     @staticmethod
     def backward(context, gradient):
-        Kept.calls += 1
-        return gradient * Kept.calls
+        backward_calls.append(1)
+        return gradient * len(backward_calls)
 
 
 def test_what_a_backward_pass_keeps_is_found():
@@ -87,7 +105,7 @@ def test_what_a_backward_pass_keeps_is_found():
 
 
 def test_what_shows_in_the_second_step_alone_is_found():
-    calls = []
+    calls = UserList()
 
     def loss(model, batch):
         calls.append(1)
@@ -121,7 +139,7 @@ def test_what_is_harmless_is_left_alone():
     ("every", "more"), [(None, [4, 4, 0, 0, 0]), (0, [0] * 5), (2, [4, 4, 1, 0, 1]), (3, [4, 4, 0, 1, 0])]
 )
 def test_how_many_ests_run_again_in_which_steps(every, more):
-    calls = []
+    calls = UserList()
 
     def loss(model, batch):
         calls.append(1)
@@ -136,11 +154,11 @@ def test_how_many_ests_run_again_in_which_steps(every, more):
 
 
 def test_the_step_that_goes_on_from_a_checkpoint_is_verified(tmp_path):
-    trainer = small_trainer(folder=tmp_path, model=OfPython, prove_every=0)
+    trainer = small_trainer(folder=tmp_path, model=Hidden, prove_every=0)
     bits(trainer, 3)
     trainer.save()
     with pytest.raises(UsageError, match="when step 3 was run a second time"):
-        small_trainer(folder=tmp_path, model=OfPython).step()
+        small_trainer(folder=tmp_path, model=Hidden).step()
 
 
 def test_verified_and_unverified_steps_have_the_same_bits():

@@ -1,11 +1,14 @@
-"""Numbers that modules count in forward: each EST has its own, wherever it runs and however often a step does."""
+"""Values that EST steps change: each EST has its own, wherever it runs and however often a step does."""
 
 import pytest
 import torch
 from torch import nn
 
+from esprof.core.errors import UsageError
 from esprof.elastic import Assignment
-from esprof.elastic.runtime.counters import EstCounters
+from esprof.elastic.reach.places import EntryPlace
+from esprof.elastic.reach.turns import EstValues
+from esprof.elastic.reach.walk import Reached
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import Net, bits, bits_of_ranks, small_trainer
 
@@ -71,13 +74,63 @@ def test_counts_are_in_checkpoints(tmp_path, at):
     assert seen + Script(folder=tmp_path).train(6) == Script().train(6)
 
 
-def test_flags_and_tensors_are_left_alone():
+def test_flags_and_tensors_are_those_of_the_est():
     model = nn.Module()
     model.ready, model.table = False, torch.zeros(1)
-    counters = EstCounters(model)
-    counters.begin([])
+    values, owns = EstValues(model, Reached()), [{}, {}]
     for _ in range(2):
-        counters.enter({})
-        model.ready, model.table = True, torch.ones(1)
-        assert counters.leave() == {}
+        values.begin(owns)
+        for est, own in enumerate(owns):
+            values.enter(own)
+            assert (model.ready, float(model.table)) == (bool(own), len(own) and est + 1)
+            model.ready, model.table = True, torch.full((1,), est + 1.0)
+            own |= values.leave(est)
+        values.finish(owns[0])
     assert model.ready
+    assert float(model.table) == 1
+
+
+def test_what_is_changed_in_place_is_restored_for_the_next_est():
+    model = nn.Module()
+    model.queue, model.seen = torch.arange(3.0), [1, 2]
+    queue, seen = model.queue, model.seen
+    values = EstValues(model, Reached())
+    values.begin([])
+    values.enter({})
+    model.queue.mul_(2)
+    model.seen.append(3)
+    own = values.leave(0)
+    values.enter({})
+    assert (model.queue.tolist(), model.seen) == ([0, 1, 2], [1, 2])
+    assert values.leave(1) == {}
+    values.finish(own)
+    assert model.queue is queue
+    assert model.seen is seen
+    assert (queue.tolist(), seen) == ([0, 2, 4], [1, 2, 3])
+
+
+def test_what_the_script_sets_between_steps_is_that_of_all_ests():
+    model = nn.Module()
+    model.weight, owns = 1.0, [{}, {}]
+    values = EstValues(model, Reached())
+    values.begin(owns)
+    for own in owns:
+        values.enter(own)
+        model.weight += 1
+        own |= values.leave(0)
+    values.finish(owns[0])
+    model.weight = 10.0
+    values.begin(owns)
+    for own in owns:
+        values.enter(own)
+        assert model.weight == 10
+
+
+def test_another_object_outside_of_the_model_is_refused_by_name():
+    holder = {"engine": object()}
+    values = EstValues(nn.Module(), Reached([EntryPlace("loss.engine", holder, "engine")]))
+    values.begin([])
+    values.enter({})
+    holder["engine"] = object()
+    with pytest.raises(UsageError, match=r"EST 3 changed loss\.engine, a object, which cannot move with it"):
+        values.leave(3)

@@ -1,0 +1,1 @@
+"""What a training script's functions and objects reach besides the model: found by walking, switched between ESTs, saved."""
