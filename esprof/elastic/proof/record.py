@@ -1,6 +1,6 @@
 """Up to which step the bits of a job are proven."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -11,6 +11,8 @@ class ProofRecord:
     """The last step whose proof found the same bits; None before the first."""
     diverged: int | None = None
     """The first step whose proof found other bits, in a job that went on; from then on nothing is proven."""
+    unsteady: set[str] = field(default_factory=set)
+    """Names of results that no proof in this process compares: values that were others when the same EST step ran again."""
 
     def passed(self, step: int) -> None:
         """Note that the proof in `step` has found the same bits."""

@@ -16,7 +16,7 @@ from esprof.elastic.checkpoint.pack import pack, unpack
 from esprof.elastic.reach.places import ABSENT
 from esprof.elastic.reach.script import ReachedState
 from esprof.elastic.reach.turns import EstValues
-from esprof.elastic.reach.values import PLAIN, can_move, copied, made, note, same, write_into
+from esprof.elastic.reach.values import PLAIN, can_move, can_move_with_est, copied, made, note, same, write_into
 from esprof.elastic.verify.content import content
 
 NAME = "reached"
@@ -33,7 +33,7 @@ def capture(state: ReachedState, values: EstValues, *, whole: bool = False) -> t
     for name, copy in (_all if whole else _changed)(state, values).items():
         packed[name] = {"value": pack(copy, f"{NAME}/{name}", tensors)}
     for place in state.read_by_code():
-        if place.name not in packed and values.base(place.name) is None and can_move(place.get()):
+        if place.name not in packed and values.base(place.name) is None and can_move_with_est(place.get()):
             packed[place.name] = {"read": _shown(place.get())}
     for name, module in state.modules.items():
         if whole or name in state.restored or state.noted(name) != state.first_of_modules[name]:

@@ -1,7 +1,8 @@
 """What a training script reaches besides its model: listed at start, watched while it trains, saved in checkpoints."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
@@ -12,7 +13,7 @@ from esprof.core.types import Rank
 from esprof.elastic.checkpoint.extra import extra_states
 from esprof.elastic.options import Data, Updates
 from esprof.elastic.reach.places import ABSENT, CellPlace, Place
-from esprof.elastic.reach.values import PLAIN, can_move, is_container, is_generator, note, same
+from esprof.elastic.reach.values import PLAIN, can_move, can_move_with_est, is_container, is_generator, note, same
 from esprof.elastic.reach.walk import walk
 from esprof.elastic.verify.content import content
 
@@ -50,6 +51,8 @@ class ReachedState:
         """Places and modules that a checkpoint has set."""
         self.set_in_data: set[str] = set()
         """Places of the dataset that the script has set between two steps."""
+        self._counted: set[str] = set()
+        """Places of the dataset that have changed when a sample was made."""
         self.mark()
 
     @property
@@ -79,6 +82,19 @@ class ReachedState:
             self._find_data()
         return bool(changed)
 
+    @contextmanager
+    def makes_samples(self, rank: Rank) -> Iterator[None]:
+        """In this block samples are made. Rank 0 tells of numbers that change: each process and loader has its own."""
+        before = self._numbers_of_data()
+        yield
+        changed = {name for name, value in self._numbers_of_data().items() if not same(before.get(name), value)}
+        if (new := changed - self._counted) and rank == 0:
+            sys.stderr.write(
+                f"esprof: making a sample changes {', '.join(sorted(new))}, of which each process and loader worker has its "
+                "own; samples that depend on it differ with the number of processes\n"
+            )
+        self._counted |= changed
+
     def noted(self, module: str) -> dict[str, object]:
         """What shows whether a module outside of the model has changed: versions, and a hash of its buffers, which kernels
         of BatchNorm change unnoted."""
@@ -91,6 +107,13 @@ class ReachedState:
         """Places that the code of losses and forward passes names."""
         names = self.turns.names
         return [place for place in self.turns.places if place.key in names or isinstance(place, CellPlace)]
+
+    def contents(self) -> dict[str, str]:
+        """Hashes of the values that EST steps reach besides the model, by name."""
+        values = {name: place.get() for name, place in self.turns.by_name().items()}
+        return {
+            name: content(value) for name, value in values.items() if value is not ABSENT and can_move_with_est(value)
+        }
 
     def listing(self) -> str:
         """What was found besides plain values, for a person; empty if there is nothing."""
@@ -113,6 +136,10 @@ class ReachedState:
 
     def _find_data(self) -> None:
         (self.data,) = walk([self._roots_of_data], self._model)
+
+    def _numbers_of_data(self) -> dict[str, object]:
+        values = {name: place.get() for name, place in self.data.by_name().items()}
+        return {name: value for name, value in values.items() if type(value) in PLAIN}
 
     def _notes_of_data(self) -> dict[str, object]:
         return {name: note(place.get(), _MAX_ITEMS_IN_DATA) for name, place in self.data.by_name().items()}

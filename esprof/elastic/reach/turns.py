@@ -4,7 +4,8 @@ Under DistributedDataParallel each rank has its own; here each EST does. They mo
 that runs twice changes them once.
 """
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Set
 from operator import is_not
 from typing import Any
 
@@ -14,7 +15,18 @@ from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
 from esprof.core.types import Bytes
 from esprof.elastic.reach.places import ABSENT, EntryPlace, Place
-from esprof.elastic.reach.values import can_change_in_place, can_move, copied, made, note, same, size, write_into
+from esprof.elastic.reach.values import (
+    MAX_ITEMS_OF_EST,
+    can_change_in_place,
+    can_move_with_est,
+    copied,
+    is_long,
+    made,
+    note,
+    same,
+    size,
+    write_into,
+)
 from esprof.elastic.reach.walk import Reached
 from esprof.elastic.runtime.attributes import ModuleAttributes
 
@@ -24,6 +36,10 @@ Own = dict[str, Any]
 _MAX_KEPT: Bytes = 64 << 20
 """Tensors up to this size altogether are copied, so that an EST may change them in place."""
 
+_OUTGROWN = (
+    "has become too long to move with ESTs: from here on each process has its own, and no checkpoint has it. Proofs show "
+    "whether results depend on it."
+)
 _KEEP_REMEDY = (
     "State that moves with an EST is a number, a string, a generator of random numbers, a tensor of at most 64 MiB, or a "
     "list, dict, set or deque of these. Change other objects between two steps, or in Updates(after_step=…)."
@@ -58,6 +74,8 @@ class EstValues:
         self._notes: dict[int, object] = {}
         """Notes of those that can change in place, by index."""
         self._size = 0
+        self._outgrown: set[str] = set()
+        """Places whose containers are too long to move by now."""
         self.set_by_script: set[str] = set()
         """Of the places that ESTs have changed, those that the script has set between two steps."""
 
@@ -71,11 +89,11 @@ class EstValues:
 
     def adopt(self, ests: Iterable[Own]) -> None:
         """Where the script has set a value between two steps, let all ESTs of this rank have it."""
-        changed = [name for name, shown in self._shown.items() if not same(note(self._value(name)), shown)]
+        changed = [name for name, shown in self._shown.items() if not same(_note(self._value(name)), shown)]
         for name in changed:
             value = self._value(name)
             self._base[name] = self._saved(name, value)
-            self._shown[name] = note(value)
+            self._shown[name] = _note(value)
         self.set_by_script.update(changed)
         for own in ests:
             for name in own.keys() & set(changed):
@@ -92,7 +110,7 @@ class EstValues:
         if len(values) != len(self._before) or any(map(is_not, values, self._before)):
             self._notes = {i: None for i, value in enumerate(values) if can_change_in_place(value)}
         self._before = values
-        self._notes = {i: note(values[i]) for i in self._notes}
+        self._notes = {i: _note(values[i]) for i in self._notes}
 
     def leave(self, est: Est) -> Own:
         """End an EST step. Returns the values that it has changed. Raises UsageError for one that cannot move."""
@@ -103,15 +121,19 @@ class EstValues:
             self._before = [before.get(name, ABSENT) for name in self._names]
             self._notes = {i: noted[name] for i, name in enumerate(self._names) if name in noted}
         values = self._values()
-        changed = [i for i, noted in self._notes.items() if not same(note(values[i]), noted)]
+        changed = [i for i, noted in self._notes.items() if not same(_note(values[i]), noted)]
         if any(map(is_not, values, self._before)):
             pairs = enumerate(zip(values, self._before, strict=True))
-            changed += [i for i, (a, b) in pairs if a is not b and i not in self._notes and not same(note(a), note(b))]
+            changed += [
+                i for i, (a, b) in pairs if a is not b and i not in self._notes and not same(_note(a), _note(b))
+            ]
         found: Own = {}
         for i in changed:
             name, now = self._names[i], values[i]
-            if now is not ABSENT and can_move(now) and self._set_base(name, now, self._before[i]):
+            if now is not ABSENT and can_move_with_est(now) and self._set_base(name, now, self._before[i]):
                 found[name] = self._saved(name, now)
+            elif is_long(now):
+                self._let_be(name)
             elif not name.startswith("model."):
                 self._refuse(est, name, now)
         return found
@@ -119,7 +141,12 @@ class EstValues:
     def finish(self, own: Own) -> None:
         """End a step: leave the values of an EST to the script, as a rank of DistributedDataParallel has them."""
         self._put(self._base | own)
-        self._shown = {name: note(self._value(name)) for name in self._base}
+        self._shown = {name: _note(self._value(name)) for name in self._base}
+
+    @property
+    def moved(self) -> Set[str]:
+        """Names of the places that ESTs have changed."""
+        return self._base.keys()
 
     def base(self, name: str) -> Any:
         """What ESTs have that have not changed a place: (whether in place, copy), ABSENT, or None if no EST has."""
@@ -137,7 +164,7 @@ class EstValues:
         self._others = [place for place in self._places.values() if place not in set(in_dicts)]
         self._names = [place.name for place in [*in_dicts, *self._others]]
         for name, value in zip(self._names, self._values(), strict=True):
-            if can_change_in_place(value) and can_move(value):
+            if can_change_in_place(value) and can_move_with_est(value):
                 self._first.setdefault(name, value)
 
     def _values(self) -> list[Any]:
@@ -149,11 +176,11 @@ class EstValues:
 
     def _keep(self, name: str, value: Any) -> None:
         """Copy a value before an EST may change it in place, unless the copy that there is still holds."""
-        noted = note(value)
+        noted = _note(value)
         if name in self._kept and same(self._kept[name][0], noted):
             return
         before = size(self._kept[name][1]) if name in self._kept else 0
-        if can_move(value) and self._kept_bytes + size(value) - before <= _MAX_KEPT:
+        if can_move_with_est(value) and self._kept_bytes + size(value) - before <= _MAX_KEPT:
             self._kept_bytes += size(value) - before
             self._kept[name] = noted, copied(value)
 
@@ -165,7 +192,7 @@ class EstValues:
             self._base[name] = ABSENT
         elif name in self._kept and before is self._first.get(name):
             self._base[name] = True, self._kept[name][1]
-        elif before is not now and can_move(before):
+        elif before is not now and can_move_with_est(before):
             self._base[name] = False, copied(before)
         else:
             return False
@@ -173,13 +200,13 @@ class EstValues:
 
     def _saved(self, name: str, value: Any) -> Any:
         """What the place holds; ABSENT also for what cannot move."""
-        can = value is not ABSENT and can_move(value)
+        can = value is not ABSENT and can_move_with_est(value)
         return (value is self._first.get(name, ABSENT), copied(value)) if can else ABSENT
 
     def _put(self, own: Own) -> None:
         for name, saved in own.items():
             place = self._place(name)
-            if place is None:
+            if place is None or name in self._outgrown:
                 continue
             if saved is ABSENT:
                 place.set(ABSENT)
@@ -206,8 +233,17 @@ class EstValues:
             self._places[name] = place
         return self._places[name]
 
+    def _let_be(self, name: str) -> None:
+        if name not in self._outgrown:
+            self._outgrown.add(name)
+            warnings.warn(f"{name} {_OUTGROWN}", stacklevel=2)
+
     def _refuse(self, est: Est, name: str, now: Any) -> None:
         if isinstance(now, Tensor) and now.grad_fn is not None:
             return  # It belongs to the call that has computed it.
         what = "nothing" if now is ABSENT else f"a {type(now).__name__}"
         raise UsageError(f"EST {est} changed {name}, {what}, which cannot move with it", remedy=_KEEP_REMEDY)
+
+
+def _note(value: object) -> object:
+    return note(value, MAX_ITEMS_OF_EST)

@@ -21,6 +21,8 @@ Copy = Any
 PLAIN = frozenset({bool, int, float, str, type(None)})
 MAX_TENSOR: Bytes = 64 << 20
 """The largest tensor that is moved."""
+MAX_ITEMS_OF_EST = 10_000
+"""Plain items of a container that moves with an EST: each step compares and copies them."""
 
 _MAX_ARRAY: Bytes = 1 << 16
 """The largest array that is compared by its content; NumPy counts no versions."""
@@ -66,6 +68,21 @@ def can_move(value: object, max_tensor: float = MAX_TENSOR, depth: int = 0) -> b
     return all(can_move(item, max_tensor, depth + 1) for item in items)
 
 
+def can_move_with_est(value: object) -> bool:
+    """Whether each EST may have a value of its own."""
+    return not is_long(value) and can_move(value)
+
+
+def is_long(value: Any, depth: int = 0) -> bool:
+    """Whether a container, or one within, has more items than move with an EST."""
+    if not is_container(value) or depth > _MAX_DEPTH:
+        return False
+    if len(value) > MAX_ITEMS_OF_EST:
+        return True
+    items = _items(value)
+    return not _all_plain(items) and (len(items) > _MAX_ITEMS or any(is_long(item, depth + 1) for item in items))
+
+
 def can_change_in_place(value: object) -> bool:
     """Whether a change may leave the same object in its place. Objects of other kinds are compared by identity alone."""
     if is_container(value):
@@ -82,8 +99,9 @@ def size(value: Any) -> Bytes:
     return sum(map(size, items))
 
 
-def note(value: object, max_items: int = _MAX_PLAIN_ITEMS) -> object:
-    """What changes if the value does. Of a container with more items only its length counts, of an object its identity."""
+def note(value: object, max_items: int = _MAX_PLAIN_ITEMS, depth: int = 0) -> object:
+    """What changes if the value does. Of a container with more items, or too deep within others, only its length counts, of
+    an object its identity."""
     if type(value) in PLAIN:
         return value
     if isinstance(value, Tensor):
@@ -96,14 +114,14 @@ def note(value: object, max_items: int = _MAX_PLAIN_ITEMS) -> object:
     if not is_container(value):
         return _Noted(value, None)
     items = _items(value)
-    if len(items) > max_items:
+    if len(items) > max_items or depth > _MAX_DEPTH:
         return _Noted(value, len(items))
-    return type(value), items if _all_plain(items) else tuple(note(item, max_items) for item in items)
+    return type(value), items if _all_plain(items) else tuple(note(item, max_items, depth + 1) for item in items)
 
 
 def same(a: object, b: object) -> bool:
     """Whether two notes show no change. 1, 1.0 and True differ."""
-    return type(a) is type(b) and a == b
+    return a is b or (type(a) is type(b) and a == b)  # A NaN is itself.
 
 
 def copied(value: Any) -> Copy:
@@ -134,7 +152,7 @@ def made(copy: Copy) -> Any:
     if kind == "array":
         return parts[0].cpu().numpy().copy()
     if kind in _MAPPINGS:
-        return _MAPPINGS[kind](zip(map(made, parts[0]), map(made, parts[1]), strict=True))
+        return _MAPPINGS[kind](dict(zip(map(made, parts[0]), map(made, parts[1]), strict=True)))
     items = map(made, parts[0])
     return deque(items, parts[1]) if kind == "deque" else _SEQUENCES[kind](items)
 

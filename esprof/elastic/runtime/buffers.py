@@ -62,6 +62,10 @@ class Buffers:
         if est == 0:
             self._values_of_est_0 = self._copy()
 
+    def named(self) -> dict[str, Tensor]:
+        """The buffers with their present values, by name. Only after `begin`."""
+        return {entry.name: entry.tensor for entry in self._entries if entry.tensor is not None}
+
     @torch.no_grad()
     def finish(self, transport: Transport, owner: int) -> None:
         """End a step: set the buffers on all ranks to the values of EST 0, which the rank `owner` runs."""

@@ -223,9 +223,10 @@ class EstSteps:
         loss = self._passes(est, phase, flat, first_run, send=send)
         with self.spans("switch"):
             context.rng = RngState.capture(self.state.device)
-            context.values |= self._leave(est, flat)
+            changed = self._leave(est, flat)
+            context.values |= changed
         if first_run is not None:
-            first_run.found |= self._found(loss, flat)
+            first_run.found |= self._found(loss, flat, changed)
         if self._exact is not None:
             self._exact.take(est, flat, last=last)
         if not last:
@@ -239,14 +240,13 @@ class EstSteps:
         """Hashes of the results of an EST step that is run a second time."""
         flat, self._runs_again = self.layout.new(), True
         try:
+            self._enter(flat, first_run.rng, first_run.values)
             if self.feed.can_repeat:
                 batches = self.feed.again(self.state.next_step, first_run.est)
                 first_run.batches = [to_device(batch, self.state.device) for batch in batches]
             of = of_batches(first_run.batches)
-            self._enter(flat, first_run.rng, first_run.values)
             loss = self._passes(first_run.est, phase, flat, first_run, send=False)
-            self._leave(first_run.est, flat)
-            return of | self._found(loss, flat)
+            return of | self._found(loss, flat, self._leave(first_run.est, flat))
         finally:
             self._runs_again = False
 
@@ -333,9 +333,9 @@ class EstSteps:
         finally:
             self._runs = False
 
-    def _found(self, loss: Tensor, flat: Tensor) -> dict[str, str]:
+    def _found(self, loss: Tensor, flat: Tensor, changed: Own) -> dict[str, str]:
         gradients = {slot.name: slot.of(flat) for slot in self.layout.slots}
-        return outcome(loss, gradients, dict(self.state.model.named_buffers()))
+        return outcome(loss, gradients, self._buffers.named(), changed)
 
     def _mask(self) -> Tensor:
         return torch.tensor(

@@ -84,7 +84,8 @@ class StepRunner:
         transport, edits = self.est_steps.transport, self.est_steps.edits
         self.agreement.check_alike(number, terms)
         with self.proofs.doubts(number):
-            self.est_steps.feed.check_sample(number, transport)
+            with self.est_steps.state.reached.makes_samples(transport.rank):
+                self.est_steps.feed.check_sample(number, transport)
             if self.agreement.fingerprint.determinism == "D1":
                 values = edits.all()
                 if len(set(gather_values(transport, digest(values)))) > 1:

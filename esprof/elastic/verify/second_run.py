@@ -6,17 +6,18 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
-from esprof.elastic.checkpoint.pack import pack, unpack
 from esprof.elastic.runtime.rng import RngState
 from esprof.elastic.verify.content import content
 
 ATTRIBUTES_OF_ALL_MODULES = frozenset(vars(nn.Module())) | {"_is_full_backward_hook"}
 """Attributes that every module has."""
+
+VALUE = "the value of "
+"""With this begin the names of results that are values which the EST has changed."""
 
 _REMEDY = (
     "What one EST leaves behind must not reach another: draw random numbers from the global generators, keep state in "
@@ -42,46 +43,11 @@ class FirstRun:
         if keep:
             self.batches.append(deepcopy(batch))
 
-    def description(self) -> dict[str, Any]:
-        """What another rank needs to run this EST step, JSON-serializable."""
-        tensors: dict[str, Tensor] = {}
-        values = pack(self.values, "values", tensors)
-        return {
-            "est": self.est,
-            "rng": _listed(self.rng.tensors()),
-            "found": self.found,
-            "values": values,
-            "tensors": _listed(tensors),
-        }
 
-    @classmethod
-    def of_description(cls, description: dict[str, Any]) -> "FirstRun":
-        rng, tensors = _tensors(description["rng"]), _tensors(description["tensors"])
-        values = unpack(description["values"], tensors)
-        return cls(description["est"], RngState.of_tensors(rng), found=description["found"], values=values)
-
-    def compare(self, where: str, again: Mapping[str, str], hint: str = "") -> None:
-        """Raise UsageError if the run of this EST step `where`, whose results are `again`, has had other results."""
-        require_equal(self.est, self.found, where, again, hint)
-
-
-def require_equal(est: Est, first: Mapping[str, str], where: str, again: Mapping[str, str], hint: str = "") -> None:
-    """Raise UsageError if the two runs of an EST step have had different results; `hint` says what may be the cause."""
-    for name in different(first, again)[:1]:
+def refuse(est: Est, differ: Sequence[str], where: str, hint: str = "") -> None:
+    """Raise UsageError if results `differ` between two runs of an EST step; `hint` says what may be the cause."""
+    for name in differ[:1]:
         raise UsageError(f"{name} of EST {est} differed {where}{hint}", remedy=_REMEDY)
-
-
-def _listed(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {
-        name: [str(tensor.dtype)[6:], list(tensor.shape), tensor.flatten().tolist()] for name, tensor in tensors.items()
-    }
-
-
-def _tensors(listed: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {
-        name: torch.tensor(values, dtype=getattr(torch, dtype)).reshape(shape)
-        for name, (dtype, shape, values) in listed.items()
-    }
 
 
 def of_batches(batches: Sequence[Any]) -> dict[str, str]:
@@ -93,18 +59,21 @@ def _batch(number: int) -> str:
     return f"batch {number}"
 
 
-def outcome(loss: Tensor, gradients: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, str]:
-    """Hashes of the results of an EST step."""
-    named = {"the loss": loss}
+def outcome(
+    loss: Tensor, gradients: Mapping[str, Tensor], buffers: Mapping[str, Tensor], values: Mapping[str, Any]
+) -> dict[str, str]:
+    """Hashes of the results of an EST step; `values` are the result of `EstValues.leave`."""
+    named: dict[str, Any] = {"the loss": loss}
     named |= {f"the gradient of {name}": tensor for name, tensor in gradients.items()}
     named |= {f"buffer {name}": tensor for name, tensor in buffers.items()}
-    return {name: content(tensor) for name, tensor in named.items()}
+    named |= {f"{VALUE}{name}": copy for name, (_, copy) in values.items()}
+    return {name: content(value) for name, value in named.items()}
 
 
 def attributes(model: nn.Module) -> dict[str, str]:
-    """Hashes of the Python attributes of modules, by name."""
+    """Hashes of the Python attributes of modules, by names such as `model.body.0.p`."""
     return {
-        f"{name or 'the model'}.{key} ({type(module).__name__})": content(value)
+        ".".join(filter(None, ("model", name, key))): content(value)
         for name, module in model.named_modules()
         for key, value in vars(module).items()
         if key not in ATTRIBUTES_OF_ALL_MODULES

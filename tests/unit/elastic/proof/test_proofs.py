@@ -1,5 +1,6 @@
 """A job whose bits come to depend on where an EST runs is stopped or warned at the next proof; ranks are threads here."""
 
+import time
 from collections import UserList
 
 import msgspec
@@ -36,14 +37,51 @@ def trained(steps, loss_of=lambda transport, made: loss_fn, between=lambda train
 
 def by_rank(transport, made):
     """A loss that depends on the rank from step 3 on."""
-    return lambda model, batch: loss_fn(model, batch) * (1 + transport.rank * (bool(made) and made[0].next_step >= 3))
+    rank = transport.rank
+    return lambda model, batch: loss_fn(model, batch) * (1 + rank * (bool(made) and made[0].next_step >= 3))
 
 
 def test_a_loss_that_comes_to_depend_on_the_rank_is_stopped_at_the_next_proof():
     for error in trained(20, by_rank, prove_every=5):
         assert isinstance(error, UsageError)
         assert "the loss of EST 1 differed when rank 1 ran it in step 5 than when rank 0 did" in error.reason
+        assert "differing between these ranks: loss.rank" in error.reason
         assert "the first step that is not proven is 2" in error.reason
+
+
+def leaving_its_rank(transport, made):
+    """A loss that leaves its rank in a variable from step 3 on, and does not use it yet."""
+    rank, left = transport.rank, None
+
+    def loss(model, batch):
+        nonlocal left
+        left = rank if made and made[0].next_step >= 3 else None
+        return loss_fn(model, batch)
+
+    return loss
+
+
+def test_a_value_that_comes_to_depend_on_the_rank_is_stopped_at_the_next_proof():
+    for error in trained(20, leaving_its_rank, prove_every=5):
+        assert isinstance(error, UsageError)
+        assert "the value of loss.left of EST 1 differed when rank 1 ran it in step 5" in error.reason
+
+
+def timed(transport, made):
+    """A loss that keeps the time."""
+    started = 0.0
+
+    def loss(model, batch):
+        nonlocal started
+        started = time.perf_counter()
+        return loss_fn(model, batch)
+
+    return loss
+
+
+def test_a_time_that_is_only_kept_stops_no_job_and_is_told_once(capfd):
+    assert trained(9, timed, prove_every=1) == trained(9, prove_every=0)
+    assert capfd.readouterr().err.count("proofs leave out loss.started: ") == 1
 
 
 def clamp(trainer, rank):

@@ -134,3 +134,25 @@ def test_another_object_outside_of_the_model_is_refused_by_name():
     holder["engine"] = object()
     with pytest.raises(UsageError, match=r"EST 3 changed loss\.engine, a object, which cannot move with it"):
         values.leave(3)
+
+
+def test_a_list_that_grows_too_long_is_left_to_the_process_with_a_warning(monkeypatch):
+    monkeypatch.setattr("esprof.elastic.reach.values.MAX_ITEMS_OF_EST", 3)
+    model, owns = nn.Module(), [{}, {}]
+    model.seen = []
+    values = EstValues(model, Reached())
+
+    def train(steps):
+        for step in steps:
+            values.begin(owns)
+            for est, own in enumerate(owns):
+                values.enter(own)
+                model.seen.append((step, est))
+                own |= values.leave(est)
+            values.finish(owns[0])
+
+    train(range(3))
+    with pytest.warns(UserWarning, match="model.seen has become too long to move with ESTs"):
+        train(range(3, 6))
+    assert model.seen[:4] == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    assert model.seen[4:] == [(3, 1), (4, 0), (4, 1), (5, 0), (5, 1)]
