@@ -1,1 +1,1 @@
-"""Training programs, half of which go wrong late, and what elastic training makes of them: `python -m benchmarks.programs`."""
+"""Training programs, half of which go wrong late, and what becomes of them: `python -m benchmarks.programs`."""
