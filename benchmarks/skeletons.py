@@ -25,9 +25,11 @@ from benchmarks.known.kineto import write
 from benchmarks.known.machine import run
 from esprof.core.errors import InputError
 from esprof.replay.building.build import build_counted
+from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import Timeline, class_totals, critical_path, rank_totals, replay, strict
+from esprof.replay.skeleton.calibrated_rank import CalibratedRank
 from esprof.replay.skeleton.job import CalibratedJob
-from esprof.replay.skeleton.joined import CyclesAcrossRanks
+from esprof.replay.skeleton.joined import CyclesAcrossRanks, JobSkeleton
 from esprof.replay.skeleton.ranks import RanksAlone
 from esprof.replay.steps import steps_of
 from esprof.replay.whatif.error.held_out import first_arrivals, fitted, places
@@ -89,27 +91,30 @@ def compared(source: Path, name: str = "") -> Compared:
         alone = CalibratedJob.of(RanksAlone.of(steps))
     except (InputError, CyclesAcrossRanks) as reason:
         return Compared(name, declined=repr(reason))
-    everything = np.arange(len(steps.all))
-    fit = alone.fit(everything)
-    variants = alone.skeletons(lambda dfg: (dfg, strict(dfg), fit(dfg)))
-    of_whole = (whole, strict(whole), fitted(whole, everything, places(*first_arrivals(whole))))
-    differs = [*_differences(alone, replay(variants[0].dfg), replay(whole))]
+    variants = alone.skeletons(_variants)
+    of_whole = (whole, strict(whole), fitted(whole, steps.steady_at, places(*first_arrivals(whole))))
+    differs = [*_differences(alone, variants[0], replay(whole))]
     for what, mine, theirs in zip(("", " without residuals", " held out"), variants, of_whole, strict=True):
         if not np.array_equal(replay(mine.dfg).step_ns(), replay(theirs).step_ns()):
             differs.append(f"steps{what}")
     return Compared(name, whole.nodes, variants[0].dfg.nodes, tuple(differs))
 
 
-def _differences(alone: CalibratedJob, recorded: Timeline, whole: Timeline) -> Iterator[str]:
+def _variants(rank: CalibratedRank) -> tuple[Dfg, Dfg, Dfg]:
+    dfg = rank.graph()
+    return dfg, strict(dfg), rank.fitted(dfg)
+
+
+def _differences(alone: CalibratedJob, recorded: JobSkeleton, whole: Timeline) -> Iterator[str]:
     if (alone.nodes, alone.edges) != (whole.dfg.nodes, whole.dfg.edges):
         yield "size"
-    if not np.array_equal(recorded.gpu_progress_ns(), whole.gpu_progress_ns()):
+    if not np.array_equal(replay(recorded.dfg).gpu_progress_ns(), whole.gpu_progress_ns()):
         yield "progress of GPUs"
-    for rank in whole.dfg.marks.ranks:
-        if not np.array_equal(*(_ends(one, rank) for one in (whole, alone.timeline(alone.graph(rank))))):
-            yield f"ends of rank {rank}"
+    for rank in map(alone.rank, whole.dfg.marks.ranks):
+        if not np.array_equal(*(_ends(one, rank.rank) for one in (whole, rank.timeline(rank.graph())))):
+            yield f"ends of rank {rank.rank}"
     last = len(whole.dfg.marks.steps) - 1
-    paths = alone.path(0, last), critical_path(whole, 0, last)
+    paths = alone.path(recorded, 0, last)[0], critical_path(whole, 0, last)
     if len({str((class_totals(path), sorted(rank_totals(path).items()))) for path in paths}) > 1:
         yield "critical path"
 

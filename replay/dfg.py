@@ -1,6 +1,6 @@
 """The global dataflow graph (Dfg): a struct of arrays, nodes in topological order, predecessors in CSR form."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
 from functools import cached_property
 
@@ -156,6 +156,12 @@ class Dfg:
     @property
     def edges(self) -> int:
         return len(self.pred_idx)
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The arrays with an entry for each node, by name."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self) if not field.name.startswith("pred_")}
+        return {name: values for name, values in arrays.items() if isinstance(values, np.ndarray)}
 
     @cached_property
     def rank(self) -> np.ndarray:

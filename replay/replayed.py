@@ -76,7 +76,7 @@ class Replayed:
         built_at = time.perf_counter()
         correction_ns = {rank: built.clocks.correction_ns(rank) for rank in run.ranks}
         measured = steps.measured_ns(correction_ns)
-        steady_at = np.array([steps.all.index(step) for step in steps.steady])
+        steady_at = steps.steady_at
         pricer = Pricer(run, built.dfg, steady_at, measured[steady_at], max_error_pct)
         path = steady_path(pricer.baseline, steady_at)
         missing = not_run(run, built.dfg)

@@ -13,7 +13,9 @@ from esprof.core import readable
 from esprof.core.errors import InputError, UsageError
 from esprof.core.text import printable
 from esprof.core.types import Ns, Rank
-from esprof.replay.runtime_names import allocates
+from esprof.replay.over_ranks import IN_THIS_PROCESS, RankWorkers
+from esprof.replay.rank_activity import RankActivity, RecordedRank
+from esprof.replay.run_by_name import RunByName
 from esprof.run.run import Run, RunWarning, WarningCode
 from esprof.run.schema import Table
 
@@ -98,6 +100,11 @@ class RecordedSteps:
         recorded = {step for boundaries in self.boundaries.values() for step in boundaries}
         return sorted(recorded.difference(*self.windows))
 
+    @property
+    def steady_at(self) -> np.ndarray:
+        """Positions of the steady-state steps in `all`, int64."""
+        return np.array([self.all.index(step) for step in self.steady])
+
     def measured_ns(self, correction_ns: Mapping[Rank, Ns]) -> np.ndarray:
         """Recorded duration of each step of `all`, ns: from when the last rank enters it to when the last rank leaves it.
 
@@ -114,15 +121,27 @@ class RecordedSteps:
         return plain_ns(self.run, self.all, correction_ns)
 
 
-def steps_of(run: Run) -> RecordedSteps:
+def steps_of(run: Run, workers: RankWorkers = IN_THIS_PROCESS) -> RecordedSteps:
     """Find the steps of `run`. A rank without CPU operations in them is excluded, as if its trace were missing.
 
-    Raises InputError where its ranks have no recorded step in common.
+    The events of each rank are read once, by `workers`. Raises InputError where its ranks have no recorded step in common,
+    and RanksLost.
     """
-    idle = [rank for rank in run.ranks if not _works(run.events(rank))]
+    source, ranks = RunByName(run), run.ranks
+    recorded = {rank: step_boundaries(run, rank) for rank in ranks}
+    tasks = ((rank, RecordedRank(source, rank, recorded[rank])) for rank in ranks)
+    activity = dict(zip(ranks, workers.over("Finding the steps", RecordedRank.activity, tasks), strict=True))
+    return _steps_of(run, recorded, activity)
+
+
+def _steps_of(
+    run: Run, recorded: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], activity: Mapping[Rank, RankActivity]
+) -> RecordedSteps:
+    """`steps_of` a run, whose ranks may be some of those of `recorded` and `activity`."""
+    idle = [rank for rank in run.ranks if not activity[rank].works]
     if 0 < len(idle) < len(run.ranks):
-        return steps_of(_without(run, idle))
-    recorded = {rank: step_boundaries(run, rank) for rank in run.ranks}
+        return _steps_of(_without(run, idle), recorded, activity)
+    recorded = {rank: recorded[rank] for rank in run.ranks}
     boundaries = bridged(recorded)
     windows = windows_of(run, boundaries)
     if not windows:
@@ -134,12 +153,12 @@ def steps_of(run: Run) -> RecordedSteps:
     longest = max(map(len, windows))
     steps = tuple([window for window in windows if len(window) == longest][-1])
     spans = {rank: (boundaries[rank][steps[0]][0], boundaries[rank][steps[-1]][1]) for rank in run.ranks}
-    idle = [rank for rank in run.ranks if not _works(run.events(rank), spans[rank])]
+    idle = [rank for rank in run.ranks if not activity[rank].works_within(spans[rank])]
     if 0 < len(idle) < len(run.ranks):
-        return steps_of(_without(run, idle))
+        return _steps_of(_without(run, idle), recorded, activity)
     lost_by = {rank: gone for rank, mine in recorded.items() if (gone := set(steps).difference(mine))}
     lost = _lost_and_next(lost_by)
-    reasons = _unsteady(run, boundaries, steps, len(set(steps) - set(lost))) | lost
+    reasons = _unsteady(run, boundaries, activity, steps, len(set(steps) - set(lost))) | lost
     if len(reasons) == len(steps):  # Any steps are better than none.
         reasons = lost
     steady = tuple(step for step in steps if step not in reasons)
@@ -173,17 +192,6 @@ def _lost_and_next(lost_by: Mapping[Rank, Collection[int]]) -> dict[int, Reason]
     return behind | {step: Reason(LeftOutFor.LOST, rank) for step, rank in lost.items()}
 
 
-def _works(events: Table, span: tuple[Ns, Ns] | None = None) -> bool:
-    """Whether a CPU operation of the job starts within `span`, ns; without `span`, at any time.
-
-    Calls of the GPU runtime count in a trace without any operation, as other profilers record it.
-    """
-    start, kinds = events.ints("start_ns"), ("op", "loader")
-    inside = slice(*np.searchsorted(start, span)) if span else slice(None)
-    working = events.is_kind(*kinds) if events.is_kind(*kinds).any() else events.is_kind("runtime")
-    return bool((working & (events.ints("tid") >= 0))[inside].any())
-
-
 def _without(run: Run, idle: Sequence[Rank]) -> Run:
     text = (
         f"{readable.ranks(idle)} left out: no CPU operation recorded in these steps (record with ProfilerActivity.CPU)"
@@ -212,7 +220,11 @@ def step_boundaries(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
 
 
 def _unsteady(
-    run: Run, boundaries: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], steps: Sequence[int], whole: int
+    run: Run,
+    boundaries: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]],
+    activity: Mapping[Rank, RankActivity],
+    steps: Sequence[int],
+    whole: int,
 ) -> dict[int, Reason]:
     """The steps to exclude, with the reason; `whole` is the number of steps that no rank lost."""
     reasons: dict[int, Reason] = {}
@@ -220,7 +232,8 @@ def _unsteady(
         reasons[steps[0]] = Reason(LeftOutFor.FIRST)
     reasons |= _other_passes(run, boundaries, steps)
     for rank in run.ranks:
-        for step, share in _allocator_shares(run.events(rank), [boundaries[rank][step] for step in steps], steps):
+        for step in steps:
+            share = activity[rank].allocator_share(boundaries[rank][step])
             if share > MAX_ALLOCATOR_SHARE:
                 reasons[step] = Reason(LeftOutFor.ALLOCATOR, rank, share)
     return reasons
@@ -255,26 +268,6 @@ def _other_passes(
 
 def _kind_of_pass(name: str) -> str:
     return re.sub(r"\d+", lambda number: "0" if int(number[0]) == 0 else "n", name)
-
-
-def _allocator_shares(
-    events: Table, boundaries: Sequence[tuple[Ns, Ns]], steps: Sequence[int]
-) -> list[tuple[int, float]]:
-    """Each step with the share of it that allocator calls take (`cudaMalloc`, `cudaFree`, …).
-
-    Only threads that run operations count. Others, such as the memory-pinning thread of a loader, delay no step.
-    """
-    codes, names = events.codes("name")
-    allocators = [code for code, name in enumerate(names) if allocates(name)]
-    threads = events.ints("tid")
-    training = np.isin(threads, threads[events.is_kind("op")])
-    calls = events.is_kind("runtime") & np.isin(codes, allocators) & training
-    starts, durations = events.ints("start_ns")[calls], events.ints("dur_ns")[calls]
-    shares = []
-    for step, (begin, end) in zip(steps, boundaries, strict=True):
-        inside = (starts >= begin) & (starts < end)
-        shares.append((step, float(durations[inside].sum()) / max(1, end - begin)))
-    return shares
 
 
 def windows_of(run: Run, steps_of: Mapping[Rank, Collection[int]]) -> list[Sequence[int]]:

@@ -5,7 +5,6 @@ from itertools import accumulate
 
 import numpy as np
 
-from esprof.replay.building.collectives.rendezvous import Rendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import numbered, occurrences, pairs
 from esprof.replay.building.node_names import spelled
@@ -17,14 +16,17 @@ from esprof.replay.engine.longest_path import residuals
 from esprof.run.clocks.by_collectives import Clocks
 
 
-def assemble(graphs: Sequence[RankGraph], rendezvous: Rendezvous, steps: tuple[int, ...]) -> tuple[Dfg, BuildCounts]:
+def assemble(
+    graphs: Sequence[RankGraph], clocks: Clocks, arrival_ns: np.ndarray, steps: tuple[int, ...]
+) -> tuple[Dfg, BuildCounts]:
     """Connect the graphs of the ranks at their collectives, on the clock of the job.
 
-    `graphs` may be those of some ranks only: joins are of their collectives, and begin when all ranks have arrived. Returns
-    the graph, and the counts of these ranks with those of dropped edges. Raises InputError on a cycle of certain edges.
+    `graphs` may be those of some ranks only: joins are of their collectives, and begin when all ranks have arrived
+    (`Rendezvous.arrival_ns`). Returns the graph, and the counts of these ranks with those of dropped edges. Raises
+    InputError on a cycle of certain edges.
     """
-    nodes, edges, lanes, names = _pooled(graphs, rendezvous.clocks)
-    joins, ties = _joins(nodes, rendezvous.arrival_ns, names)
+    nodes, edges, lanes, names = _pooled(graphs, clocks)
+    joins, ties = _joins(nodes, arrival_ns, names)
     marks = StepMarks(
         steps=steps,
         ranks=tuple(graph.rank for graph in graphs),

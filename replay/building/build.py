@@ -1,6 +1,6 @@
 """From a Run to its Dfg: read the ranks, match collectives, align clocks, build each rank's graph, connect the ranks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 
 from esprof.core.errors import InputError
-from esprof.core.types import Rank
+from esprof.core.types import Ns, Rank
 from esprof.replay.building.assemble import assemble
-from esprof.replay.building.collectives.matching import CollectiveCalls, calls_of, is_partial, match
+from esprof.replay.building.collectives.matching import CallsOfRank, CollectiveCalls, calls_of, is_partial, match
 from esprof.replay.building.collectives.rendezvous import Rendezvous, find_rendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.gpu.cut_work import with_cut_work
@@ -57,9 +57,11 @@ class MatchedCollectives:
     rendezvous: Rendezvous
 
     @classmethod
-    def of(cls, steps: RecordedSteps, events: Iterable[RankEvents], rules: Rules = ALL_RULES) -> "MatchedCollectives":
-        """Match the collectives in the `events` of all ranks, of which one at a time is needed."""
-        calls = calls_of(steps.run, events, steps.lost_by)
+    def of(
+        cls, steps: RecordedSteps, calls_of_ranks: Iterable[CallsOfRank], rules: Rules = ALL_RULES
+    ) -> "MatchedCollectives":
+        """Match the collective calls of the ranks of `steps.run`."""
+        calls = calls_of(steps.run, calls_of_ranks, steps.lost_by)
         number = match(calls)
         if not rules.rendezvous:
             number, calls = np.full(len(number), -1), replace(calls, members=np.ones_like(calls.members))
@@ -95,13 +97,18 @@ class MatchedRanks(MatchedCollectives):
 def matched_ranks(steps: RecordedSteps, rules: Rules = ALL_RULES) -> MatchedRanks:
     """Read the ranks and match their collectives."""
     events = [events_of(steps, rank) for rank in steps.run.ranks]
-    matched = MatchedCollectives.of(steps, events, rules)
+    matched = MatchedCollectives.of(steps, map(CallsOfRank.of, events), rules)
     return MatchedRanks(matched.calls, matched.number, matched.rendezvous, events)
 
 
 def events_of(steps: RecordedSteps, rank: Rank) -> RankEvents:
     """The events of `rank` in these steps, and the work that they imply."""
-    return with_cut_work(with_graph_work(read_rank(steps.run, rank, steps.boundaries[rank], steps.all)))
+    return events_in(steps.run, rank, steps.boundaries[rank], steps.all)
+
+
+def events_in(run: Run, rank: Rank, boundaries: Mapping[int, tuple[Ns, Ns]], steps: Sequence[int]) -> RankEvents:
+    """`events_of` the rank; `boundaries` are those of its steps, ns on its own clock."""
+    return with_cut_work(with_graph_work(read_rank(run, rank, boundaries, steps)))
 
 
 def check_operations(run: Run, events: RankEvents) -> None:
@@ -124,7 +131,7 @@ def build_counted(
         check_operations(run, events)
     build_rank = partial(rank_graph, rules=rules)
     graphs = list((executor.map if executor else map)(build_rank, matched.events, rendezvous.by_rank))
-    dfg, counts = assemble(graphs, rendezvous, steps.all)
+    dfg, counts = assemble(graphs, rendezvous.clocks, rendezvous.arrival_ns, steps.all)
     return Built(
         dfg, matched.coverage + counts, matched.unmatched(run.ranks), rendezvous.clocks, rendezvous.communication
     )

@@ -66,13 +66,13 @@ def _of_rank(run: Run, dfg: Dfg, rank: Rank, lane: int, nodes: np.ndarray) -> No
 
 def on_path_ns(found: Iterable[NotRun], dfg: Dfg, path: Sequence[Piece]) -> float:
     """Time in which the operations on a path did not run, ns, assuming each rank's share of idle time in each step."""
-    node = np.array([piece.node for piece in path], np.int64)
-    took = np.array([piece.end_ns - piece.start_ns for piece in path], np.int64)
-    works = np.isin([piece.cls for piece in path], _OPERATIONS)
+    works = [piece for piece in path if piece.cls in _OPERATIONS]
+    node = np.array([piece.node for piece in works], np.int64)
+    took = np.array([piece.end_ns - piece.start_ns for piece in works], np.int64)
     total = 0.0
     for one in found:
         share = one.idle_ns / np.maximum(one.operations_ns, 1)
-        mine = works & (dfg.lane[node] == one.lane) & np.isin(dfg.step[node], dfg.marks.steps)
+        mine = (dfg.lane[node] == one.lane) & np.isin(dfg.step[node], dfg.marks.steps)
         total += float((share[np.searchsorted(dfg.marks.steps, dfg.step[node[mine]])] * took[mine]).sum())
     return total
 

@@ -6,7 +6,7 @@ Synchronization and Linearity, 1992, chapter 3). If all joins of collectives are
 within one rank, so that ranks can be contracted one by one.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,20 +86,25 @@ def contract(dfg: Dfg, is_cut: np.ndarray, *, no_earlier: bool = False) -> Skele
     ptr = np.append([0, 0], ptr_of_cuts[node[1:] + 1]).astype(np.int32)
     by_source = np.lexsort((source, np.repeat(node, np.diff(ptr))))
     of_origin = _COLUMNS_OF_ORIGIN | {"name": dfg.name[dfg.marks.first[0, 0]]}
-    columns = {
-        field.name: np.append(of_origin.get(field.name, -1), values[node[1:]]).astype(values.dtype)
-        for field in fields(dfg)
-        if field.init and isinstance(values := getattr(dfg, field.name), np.ndarray) and len(values) == dfg.nodes
+    columns: dict[str, Any] = {
+        name: np.append(of_origin.get(name, -1), values[node[1:]]).astype(values.dtype)
+        for name, values in dfg.columns.items()
     }
-    edges: dict[str, Any] = {
-        "pred_ptr": ptr,
-        "pred_idx": np.searchsorted(node, source[by_source]).astype(np.int32),
-        "pred_lag": lag[by_source],
-        "pred_kind": np.full(len(lag), Edge.LANE, np.int8),
-    }
+    # Of the names only those in use: the skeletons of all ranks are in memory together.
+    used, columns["name"] = np.unique(columns["name"], return_inverse=True)
+    columns["name"] = columns["name"].astype(dfg.name.dtype)
     first, last = (np.searchsorted(node, nodes) for nodes in (dfg.marks.first, dfg.marks.last))
-    marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, first, last)
-    return Skeleton(replace(dfg, **(columns | edges), marks=marks), node)
+    skeleton = replace(
+        dfg,
+        **columns,
+        names=tuple(dfg.names[name] for name in used.tolist()),
+        pred_ptr=ptr,
+        pred_idx=np.searchsorted(node, source[by_source]).astype(np.int32),
+        pred_lag=lag[by_source],
+        pred_kind=np.full(len(lag), Edge.LANE, np.int8),
+        marks=StepMarks(dfg.marks.steps, dfg.marks.ranks, first, last),
+    )
+    return Skeleton(skeleton, node)
 
 
 @compiled

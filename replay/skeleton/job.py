@@ -7,9 +7,8 @@ with them has the residuals that it has in the graph of the whole job.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
@@ -19,16 +18,16 @@ from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.node_names import TEXTS, Text
 from esprof.replay.dfg import JOIN_LANE, Dfg
 from esprof.replay.engine import longest_path
-from esprof.replay.engine.timeline import Piece, Timeline, binding_edge, path_back, replay
+from esprof.replay.engine.timeline import Piece
+from esprof.replay.over_ranks import IN_THIS_PROCESS, RankWorkers
+from esprof.replay.skeleton.calibrated_rank import CalibratedRank
 from esprof.replay.skeleton.contract import Skeleton, contract
 from esprof.replay.skeleton.joined import JobSkeleton, join
-from esprof.replay.skeleton.ranks import RanksAlone, with_gpu_ends
+from esprof.replay.skeleton.ranks import RankAlone, RanksAlone, with_gpu_ends
+from esprof.replay.skeleton.ways import PathThroughRanks
 from esprof.replay.whatif.error.held_out import first_arrivals, fitted, places
 
 _Made = TypeVar("_Made")
-
-_RANKS_IN_MEMORY = 32
-"""Ranks whose whole graphs are kept while the critical path is followed, which passes from one to another and back."""
 
 _WARNED_OF = (TEXTS[Text.CUT_WORK], TEXTS[Text.GRAPH_WORK])
 """Names of nodes that a run's warnings count: they stay in the skeleton."""
@@ -36,15 +35,19 @@ _WARNED_OF = (TEXTS[Text.CUT_WORK], TEXTS[Text.GRAPH_WORK])
 
 @dataclass(frozen=True)
 class _RankMeetings:
-    """What is kept of a rank that was built to find out when all ranks meet."""
+    """What is kept of a rank that was built to find out when all ranks meet. It has C collectives."""
 
     skeleton: Skeleton
     counts: BuildCounts
     own: int
     """Nodes of its graph without joins."""
     edges: int
-    arrivals: tuple[np.ndarray, np.ndarray]
-    """`held_out.first_arrivals` of its graph, the times since the epoch."""
+    collectives: np.ndarray
+    """Their numbers, int64[C]."""
+    arrival_ns: np.ndarray
+    """`held_out.first_arrivals` at each of them, since the epoch, int64[C]."""
+    step: np.ndarray
+    """Step of each of them, int64[C]."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,12 @@ class CalibratedJob:
     """Position of each collective among those of its step (`held_out.places`)."""
 
     @classmethod
-    def of(cls, ranks: RanksAlone, executor: Executor | None = None) -> "CalibratedJob":
-        """Build and contract each rank, and find out when all met. An `executor` of threads takes several ranks at a time.
+    def of(cls, ranks: RanksAlone, workers: RankWorkers = IN_THIS_PROCESS) -> "CalibratedJob":
+        """Build and contract each rank, and find out when all met.
 
-        Raises InputError as `build` does, and CyclesAcrossRanks."""
-        found = list(_map(executor, lambda rank: _meetings(*ranks.build(rank)), ranks.steps.run.ranks))
+        Raises InputError as `build` does, RanksLost, and CyclesAcrossRanks."""
+        tasks = ((rank, ranks.rank(rank)) for rank in ranks.steps.run.ranks)
+        found = list(workers.over("Building the ranks", _meetings, tasks))
         t0_ns = min(one.skeleton.dfg.t0_ns for one in found)
         meetings = join([_since(t0_ns, one.skeleton) for one in found])
         dfg = meetings.dfg
@@ -87,105 +91,73 @@ class CalibratedJob:
             place=_places(found),
         )
 
-    def graph(self, rank: Rank) -> Dfg:
-        """The graph of `rank` with the joins of its collectives; residuals are those of the whole job."""
-        dfg = self.ranks.build(rank)[0]
-        dfg = replace(dfg, t0_ns=self.t0_ns, recorded_ns=dfg.recorded_ns + dfg.t0_ns - self.t0_ns)
-        joins, end_ns = self._joins(dfg)
-        # That a join starts no earlier than all ranks have met has the effect of the ranks that the graph lacks.
-        start = dfg.recorded_ns.copy()
-        start[joins] = end_ns
-        residual = longest_path.residuals(dfg.dur_ns, start, dfg.pred_ptr, dfg.pred_idx, dfg.pred_lag)
-        residual[joins] = self.meetings.dfg.residual_ns[self.meetings.of_collectives(dfg.collective[joins])]
-        return replace(dfg, residual_ns=residual)
-
-    def fit(self, steady_at: np.ndarray) -> Callable[[Dfg], Dfg]:
-        """What gives a rank's `graph` the durations of the first half of the steady-state steps (`held_out.fitted`)."""
-        # The counterpart of a join may be a join of other ranks.
-        of_job = fitted(self.meetings.dfg, steady_at, self.place).residual_ns
-
-        def of_rank(dfg: Dfg) -> Dfg:
-            mine, joins = fitted(dfg, steady_at, self.place), np.flatnonzero(dfg.lane == JOIN_LANE)
-            residual = mine.residual_ns.copy()
-            residual[joins] = of_job[self.meetings.of_collectives(dfg.collective[joins])]
-            return replace(mine, residual_ns=residual)
-
-        return of_rank
-
-    def timeline(self, dfg: Dfg) -> Timeline:
-        """The replay of a rank's `graph`."""
-        joins, end_ns = self._joins(dfg)
-        recorded, residual, of_join = dfg.recorded_ns.copy(), dfg.residual_ns.copy(), dfg.lane == JOIN_LANE
-        recorded[joins], residual[joins] = end_ns, 0
-        # A join without predecessors starts at its recorded start.
-        kept = ~of_join[dfg.pred_target]
-        alone = replace(
-            dfg,
-            recorded_ns=recorded,
-            pred_ptr=np.append(0, np.cumsum(kept))[dfg.pred_ptr].astype(dfg.pred_ptr.dtype),
-            pred_idx=dfg.pred_idx[kept],
-            pred_lag=dfg.pred_lag[kept],
-            pred_kind=dfg.pred_kind[kept],
+    def rank(self, rank: Rank) -> CalibratedRank:
+        alone, known = self.ranks.rank(rank), self.meetings.collectives
+        mine = alone.collectives[np.isin(alone.collectives, known)]
+        at = np.searchsorted(known, mine)
+        joins = self.meetings.joins[at]
+        return CalibratedRank(
+            alone=alone,
+            t0_ns=self.t0_ns,
+            steady_at=self.ranks.steps.steady_at,
+            collectives=mine,
+            join_end_ns=self.join_end_ns[at],
+            join_residual_ns=self.meetings.dfg.residual_ns[joins],
+            fitted_residual_ns=self._fitted_residual_ns[joins],
+            place=self.place[mine],
         )
-        start, end = longest_path.run(alone, dfg.dur_ns, residual)
-        return Timeline(dfg=dfg, start_ns=start, end_ns=end)
+
+    @cached_property
+    def _fitted_residual_ns(self) -> np.ndarray:
+        """Residual of each node of `meetings` with the durations of the first steps, ns."""
+        return fitted(self.meetings.dfg, self.ranks.steps.steady_at, self.place).residual_ns
+
+    def over_ranks(
+        self, what: str, work: Callable[[CalibratedRank], _Made], workers: RankWorkers = IN_THIS_PROCESS
+    ) -> Iterator[_Made]:
+        """`work` of each rank, in order (`RankWorkers.over`)."""
+        return workers.over(what, work, ((rank, self.rank(rank)) for rank in self.ranks.steps.run.ranks))
 
     def skeletons(
-        self, variants: Callable[[Dfg], Iterable[Dfg]], executor: Executor | None = None
+        self, variants: Callable[[CalibratedRank], Iterable[Dfg]], workers: RankWorkers = IN_THIS_PROCESS
     ) -> list[JobSkeleton]:
         """A skeleton of the job for each of the `variants` of each rank's graph, which differ in durations and residuals."""
-
-        def contracted(rank: Rank) -> list[Skeleton]:
-            return [_for_answers(one) for one in variants(self.graph(rank))]
-
-        of_ranks = _map(executor, contracted, self.ranks.steps.run.ranks)
+        of_ranks = self.over_ranks("Contracting the ranks", partial(_contracted, variants), workers)
         return [join(of_variant) for of_variant in zip(*of_ranks, strict=True)]
 
-    def path(self, first: int, last: int) -> list[Piece]:
-        """The critical path of the job, as `critical_path` finds it in the whole graph; each piece's node is that of its
-        rank's `graph`. Ranks are built again where the path passes through them."""
-        met, whole = self.meetings, replay(self.meetings.dfg)
-        marks, end_ns = met.dfg.marks, whole.end_ns
-        by_rank = lru_cache(_RANKS_IN_MEMORY)(lambda rank: self.timeline(self.graph(rank)))
+    def path(
+        self, skeleton: JobSkeleton, first: int, last: int, workers: RankWorkers = IN_THIS_PROCESS
+    ) -> tuple[list[Piece], dict[Rank, Dfg]]:
+        """The critical path of the job from the start of step `first` to the end of step `last`, as `critical_path` finds it
+        in the whole graph; and the parts of the graphs of ranks that its nodes are in.
 
-        def last_to_join(waiting: Timeline, node: int) -> tuple[Timeline, int]:
-            """The timeline of the rank that came last to a join, and the join in it."""
-            number = waiting.dfg.collective[node]
-            binding = binding_edge(whole, int(met.of_collectives(number)))
-            if binding is None:
-                return waiting, node
-            timeline = by_rank(marks.ranks[met.rank_at[binding]])
-            return timeline, int(
-                np.flatnonzero((timeline.dfg.lane == JOIN_LANE) & (timeline.dfg.collective == number))[0]
-            )
-
-        slowest = int(np.argmax(end_ns[marks.last[last]]))
-        begin_ns = int(end_ns[marks.first[first]].max())
-        timeline = by_rank(marks.ranks[slowest])
-        return path_back(timeline, int(timeline.dfg.marks.last[last, 0]), begin_ns, last_to_join)
-
-    def _joins(self, dfg: Dfg) -> tuple[np.ndarray, np.ndarray]:
-        """(the joins of a rank's graph, their ends in the job, ns)."""
-        joins = np.flatnonzero(dfg.lane == JOIN_LANE)
-        return joins, self.join_end_ns[np.searchsorted(self.meetings.collectives, dfg.collective[joins])]
+        `skeleton` is that of the job as recorded, which tells where the path leads through which rank."""
+        ways = PathThroughRanks(self.meetings, skeleton, self.rank, workers, first, last)
+        return ways.pieces(), {rank: one.dfg for rank, one in ways.built.items()}
 
 
-def _meetings(dfg: Dfg, counts: BuildCounts) -> _RankMeetings:
+def _meetings(rank: RankAlone) -> _RankMeetings:
     """What to keep of a rank's graph, whose nodes start no earlier than they were recorded to."""
+    dfg, counts = rank.build()
     joins = dfg.lane == JOIN_LANE
     as_recorded = replace(dfg, residual_ns=np.zeros_like(dfg.residual_ns))
     skeleton = contract(as_recorded, joins, no_earlier=True)
-    met = first_arrivals(replace(dfg, recorded_ns=dfg.recorded_ns + dfg.t0_ns))
-    return _RankMeetings(skeleton, counts, int((~joins).sum()), dfg.edges, met)
+    arrival_ns, step = first_arrivals(replace(dfg, recorded_ns=dfg.recorded_ns + dfg.t0_ns))
+    met = np.unique(dfg.collective[dfg.collective >= 0])
+    return _RankMeetings(skeleton, counts, int((~joins).sum()), dfg.edges, met, arrival_ns[met], step[met])
+
+
+def _contracted(variants: Callable[[CalibratedRank], Iterable[Dfg]], rank: CalibratedRank) -> list[Skeleton]:
+    return [for_answers(one) for one in variants(rank)]
 
 
 def _places(ranks: Sequence[_RankMeetings]) -> np.ndarray:
     """`held_out.places` of the collectives of all ranks."""
-    count = max(len(step) for _, step in (one.arrivals for one in ranks))
+    count = max(int(one.collectives.max(initial=-1)) + 1 for one in ranks)
     arrival, step = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
-    for first, of_rank in (one.arrivals for one in ranks):
-        here = slice(len(of_rank))
-        arrival[here], step[here] = np.minimum(arrival[here], first), np.maximum(step[here], of_rank)
+    for one in ranks:
+        arrival[one.collectives] = np.minimum(arrival[one.collectives], one.arrival_ns)
+        step[one.collectives] = np.maximum(step[one.collectives], one.step)
     return places(arrival, step)
 
 
@@ -199,14 +171,10 @@ def _since(t0_ns: Ns, skeleton: Skeleton) -> Skeleton:
     return replace(skeleton, dfg=replace(dfg, t0_ns=t0_ns, recorded_ns=recorded, pred_lag=lag))
 
 
-def _for_answers(dfg: Dfg) -> Skeleton:
+def for_answers(dfg: Dfg) -> Skeleton:
     """The skeleton of a rank's graph with joins, the ends of its GPU work, and the nodes that warnings count."""
     ends = with_gpu_ends(dfg)
     warned_of = [number for number, name in enumerate(dfg.names) if name in _WARNED_OF]
     stays = (ends.lane == JOIN_LANE) | np.isin(ends.name, warned_of)
     stays[dfg.nodes :] = True
     return contract(ends, stays)
-
-
-def _map(executor: Executor | None, work: Callable[[Rank], _Made], ranks: Iterable[Rank]) -> Iterator[_Made]:
-    return executor.map(work, ranks) if executor else map(work, ranks)

@@ -1,22 +1,26 @@
 """The replay of a run that is too large for one graph: its ranks are built one by one, and only their skeletons are kept."""
 
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from esprof.core import readable
+from esprof.core.errors import EsprofError, InputError
+from esprof.core.types import Rank
 from esprof.replay.answer import GraphSize, Prediction, Timing
 from esprof.replay.building.build import Built
 from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import Piece, replay, strict
+from esprof.replay.over_ranks import IN_THIS_PROCESS, RanksLost, RankWorkers
 from esprof.replay.replayed import Replayed, warnings_of_replay
-from esprof.replay.skeleton.job import CalibratedJob
-from esprof.replay.skeleton.joined import CyclesAcrossRanks
+from esprof.replay.skeleton.calibrated_rank import CalibratedRank
+from esprof.replay.skeleton.contract import Skeleton
+from esprof.replay.skeleton.job import CalibratedJob, for_answers
+from esprof.replay.skeleton.joined import CyclesAcrossRanks, join
 from esprof.replay.skeleton.ranks import RanksAlone
 from esprof.replay.steps import steps_of
 from esprof.replay.whatif.error.held_out import prediction_of
@@ -24,11 +28,14 @@ from esprof.replay.whatif.error.intervals import KnownError
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Price, Pricer
 from esprof.replay.whatif.scenario import Declined
-from esprof.run.run import Run
+from esprof.run.run import Run, RunWarning
 
 MAX_EVENTS = 20_000_000
 """Events of a run above which its ranks are built one by one. By extrapolation, a single graph would take about 17 GB:
 `benchmarks.scale` measured 4.4 GB for 5.1 million events."""
+
+RANK_FAILED = "rank-failed"
+"""Code of the warning of ranks that could be read or built by no worker."""
 
 _TOO_LARGE = (
     f"the run has more than {MAX_EVENTS // 1_000_000} million events: its ranks were replayed one by one, which answers "
@@ -36,12 +43,22 @@ _TOO_LARGE = (
 )
 
 
-def replayed(run: Run, read_s: float = 0.0, max_error_pct: float = MAX_ERROR_PCT) -> Replayed:
-    """`Replayed.of`; of a large run a `LargeReplay`, which answers no what-if."""
-    if sum(meta.events for meta in run.meta.ranks) > MAX_EVENTS:
+def is_large(run: Run) -> bool:
+    """Whether `replayed` builds the ranks of the run one by one."""
+    return sum(meta.events for meta in run.meta.ranks) > MAX_EVENTS
+
+
+def replayed(
+    run: Run,
+    read_s: float = 0.0,
+    max_error_pct: float = MAX_ERROR_PCT,
+    workers: RankWorkers = IN_THIS_PROCESS,
+) -> Replayed:
+    """`Replayed.of`; of a large run a `LargeReplay`, which answers no what-if, and whose ranks `workers` build."""
+    if is_large(run):
         run.keeps_one_rank = True
         try:
-            return LargeReplay.by_rank(run, read_s)
+            return LargeReplay.by_rank(run, read_s, workers)
         except CyclesAcrossRanks:  # The whole graph shows which edges are wrong.
             pass
     return Replayed.of(run, read_s, max_error_pct=max_error_pct)
@@ -58,24 +75,26 @@ class LargeReplay(Replayed):
     """Time on `path` in operations that did not run, ns."""
 
     @classmethod
-    def by_rank(cls, run: Run, read_s: float = 0.0, executor: Executor | None = None) -> "LargeReplay":
-        """Build and replay `run` rank by rank; an `executor` of threads takes several ranks at a time.
+    def by_rank(cls, run: Run, read_s: float = 0.0, workers: RankWorkers = IN_THIS_PROCESS) -> "LargeReplay":
+        """Build and replay `run` rank by rank. Ranks whose tasks fail twice on an executor are left out, with a warning.
 
         Raises InputError where the run has no graph (`build`), and CyclesAcrossRanks."""
+        while True:
+            try:
+                return cls._by_rank(run, read_s, workers)
+            except RanksLost as lost:
+                run = _without(run, lost)
+
+    @classmethod
+    def _by_rank(cls, run: Run, read_s: float, workers: RankWorkers) -> "LargeReplay":
         started = time.perf_counter()
-        steps = steps_of(run)
-        run, ranks = steps.run, RanksAlone.of(steps)
-        job = CalibratedJob.of(ranks, executor)
-        missing: list[NotRun] = []
-
-        steady_at = np.array([steps.all.index(step) for step in steps.steady])
-        fit = job.fit(steady_at)
-
-        def variants(dfg: Dfg) -> Iterable[Dfg]:
-            missing.extend(not_run(run, dfg))
-            return dfg, strict(dfg), fit(dfg)
-
-        recorded, without_residuals, of_first_steps = (one.dfg for one in job.skeletons(variants, executor))
+        steps = steps_of(run, workers)
+        run, ranks, steady_at = steps.run, RanksAlone.of(steps, workers=workers), steps.steady_at
+        job = CalibratedJob.of(ranks, workers)
+        contracted = [*job.over_ranks("Contracting the ranks", _contracted, workers)]
+        skeleton, *others = (join(of_variant) for of_variant in zip(*(one.variants for one in contracted), strict=True))
+        recorded, (without_residuals, of_first_steps) = skeleton.dfg, (other.dfg for other in others)
+        missing = [one for rank in contracted for one in rank.not_run]
         matched = ranks.matched
         rendezvous = matched.rendezvous
         built = Built(
@@ -96,10 +115,11 @@ class LargeReplay(Replayed):
             without_residuals=without_residuals,
             of_first_steps=of_first_steps,
         )
-        stretches = readable.stretches(steady_at.tolist())
-        path = tuple(piece for steady in stretches for piece in job.path(steady[0], steady[-1]))
-        missing.sort(key=lambda one: one.rank)
-        idle_ns = _idle_on_path_ns(job, missing, path)
+        path, idle_ns = [], 0.0
+        for stretch in readable.stretches(steady_at.tolist()):
+            pieces, graphs = job.path(skeleton, stretch[0], stretch[-1], workers)
+            idle_ns += _idle_on_path_ns(missing, graphs, pieces)
+            path += pieces
         replay_s = time.perf_counter() - built_at
         return cls(
             run=run,
@@ -108,7 +128,7 @@ class LargeReplay(Replayed):
             measured_ns=measured,
             plain_ns=steps.plain_ns(correction_ns),
             pricer=pricer,
-            path=path,
+            path=tuple(path),
             not_run=tuple(missing),
             timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
             warnings=warnings_of_replay(steps, built) + warnings_of(missing, steady_at, pricer.step_ns),
@@ -125,12 +145,36 @@ class LargeReplay(Replayed):
         return self.idle_on_path_ns
 
 
-def _idle_on_path_ns(job: CalibratedJob, missing: Iterable[NotRun], path: Sequence[Piece]) -> float:
-    """`on_path_ns` over the ranks that have operations that did not run."""
+@dataclass(frozen=True)
+class _Contracted:
+    """What is kept of a rank that was built for the answers."""
+
+    variants: list[Skeleton]
+    """Skeletons of its graph as recorded, without residuals, and with the durations of the first steps."""
+    not_run: tuple[NotRun, ...]
+
+
+def _contracted(rank: CalibratedRank) -> _Contracted:
+    dfg = rank.graph()
+    variants = [for_answers(one) for one in (dfg, strict(dfg), rank.fitted(dfg))]
+    return _Contracted(variants, not_run(rank.run, dfg))
+
+
+def _without(run: Run, lost: RanksLost) -> Run:
+    """The run without these ranks. Raises InputError if no other rank is left."""
+    ranks, reason = sorted(lost.reasons), next(iter(lost.reasons.values()))
+    why = str(reason) if isinstance(reason, EsprofError) else f"{type(reason).__name__}: {reason}"
+    if set(ranks).issuperset(run.ranks):
+        remedy = "The workers must have this version of esprof, and the run under the same path."
+        raise InputError(f"no rank could be read and built by the workers: {why}", path=run.path, remedy=remedy)
+    text = f"{readable.ranks(ranks)} left out: could not be read or built by two workers ({why})"
+    return run.without(ranks, RunWarning(RANK_FAILED, text, tuple(ranks)))
+
+
+def _idle_on_path_ns(missing: Iterable[NotRun], graphs: Mapping[Rank, Dfg], path: Sequence[Piece]) -> float:
+    """`on_path_ns` over the ranks that have operations that did not run. Nodes of a path are those of its rank's graph."""
     idle = [one for one in missing if one.idle_ns.any() and any(piece.rank == one.rank for piece in path)]
-    return sum(
-        on_path_ns([one], job.graph(one.rank), [piece for piece in path if piece.rank == one.rank]) for one in idle
-    )
+    return sum(on_path_ns([one], graphs[one.rank], [piece for piece in path if piece.rank == one.rank]) for one in idle)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,45 +1,112 @@
 """The graph of each rank by itself: what one rank needs of the others are the numbers of its collectives, how long each took
-after its wait, and the clocks. All of that comes from the collective calls of the ranks."""
+after its wait, and the clocks. All of that comes from the collective calls of the ranks.
 
-from dataclasses import dataclass, fields, replace
+A rank is described by values that travel to another process: the name of its run, and what other ranks tell of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from esprof.core.types import Rank
+from esprof.core.types import Ns, Rank
 from esprof.replay.building.assemble import assemble
-from esprof.replay.building.build import MatchedCollectives, check_operations, events_of
+from esprof.replay.building.build import MatchedCollectives, check_operations, events_in
+from esprof.replay.building.collectives.matching import CallsOfRank
+from esprof.replay.building.collectives.rendezvous import RankRendezvous
 from esprof.replay.building.counts import BuildCounts
+from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.rank_graph import rank_graph
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
+from esprof.replay.over_ranks import IN_THIS_PROCESS, RankWorkers
 from esprof.replay.rules import ALL_RULES, Rules
+from esprof.replay.run_by_name import RunByName
 from esprof.replay.steps import RecordedSteps
+from esprof.run.clocks.by_collectives import Clocks
+
+
+@dataclass(frozen=True)
+class RankInSteps:
+    """A rank of a run, and the steps that its graph covers."""
+
+    source: RunByName
+    rank: Rank
+    boundaries: Mapping[int, tuple[Ns, Ns]]
+    """(start, end) of each step, ns on the rank's own clock."""
+    steps: tuple[int, ...]
+
+    def events(self) -> RankEvents:
+        return events_in(self.source.run, self.rank, self.boundaries, self.steps)
+
+    def calls(self) -> CallsOfRank:
+        return CallsOfRank.of(self.events())
+
+
+@dataclass(frozen=True)
+class RankAlone:
+    """Builds the graph of one rank, as often as it is asked for."""
+
+    recorded: RankInSteps
+    rendezvous: RankRendezvous
+    clocks: Clocks
+    """The clock of this rank."""
+    collectives: np.ndarray
+    """Numbers of its matched collectives, ascending, int64[C]."""
+    arrival_ns: np.ndarray
+    """`Rendezvous.arrival_ns` of each, int64[C]."""
+    rules: Rules
+
+    def build(self) -> tuple[Dfg, BuildCounts]:
+        """(graph of the rank with the joins of its collectives, whose other members it lacks; counts of its construction).
+
+        Residuals are those of a rank that waits for nobody. Raises InputError if it recorded no CPU operation.
+        """
+        events = self.recorded.events()
+        check_operations(self.recorded.source.run, events)
+        graph = rank_graph(events, self.rendezvous, self.rules)
+        return assemble([graph], self.clocks, by_number(self.collectives, self.arrival_ns), self.recorded.steps)
 
 
 @dataclass(frozen=True)
 class RanksAlone:
-    """Builds the graph of any rank of a run, as often as it is asked for. It holds the events of one rank at a time."""
+    """The ranks of a run, each to be built alone."""
 
     steps: RecordedSteps
     matched: MatchedCollectives
     rules: Rules
 
     @classmethod
-    def of(cls, steps: RecordedSteps, rules: Rules = ALL_RULES) -> "RanksAlone":
-        """Read the ranks one by one, and match their collectives."""
-        events = (events_of(steps, rank) for rank in steps.run.ranks)
-        return cls(steps, MatchedCollectives.of(steps, events, rules), rules)
+    def of(cls, steps: RecordedSteps, rules: Rules = ALL_RULES, workers: RankWorkers = IN_THIS_PROCESS) -> "RanksAlone":
+        """Read the ranks one by one, and match their collectives. Raises RanksLost."""
+        source = RunByName(steps.run)
+        tasks = ((rank, RankInSteps(source, rank, steps.boundaries[rank], steps.all)) for rank in steps.run.ranks)
+        calls = workers.over("Reading collectives", RankInSteps.calls, tasks)
+        return cls(steps, MatchedCollectives.of(steps, calls, rules), rules)
 
-    def build(self, rank: Rank) -> tuple[Dfg, BuildCounts]:
-        """(graph of `rank` with the joins of its collectives, whose other members it lacks; counts of its construction).
+    def rank(self, rank: Rank) -> RankAlone:
+        rendezvous, mine = self.matched.rendezvous, self.matched.rendezvous.by_rank[self._at[rank]]
+        numbers = np.unique(mine.number[mine.number >= 0])
+        return RankAlone(
+            recorded=RankInSteps(RunByName(self.steps.run), rank, self.steps.boundaries[rank], self.steps.all),
+            rendezvous=mine,
+            clocks=rendezvous.clocks.of_rank(rank),
+            collectives=numbers,
+            arrival_ns=rendezvous.arrival_ns[numbers],
+            rules=self.rules,
+        )
 
-        Residuals are those of a rank that waits for nobody. Raises InputError if it recorded no CPU operation.
-        """
-        run, rendezvous = self.steps.run, self.matched.rendezvous
-        events = events_of(self.steps, rank)
-        check_operations(run, events)
-        graph = rank_graph(events, rendezvous.by_rank[run.ranks.index(rank)], self.rules)
-        return assemble([graph], rendezvous, self.steps.all)
+    @cached_property
+    def _at(self) -> dict[Rank, int]:
+        return {rank: at for at, rank in enumerate(self.steps.run.ranks)}
+
+
+def by_number(numbers: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """An array with each of the `values` at the index that its number gives; 0 elsewhere."""
+    found = np.zeros(int(numbers.max(initial=-1)) + 1, values.dtype)
+    found[numbers] = values
+    return found
 
 
 def with_gpu_ends(dfg: Dfg) -> Dfg:
@@ -51,11 +118,7 @@ def with_gpu_ends(dfg: Dfg) -> Dfg:
     work = work[np.argsort(dfg.step[work], kind="stable")]
     _, first, count = np.unique(dfg.step[work], return_index=True, return_counts=True)
     # A new node is on the lane, and of the step, of the first of its nodes; it starts when the last of them was recorded to.
-    columns: dict[str, Any] = {
-        field.name: np.append(values, values[work[first]])
-        for field in fields(dfg)
-        if field.init and isinstance(values := getattr(dfg, field.name), np.ndarray) and len(values) == dfg.nodes
-    }
+    columns: dict[str, Any] = {name: np.append(values, values[work[first]]) for name, values in dfg.columns.items()}
     new = slice(dfg.nodes, None)
     columns["name"][new] = dfg.name[dfg.marks.first[0, 0]]
     columns["recorded_ns"][new] = np.maximum.reduceat((dfg.recorded_ns + dfg.dur_ns)[work], first)

@@ -1,7 +1,7 @@
 """Align the clocks of different hosts by the ends of their common collectives."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -117,6 +117,10 @@ class Clocks:
     def correction_ns(self, rank: Rank) -> Ns:
         """Correction that `apply` adds to a time of `rank` in the middle of the window, ns."""
         return -self._of[rank].offset_ns if self._of[rank].moved else 0
+
+    def of_rank(self, rank: Rank) -> "Clocks":
+        """The clock of `rank` alone."""
+        return Clocks(self.reference_ns, (replace(self._of[rank], ranks=(rank,)),))
 
     @property
     def untied(self) -> tuple[HostClock, ...]:

@@ -45,7 +45,44 @@ class CollectiveCalls:
     """For a message on a CPU thread, the silence of its thread before its end, ns; -1 for other calls."""
 
 
-def calls_of(run: Run, events: Iterable[RankEvents], lost: Mapping[Rank, Collection[int]]) -> CollectiveCalls:
+@dataclass(frozen=True)
+class CallsOfRank:
+    """Collective calls of one rank, sorted by start, apart from its other events; one entry per call in each column."""
+
+    rank: Rank
+    rows: Collectives
+    step: np.ndarray
+    """Step that launched each call; -1 if it is not one of the chosen steps."""
+    kind: np.ndarray
+    """Kind of collective that each call is by its name, index into `kinds`."""
+    kinds: tuple[str, ...]
+    is_p2p: np.ndarray
+    """As `CollectiveCalls.is_p2p`."""
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    silent_ns: np.ndarray
+    """As `CollectiveCalls.silent_ns`."""
+
+    @classmethod
+    def of(cls, events: RankEvents) -> "CallsOfRank":
+        rows = events.collectives
+        names, kind = np.unique(events.name[rows.row], return_inverse=True)
+        texts = [events.texts[code] for code in names.tolist()]
+        is_p2p = _is_word(rows, "send", "recv") | events.is_batched_p2p
+        return cls(
+            rank=events.rank,
+            rows=rows,
+            step=events.launched_in(rows.row),
+            kind=kind,
+            kinds=tuple(collective_word(text) or text for text in texts),
+            is_p2p=is_p2p,
+            start_ns=events.start[rows.row],
+            end_ns=events.end[rows.row],
+            silent_ns=_silences(events, np.flatnonzero(is_p2p & (events.ints("stream", rows.row) < 0))),
+        )
+
+
+def calls_of(run: Run, calls: Iterable[CallsOfRank], lost: Mapping[Rank, Collection[int]]) -> CollectiveCalls:
     """The collective calls of all ranks; `lost` are the steps of which a rank recorded nothing.
 
     Identity is (group, sequence number) if the trace has them, otherwise (group, kind of collective, step that launched it).
@@ -53,7 +90,7 @@ def calls_of(run: Run, events: Iterable[RankEvents], lost: Mapping[Rank, Collect
     receive it is (sender, receiver, step), because each rank counts its own sequence numbers.
     """
     known: dict[str, int] = {}
-    by_rank = [_identified(run, rank, mine, known, lost) for rank, mine in enumerate(events)]
+    by_rank = [_identified(run, at, mine, known, lost) for at, mine in enumerate(calls)]
     columns = (np.concatenate(column) for column in zip(*by_rank, strict=True))
     rank_at, between, kind, word, position, members, present, is_p2p, sends, receives, size, start, end, silent = (
         columns
@@ -68,17 +105,18 @@ def calls_of(run: Run, events: Iterable[RankEvents], lost: Mapping[Rank, Collect
 
 
 def _identified(
-    run: Run, at: int, events: RankEvents, known: dict[str, int], lost: Mapping[Rank, Collection[int]]
+    run: Run, at: int, calls: CallsOfRank, known: dict[str, int], lost: Mapping[Rank, Collection[int]]
 ) -> tuple[np.ndarray, ...]:
     """Columns for each call of a rank: position of the rank, participants, kind (0 for calls with sequence numbers), word,
     sequence number or step, and the other columns of `CollectiveCalls` except `alike`. `known` maps names to numbers, the
     same on all ranks."""
-    rows = events.collectives
-    group, members, present = _groups(run, events, known, lost)
+    rows, is_p2p = calls.rows, calls.is_p2p
+    group, members, present = _groups(run, calls, known, lost)
     is_send, is_receive = _is_word(rows, "send"), _is_word(rows, "recv")
-    has_peer, is_p2p = (is_send | is_receive) & (rows.peer >= 0), is_send | is_receive | events.is_batched_p2p
-    sender, receiver = np.where(is_send, events.rank, rows.peer), np.where(is_send, rows.peer, events.rank)
-    by_number, word = (rows.sequence >= 0) & ~is_p2p, _kinds(events, known)
+    has_peer = (is_send | is_receive) & (rows.peer >= 0)
+    sender, receiver = np.where(is_send, calls.rank, rows.peer), np.where(is_send, rows.peer, calls.rank)
+    word = np.array([known.setdefault(text, len(known)) for text in calls.kinds], np.int64)[calls.kind]
+    by_number = (rows.sequence >= 0) & ~is_p2p
     channel = np.array([known.setdefault(name or "", len(known)) for name in rows.channels])[rows.channel]
     return (
         np.full(len(rows.row), at),
@@ -86,15 +124,15 @@ def _identified(
         np.where(has_peer, -1 - pairs(sender, receiver), group),
         np.select([has_peer, by_number], [group, 0], 1 + word),
         word,
-        np.where(by_number, rows.sequence, pairs(channel, events.launched_in(rows.row))),
+        np.where(by_number, rows.sequence, pairs(channel, calls.step)),
         np.select([has_peer, is_p2p], [2, 0], members),
         np.select([has_peer, is_p2p], [1 + np.isin(rows.peer, run.ranks), 0], present),
         is_p2p,
-        *_roles(rows, events.rank),
+        *_roles(rows, calls.rank),
         np.where(_is_word(rows, "all_to_all"), -1, rows.bytes),
-        events.start[rows.row],
-        events.end[rows.row],
-        _silences(events, np.flatnonzero(is_p2p & (events.ints("stream", rows.row) < 0))),
+        calls.start_ns,
+        calls.end_ns,
+        calls.silent_ns,
     )
 
 
@@ -116,32 +154,21 @@ def _silences(events: RankEvents, messages: np.ndarray) -> np.ndarray:
 
 
 def _groups(
-    run: Run, events: RankEvents, known: dict[str, int], lost: Mapping[Rank, Collection[int]]
+    run: Run, calls: CallsOfRank, known: dict[str, int], lost: Mapping[Rank, Collection[int]]
 ) -> tuple[np.ndarray, ...]:
     """(number of the group, number of its members, number of present members) of each call (`CollectiveCalls`).
 
     If the trace names no group, it is the group of all ranks.
     """
-    rows, here = events.collectives, set(run.ranks)
+    rows, here = calls.rows, set(run.ranks)
     members = [set(members_of(run, name)) for name in rows.groups]
-    members = [some if events.rank in some else set() for some in members]
+    members = [some if calls.rank in some else set() for some in members]
     numbers = [known.setdefault(name or group_name(range(run.world_size)), len(known)) for name in rows.groups]
     sizes, present = np.array([(len(some), len(some & here)) for some in members])[rows.group].T
     for rank, steps in lost.items():
         is_member = np.array([rank in some for some in members])[rows.group]
-        present = present - (is_member & np.isin(events.launched_in(rows.row), list(steps)))
+        present = present - (is_member & np.isin(calls.step, list(steps)))
     return np.array(numbers)[rows.group], sizes, present
-
-
-def _kinds(events: RankEvents, known: dict[str, int]) -> np.ndarray:
-    """Number of the kind of collective that each call is by its name."""
-    codes = events.name[events.collectives.row]
-    kinds = np.zeros(len(events.texts), np.int64)
-    for code in np.unique(codes).tolist():
-        name = events.texts[code]
-        kinds[code] = known.setdefault(collective_word(name) or name, len(known))
-    found: np.ndarray = kinds[codes]
-    return found
 
 
 def _roles(rows: Collectives, rank: Rank) -> tuple[np.ndarray, np.ndarray]:

@@ -1,12 +1,14 @@
 """Ranks that are built and contracted one by one, against the graph of the whole job."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 
 import msgspec
 import numpy as np
 import pytest
 
+import esprof
 from benchmarks.known.jobs import SHAPES, job
 from benchmarks.known.kineto import write
 from benchmarks.known.machine import run
@@ -14,14 +16,14 @@ from benchmarks.skeletons import compared
 from esprof.core.errors import InputError, UsageError
 from esprof.replay.dfg import JOIN_LANE
 from esprof.replay.engine.timeline import replay
+from esprof.replay.over_ranks import RankWorkers
 from esprof.replay.replayed import Replayed, answer
 from esprof.replay.skeleton import large
 from esprof.replay.skeleton.contract import contract
-from esprof.replay.skeleton.job import CalibratedJob
 from esprof.replay.skeleton.joined import CyclesAcrossRanks, join
 from esprof.replay.skeleton.large import LargeReplay, replayed
-from esprof.replay.skeleton.ranks import RanksAlone, with_gpu_ends
-from esprof.replay.steps import steps_of
+from esprof.replay.skeleton.ranks import with_gpu_ends
+from esprof.run.directory import write_meta, write_table
 from esprof.run.run import Run
 from tests.cases.exported import cpu_run
 from tests.cases.graph import call, kernel, launched, nccl, nccl_ranks, op, run_of, step
@@ -88,15 +90,65 @@ def test_work_from_before_the_window_is_warned_of():
 
 
 def test_an_executor_of_threads_gives_the_same():
-    steps = steps_of(cpu_run())
-    alone = CalibratedJob.of(RanksAlone.of(steps))
     with ThreadPoolExecutor(2) as pool:
-        at_once = CalibratedJob.of(RanksAlone.of(steps), pool)
-        (one,), (other,) = (
-            some.skeletons(lambda dfg: [dfg], executor) for some, executor in ((alone, None), (at_once, pool))
-        )
-    assert at_once.join_end_ns.tolist() == alone.join_end_ns.tolist()
-    assert replay(one.dfg).end_ns.tolist() == replay(other.dfg).end_ns.tolist()
+        at_once = LargeReplay.by_rank(cpu_run(), workers=RankWorkers(pool))
+    one_by_one = LargeReplay.by_rank(cpu_run())
+    assert replay(at_once.built.dfg).end_ns.tolist() == replay(one_by_one.built.dfg).end_ns.tolist()
+    assert at_once.path == one_by_one.path
+
+
+def stored(run, folder):
+    """`run` as a Run directory in the folder, opened."""
+    for rank in run.ranks:
+        write_table(folder, "events", rank, run.events(rank))
+        write_table(folder, "steps", rank, run.steps(rank))
+    write_meta(folder, run.meta)
+    return esprof.load(folder)
+
+
+@pytest.mark.slow
+def test_processes_that_open_the_run_by_name_give_the_same(tmp_path):
+    run = stored(run_of({rank: several_steps(rank) for rank in (0, 1, 2)}), tmp_path / "run")
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        at_once = LargeReplay.by_rank(run, workers=RankWorkers(pool))
+    one_by_one = LargeReplay.by_rank(run)
+    assert replay(at_once.built.dfg).end_ns.tolist() == replay(one_by_one.built.dfg).end_ns.tolist()
+    assert at_once.path == one_by_one.path
+
+
+class FailsFor(ThreadPoolExecutor):
+    """Tasks of these ranks fail, as on a worker that cannot read their files."""
+
+    def __init__(self, *ranks):
+        super().__init__(2)
+        self.ranks = ranks
+
+    def submit(self, work, task):
+        return super().submit(self.fail if self.rank_of(task) in self.ranks else work, task)
+
+    def rank_of(self, task):
+        for name in ("alone", "recorded"):
+            task = getattr(task, name, task)
+        return task.rank
+
+    def fail(self, task):
+        raise OSError("no such disk")
+
+
+def test_a_rank_that_fails_twice_is_left_out_and_named():
+    run = run_of({rank: several_steps(rank) for rank in (0, 1, 2)})
+    with FailsFor(1) as pool:
+        found = LargeReplay.by_rank(run, workers=RankWorkers(pool))
+    assert found.run.ranks == [0, 2]
+    (warning,) = (one for one in found.warnings if one.code == "rank-failed")
+    assert warning.ranks == (1,)
+    assert "rank 1 left out" in warning.message
+    assert "OSError: no such disk" in warning.message
+
+
+def test_the_error_is_shown_if_all_ranks_fail():
+    with FailsFor(0, 1) as pool, pytest.raises(InputError, match="OSError: no such disk"):
+        LargeReplay.by_rank(cpu_run(), workers=RankWorkers(pool))
 
 
 def test_runs_are_replayed_rank_by_rank_above_a_size(monkeypatch):
