@@ -1,10 +1,11 @@
-"""What a run of many ranks takes: reading, building, replaying, two what-ifs, and the whole diagnosis; seconds and memory.
+"""What a run of many ranks takes: reading, the graph, replays, two what-ifs and the diagnosis; seconds and memory.
 
-    python -m benchmarks.scale [--ranks 64] [--events 50000] [--repeats 3] [--keep FOLDER]
+    python -m benchmarks.scale [--ranks 64] [--events 50000] [--processes 2] [--repeats 3] [--keep FOLDER]
 
-The job is simulated (`benchmarks.known`): data-parallel training on GPUs with a slow rank, written as torch's profiler
-writes it. Each repeat is a process of its own; prints one JSON line a figure, the median over the repeats. Peak memory is
-that of the process.
+The job is simulated (`benchmarks.large_job`): training in tensor, pipeline and data groups with a slow rank and a slow link,
+written as a Run directory. It is replayed rank by rank (`esprof.replay.skeleton`) in so many processes, and, if it is not
+larger than what esprof replays at once, as one graph as well. Each repeat is a process of its own; prints one JSON line a
+figure, the median over the repeats. Peak memory is the sum over the processes, each at its own peak.
 """
 
 import argparse
@@ -14,21 +15,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
 import esprof
-from benchmarks.known.build import Plant
-from benchmarks.known.jobs import SHAPES
-from benchmarks.known.kineto import Recording, write
-from benchmarks.known.machine import run
-from benchmarks.known.program import Kind
-from benchmarks.known.shapes.sketch import Sketch, sketch
+from benchmarks.large_job import LargeJob, write
 from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
 from esprof.replay.engine.timeline import replay
-from esprof.replay.replayed import Replayed
+from esprof.replay.over_ranks import RankWorkers
+from esprof.replay.replayed import Replayed, answer
+from esprof.replay.skeleton.large import LargeReplay, is_large
 
 WHAT_IFS = ("gpu=2x", "straggler=fix")
 
@@ -37,61 +38,67 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--events", type=int, default=50_000, help="of each rank, about")
+    parser.add_argument("--processes", type=int, default=2, help="that build ranks; 1 for the main process alone")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the traces stay, or are if it is not empty")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the Run stays, or is if it is not empty")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--measure-by-rank", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.measure:
         print(json.dumps(measured(asked.measure)))
         return 0
+    if asked.measure_by_rank:
+        print(json.dumps(measured_by_rank(asked.measure_by_rank, asked.processes)))
+        return 0
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
+        written: dict[str, float] = {}
         if not any(folder.iterdir()):
-            simulate(folder, asked.ranks, asked.events)
-        command = [sys.executable, "-m", "benchmarks.scale", "--measure", str(folder)]
-        found = [json.loads(subprocess.check_output(command)) for _ in range(asked.repeats)]
+            since = time.perf_counter()
+            written["events"] = write(folder, LargeJob.of(asked.ranks, asked.events))
+            written["write"] = time.perf_counter() - since
+        found = [written | _repeat(folder, asked.processes) for _ in range(asked.repeats)]
     for name in found[0]:
         values = [one[name] for one in found]
         context = {"ranks": asked.ranks, "least": min(values), "most": max(values), "repeats": len(values)}
-        unit = "GB" if name == "peak_memory" else "events" if name == "events" else "s"
-        print(json.dumps({"name": f"scale_{name}", "value": median(values), "unit": unit, "context": context}))
+        unit = "GB" if name.startswith("peak_memory") else "events" if name == "events" else "s"
+        print(
+            json.dumps({"name": f"scale_{name}", "value": round(median(values), 3), "unit": unit, "context": context})
+        )
     return 0
 
 
-def simulate(folder: Path, ranks: int, events: int) -> None:
-    """Write the traces of a job of so many ranks and, about, so many events a rank."""
-    few = _written(folder, ranks=2, steps=4)
-    _written(folder, ranks, steps=max(4, round(4 * events / few)))
+def _repeat(folder: Path, processes: int) -> dict[str, float]:
+    by_rank = _in_process("--measure-by-rank", folder, "--processes", str(processes))
+    return by_rank if is_large(esprof.load(folder)) else by_rank | _in_process("--measure", folder)
 
 
-def _written(folder: Path, ranks: int, steps: int) -> int:
-    """Write the job's traces with so many steps; how many events the first rank has."""
-    drawn = _sketch(ranks, steps)
-    groups = SHAPES["ddp"].write(drawn)
-    program = drawn.build.program(spacing_ns=drawn.spacing_ns)
-    files = write(folder, program, run(program), groups, drawn.recording)
-    return sum(1 for line in files[0].open() if '"ph": "X"' in line)
+def _in_process(option: str, folder: Path, *more: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.scale", option, str(folder), *more]
+    found: dict[str, float] = json.loads(subprocess.check_output(command))
+    return found
 
 
-def _sketch(ranks: int, steps: int) -> Sketch:
-    drawn = sketch(12, (ranks,))
-    drawn.build.plant = Plant(1, Kind.KERNEL, factor=1.5)
-    plain = {"event_sync": False, "sleep_ns": 0, "uneven": 0.0, "allocator_ns": 0, "workers": 0}
-    habits = replace(drawn.habits, warmup=1, steps=steps, item_every=1, **plain)
-    return replace(drawn, habits=habits, recording=Recording(first=1, syncs=True, clocks=(0,) * ranks))
+class _Laps:
+    """Seconds from one lap to the next."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def __call__(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        self._since = now
 
 
 def measured(folder: Path) -> dict[str, float]:
-    """Seconds of each stage, and the peak memory in GB, of this process."""
-    found, since = {}, time.perf_counter()
-
-    def lap(name: str) -> None:
-        nonlocal since
-        found[name], since = round(time.perf_counter() - since, 3), time.perf_counter()
-
+    """Seconds of each stage with one graph, and the peak memory in GB, of this process."""
+    lap = _Laps()
     opened = esprof.load(folder)
-    events = [len(opened.events(rank)) for rank in opened.ranks]
+    for rank in opened.ranks:
+        opened.events(rank)
     lap("read")
     dfg = build(opened)
     lap("build")
@@ -99,13 +106,45 @@ def measured(folder: Path) -> dict[str, float]:
     lap("replay")
     del dfg
     replayed = Replayed.of(opened)
-    since = time.perf_counter()
+    lap("replayed")
     replayed.pricer.prices(WHAT_IFS)
     lap("two_what_ifs")
     diagnose(replayed)
     lap("diagnose")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # In kilobytes.
-    return {"events": sum(events), **found, "peak_memory": round(peak / 1e6, 2)}
+    return lap.seconds | {"peak_memory": _peak(resource.RUSAGE_SELF)}
+
+
+def measured_by_rank(folder: Path, processes: int) -> dict[str, float]:
+    """Seconds of each pass over the ranks, and the peak memory in GB."""
+    lap = _Laps()
+    opened = esprof.load(folder)
+    opened.keeps_one_rank = True
+    lap("by_rank_open")
+    begun = time.perf_counter()
+    with _workers(
+        processes, lambda told: lap(f"by_rank_{told.partition(',')[0].lower().replace(' ', '_')}")
+    ) as workers:
+        replayed = LargeReplay.by_rank(opened, workers=workers)
+        lap("by_rank_replay")
+        answer(replayed, WHAT_IFS)
+        lap("by_rank_two_what_ifs")
+    total = time.perf_counter() - begun
+    peak = _peak(resource.RUSAGE_SELF) + (processes * _peak(resource.RUSAGE_CHILDREN) if processes > 1 else 0)
+    return lap.seconds | {"by_rank_total": total, "peak_memory_by_rank": peak}
+
+
+@contextmanager
+def _workers(processes: int, tell: Callable[[str], object]) -> Iterator[RankWorkers]:
+    if processes == 1:
+        yield RankWorkers(tell=tell)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        yield RankWorkers(pool, tell)
+
+
+def _peak(whose: int) -> float:
+    """Peak memory of this process, or of the largest of its children, GB."""
+    return resource.getrusage(whose).ru_maxrss / 1e6  # It is given in kilobytes.
 
 
 if __name__ == "__main__":
