@@ -20,7 +20,7 @@ def remembered(question: str, sources: Sequence[str], compute: Callable[[], Kept
     """The stored answer to `question` about the files `sources`; computed and stored if there is none.
 
     `question` says all that the answer depends on, but for files, environment and code. Errors are not stored, nor is an
-    answer about files that changed meanwhile.
+    answer that is not final or about files that changed meanwhile.
     """
     store = user_store()
     stamps = stamps_of(sources) if store else None
@@ -31,7 +31,7 @@ def remembered(question: str, sources: Sequence[str], compute: Callable[[], Kept
     kept = store.get(key)
     if kept is None:
         kept = compute()
-        if stamps_of(sources) == stamps:
+        if kept.is_final and stamps_of(sources) == stamps:
             store.put(key, kept)
     return kept
 

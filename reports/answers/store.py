@@ -23,6 +23,8 @@ class Kept(msgspec.Struct, frozen=True):
     exit_code: int = 0
     about: bytes = b""
     """JSON about an answer that is written to a file."""
+    is_final: bool = True
+    """Whether the same question would have the same answer; if not, it is not stored."""
 
 
 class Store:

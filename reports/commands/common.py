@@ -46,8 +46,8 @@ class Finite(click.FloatRange):
 
 MAX_ERROR_PCT = 10.0
 """Like `replay.whatif.pricing`, whose import takes longer than an answer that is stored."""
-_NOT_ASKED = ("output", "force", "as_json")
-"""Arguments that do not change an answer, only its form and place."""
+_NOT_ASKED = ("output", "force", "as_json", "processes", "dask")
+"""Arguments that do not change an answer, only its form and place, and where it is computed."""
 _COLUMNS = "esprof.columns"
 """Key of the value of --columns in the context of a verb, where `open_run` finds it."""
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from esprof.reports.answers.store import Kept
 from esprof.reports.commands.common import (
     answer_remembered,
     json_option,
@@ -15,6 +16,7 @@ from esprof.reports.commands.common import (
     text_of,
     window_option,
 )
+from esprof.reports.commands.rank_workers import WhereRanksAre, rank_workers, rank_workers_options
 
 
 @click.command("replay")
@@ -31,6 +33,7 @@ from esprof.reports.commands.common import (
 )
 @max_error_option
 @window_option
+@rank_workers_options
 @json_option
 @output_options("-", "result")
 def command(
@@ -38,6 +41,8 @@ def command(
     scenarios: tuple[str, ...],
     max_error: float,
     window: int | None,
+    processes: int | None,
+    dask: str | None,
     as_json: bool,
     output: Path,
     force: bool,
@@ -54,17 +59,19 @@ def command(
     esprof replay RUN --what-if network=2x --what-if gpu=2x,cpu=2x
     """
 
-    def compute() -> str:
+    def compute() -> Kept:
         from esprof import replay
-        from esprof.replay.skeleton.large import replayed
+        from esprof.replay.skeleton.large import RANK_FAILED, replayed
         from esprof.replay.whatif.grammar import parse
         from esprof.reports.terminal.replay import draw_replay
 
         for spec in scenarios:
             parse(spec)  # Report a typo before reading the run, which may take minutes.
         run, read_s = open_run(sources, window)
-        with status("Replaying"):
-            answer = replay.answer(replayed(run, read_s, max_error), scenarios)
-        return text_of(answer, draw_replay, as_json=as_json, output=output)
+        where = WhereRanksAre(processes, dask)
+        with status("Replaying") as tell, rank_workers(run, where, tell) as workers:
+            answer = replay.answer(replayed(run, read_s, max_error, workers), scenarios)
+        text = text_of(answer, draw_replay, as_json=as_json, output=output)
+        return Kept(text, is_final=not any(warning.code == RANK_FAILED for warning in answer.warnings))
 
     answer_remembered(compute, sources, as_json=as_json, output=output, force=force)
