@@ -9,7 +9,7 @@ from esprof.analyzers.views.enclosing import EnclosingCalls
 from esprof.replay.building.build import build
 from esprof.replay.whatif.gradients.marked_calls import calls_marked
 from esprof.replay.whatif.pricing import what_if
-from esprof.run.raw.call_marks import FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
+from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 from tests.cases.record import job, recording, run
 
 
@@ -30,3 +30,19 @@ def test_needless_work_of_a_recorded_job_is_marked_and_priced(tmp_path):
     assert [answer.reason for answer in answers] == [None] * 3
     assert answers[0].saving_us > 0
     assert answers[1].saving_us > 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("arguments", "marked"), [((), 1), (("detached",), 0)])
+def test_gradients_that_are_discarded_are_marked_and_priced(tmp_path, arguments, marked):
+    script = job("undetached.py", *arguments)
+    ended = run(recording(tmp_path / "run", script, steps=4, stack_steps=0), tmp_path / "run")
+    assert ended.code == 0, ended.stderr
+    events = ended.run.events(0)
+    calls = calls_marked(events, DISCARDED)
+    steps = events.ints("step")
+    of_last = [int((steps[calls] == step).sum()) for step in sorted({*steps.tolist()})[-3:]]
+    assert of_last == [marked] * 3
+    (answer,) = what_if(ended.run, build(ended.run), ["unused_gradients=0"])
+    assert answer.answered == bool(marked)
+    assert not marked or answer.saving_us > 0

@@ -1,12 +1,10 @@
 """ESP708: some modules compute in float64, while others do not."""
 
 from collections.abc import Iterator
-from functools import partial
 
 from esprof.analyzers.ops.marked_calls import marked_work
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.replay.whatif.gradients.marked_calls import call_ranges, calls_marked
-from esprof.run.raw.call_marks import FLOAT64
+from esprof.replay.whatif.gradients.marked_calls import call_ranges, calls_in_float64
 
 CERTAIN_SHARE = 0.5
 """Share of the predicted saving that is certain: no device computes as fast with 64 bits as with 32. The error of
@@ -17,7 +15,7 @@ _SCENARIO = "double_precision=2x"
 
 def double_precision(case: Case) -> Iterator[Cause]:
     """Modules with parameters of 64 bits."""
-    work = marked_work(case, _SCENARIO, partial(calls_marked, mark=FLOAT64), call_ranges)
+    work = marked_work(case, _SCENARIO, calls_in_float64, call_ranges)
     if work is None:
         return
     yield Cause(

@@ -9,6 +9,7 @@ from esprof.analyzers.sharing.redaction.hashed import hashed
 from esprof.analyzers.sharing.redaction.kernels import redacted_kernel
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
 from esprof.run.collective_names import collective_word
+from esprof.run.raw.call_marks import PREFIX as CALL_MARK
 from esprof.run.raw.module_events import MODULE_PREFIX
 from esprof.run.schema import EST_STEP_PREFIX
 
@@ -33,6 +34,8 @@ _PUBLIC = re.compile(
             rf"(?:ProfilerStep|esprof\.step|{EST_STEP_PREFIX.rstrip('#')})#\s*\d+|step \d+",
             # Passes of a pipeline.
             r"PP:\d+[FBIW]\d+",
+            # What the recorder knows of calls of modules.
+            rf"{CALL_MARK}[a-z0-9 ]+",
             # Calls, copies and records of the GPU runtime.
             r"(?:cuda|cu|hip)[A-Z]\w*|INVALID",
             rf"Mem(?:cpy (?:HtoD|DtoH|DtoD|HtoH|PtoP) \((?:{_MEMORY}) -> (?:{_MEMORY})\)|set \((?:{_MEMORY})\))",

@@ -10,5 +10,9 @@ NOT_OPTIMIZED = f"{PREFIX}not optimized"
 """The backward pass will compute gradients of the module's parameters, though no optimizer holds one of them and nothing
 changes them, and its inputs need no gradient."""
 
+DISCARDED = f"{PREFIX}gradients discarded"
+"""As `NOT_OPTIMIZED`, but an optimizer holds the parameters: the last time, the gradients of the same call were discarded
+before it stepped."""
+
 FLOAT64 = f"{PREFIX}float64"
 """The module's own parameters are of 64 bits, and those of other modules of the window are not."""

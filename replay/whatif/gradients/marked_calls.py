@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, work_share
 from esprof.replay.whatif.scenario import Scenario
-from esprof.run.raw.call_marks import SAME_INPUTS
+from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 from esprof.run.schema import Table
 
 _RANDOM = re.compile(
@@ -16,12 +16,21 @@ _RANDOM = re.compile(
 """Matches operations that draw random numbers: a call with them has other results for the same inputs."""
 
 
-def calls_marked(events: Table, mark: str) -> np.ndarray:
-    """Rows of the calls with this mark (`run/raw/call_marks.py`)."""
+def calls_marked(events: Table, *marks: str) -> np.ndarray:
+    """Rows of the calls with one of these marks (`run/raw/call_marks.py`)."""
     codes, texts = events.codes("name")
-    if mark not in texts:
-        return np.zeros(0, np.int64)
-    return np.flatnonzero(events.is_kind("annotation") & (codes == texts.index(mark)))
+    is_marked = np.array([*(text in marks for text in texts), False])
+    return np.flatnonzero(events.is_kind("annotation") & is_marked[codes])
+
+
+def calls_with_unused_gradients(events: Table) -> np.ndarray:
+    """Rows of the calls whose backward passes compute gradients that no optimizer uses."""
+    return calls_marked(events, NOT_OPTIMIZED, DISCARDED)
+
+
+def calls_in_float64(events: Table) -> np.ndarray:
+    """Rows of the calls of modules with parameters of 64 bits."""
+    return calls_marked(events, FLOAT64)
 
 
 def repeated_calls(events: Table) -> np.ndarray:

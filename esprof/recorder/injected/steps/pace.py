@@ -103,6 +103,7 @@ class Pace:
         self._calls.stop()
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
+        optimizers.stepped(optimizer)
         if self._may_mark(PacedBy.OPTIMIZER) and self._optimizers.marks(optimizer):
             self._boundary(PacedBy.OPTIMIZER)
 

@@ -10,8 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from ....run.raw.call_marks import FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
+from ....run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 from .. import optimizers
+from .gradient_use import GradientUse
 
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 """Types of arguments, beside tensors, of which equal ones are the same input."""
@@ -51,6 +52,11 @@ class CallMarks:
                 self.watched.add(id(module))
             self._has_single |= bool(kinds - {torch.float64})
 
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        held = {id(one) for one in _parameters([optimizer])}
+        for model in list(self._models.values()):  # The collector may forget one meanwhile.
+            model.use.stepped(held)
+
     def forget(self, module: int) -> None:
         self._models.pop(module, None)
         self._double.discard(module)
@@ -69,19 +75,23 @@ class CallMarks:
             return marks  # A backward pass computes activations again.
         leaves = tree_leaves((arguments, options))
         marks += [SAME_INPUTS] if model.is_repeated(module, leaves) else []
-        return marks + ([NOT_OPTIMIZED] if self._is_in_vain(model, leaves) else [])
+        return marks + self._of_gradients(model, leaves)
 
-    def _is_in_vain(self, model: "_Model", leaves: list[Any]) -> bool:
-        """Whether gradients of the parameters will be computed that no optimizer uses."""
+    def _of_gradients(self, model: "_Model", leaves: list[Any]) -> list[str]:
+        """The mark of a call whose backward pass will compute gradients of the parameters that no optimizer uses."""
         if self._made != optimizers.made():
             self._made, self._held = optimizers.made(), {id(one) for one in _parameters(optimizers.alive())}
         parameters = model.parameters()
-        if any(id(one) in self._held for one in parameters):
-            self._trains = True
-            return False
-        needs_input = any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves)
-        will_compute = torch.is_grad_enabled() and any(one.requires_grad for one in parameters)
-        return self._trains and will_compute and not needs_input and model.is_constant(parameters)
+        is_held = any(id(one) in self._held for one in parameters)
+        self._trains |= is_held
+        if not torch.is_grad_enabled() or not any(one.requires_grad for one in parameters):
+            return []
+        is_discarded = model.use.called()
+        if any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves):
+            return []  # The gradient goes on to the inputs.
+        if is_held:
+            return [DISCARDED] if is_discarded else []
+        return [NOT_OPTIMIZED] if self._trains and model.is_constant(parameters) else []
 
 
 class _Model:
@@ -92,6 +102,7 @@ class _Model:
         self._buffers = [weakref.ref(one) for one in root.buffers()]
         self._at_first = _versions(self.parameters())
         self._is_random = any(map(_has_dropout, root.modules()))
+        self.use = GradientUse(self.parameters())
         self.calls: list[tuple[list[Any], list[int]]] = []
         """Inputs of the calls in this step, tensors by weak reference and version, and versions of the tensors."""
 

@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import nn
 from torch.compiler import is_dynamo_compiling
+from torch.optim import Optimizer
 
 from ....run.raw.module_events import MODULE_PREFIX
 from ...shared.torch_features import annotation, hide_from_dynamo, is_profiled_here
+from .. import optimizers
 from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 from .call_marks import CallMarks
@@ -59,6 +61,7 @@ class ModuleEvents:
     def stop(self) -> None:
         """Stop, even after a fault."""
         self._on = False
+        optimizers.unwatch(self._optimizer_stepped)
         self._marks.clear()
         for found in (self._names, self._uncalled, self._roots, self._of_class):
             found.clear()
@@ -75,6 +78,7 @@ class ModuleEvents:
             self._original = nn.Module.__call__
             self._replacement = self._replaced(self._original)
             nn.Module.__call__ = self._replacement  # type: ignore[method-assign]
+        optimizers.watch(self._optimizer_stepped)
         self._on = True
 
     def _replaced(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,6 +128,9 @@ class ModuleEvents:
     def _marks_of(self, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Collection[str]:
         return self._marks_breaker.run(self._marks.of, module, arguments, options) or ()
 
+    def _optimizer_stepped(self, optimizer: Optimizer) -> None:
+        self._marks_breaker.run(self._marks.optimizer_stepped, optimizer)
+
     def _name_all(self, root: nn.Module) -> None:
         self._breaker.run(self._name, root)
 
@@ -172,5 +179,5 @@ def _is_wrapper(module: nn.Module) -> bool:
 
 
 hide_from_dynamo(ModuleEvents._first)
-for own in (ModuleEvents._name_all, ModuleEvents._marks_of, _begun, _end):
+for own in (ModuleEvents._name_all, ModuleEvents._marks_of, ModuleEvents._optimizer_stepped, _begun, _end):
     hide_from_dynamo(own, with_callees=True)

@@ -21,6 +21,7 @@ from esprof.run.collective_names import collective_word
 from esprof.run.flight.log import FlightLog, Snapshot, StackFrame, StackThread, main_stack
 from esprof.run.groups import Group
 from esprof.run.probes import Condition, NotMeasured, Probes, VariedStep
+from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.raw.relaunch import Relaunch
 from esprof.run.raw.settings import Settings
@@ -93,6 +94,7 @@ def test_no_name_stands_between_the_words_of_a_kernel(name):
         ("step", "ProfilerStep#12"),
         ("annotation", "EasyScaleThread#3"),
         ("annotation", "PP:1F0"),
+        *(("annotation", mark) for mark in (SAME_INPUTS, NOT_OPTIMIZED, DISCARDED, FLOAT64)),
     ],
 )
 def test_names_of_every_job_stay(kind, name):

@@ -5,7 +5,7 @@ import pytest
 from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
 from esprof.replay.whatif.pricing import what_if
-from esprof.run.raw.call_marks import FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
+from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 from esprof.run.raw.module_events import MODULE_PREFIX
 from tests.cases.graph import call, launched, numbered, op, run_of, step
 
@@ -55,6 +55,13 @@ def test_a_backward_pass_that_no_optimizer_needs_is_named_and_priced():
     assert finding.title == "Gradients of Teacher, which no optimizer changes, take 10.0 ms of a step"
 
 
+def test_a_backward_pass_whose_gradients_are_discarded_is_named_and_priced():
+    finding = found(steps(DISCARDED, ranks=2))["ESP707"]
+    assert finding.saving_us == pytest.approx(10 * MS, rel=0.01)
+    assert "which are discarded before its optimizer steps, take up to 10.0 ms" in finding.title
+    assert "detach()" in finding.advice
+
+
 def test_modules_that_compute_in_float64_are_named_and_priced_at_half_their_time():
     finding = found(steps(FLOAT64, ranks=2))["ESP708"]
     assert finding.what_if == "double_precision=2x"
@@ -69,6 +76,7 @@ def test_modules_that_compute_in_float64_are_named_and_priced_at_half_their_time
         ((SAME_INPUTS,), {"inside": ["aten::native_dropout"]}),  # another sample of the model
         ((SAME_INPUTS,), {"inside": ["aten::bernoulli_"]}),
         ((NOT_OPTIMIZED,), {"only": [0, 1]}),  # before its optimizer has stepped
+        ((DISCARDED,), {"only": [0, 1]}),
     ],
 )
 def test_other_calls_are_needed(marks, how):

@@ -9,7 +9,7 @@ from torch.optim import SGD
 
 from esprof.recorder.injected import optimizers
 from esprof.recorder.injected.windows.call_marks import CallMarks
-from esprof.run.raw.call_marks import FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
+from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 
 
 @pytest.fixture
@@ -113,6 +113,19 @@ def test_models_that_learn_or_have_no_gradient_are_not(marks, model):
     assert marks(by_hand, torch.ones(1, 2)) == []
     trained(later := nn.Linear(2, 2))
     assert marks(later, torch.ones(1, 2)) == []
+
+
+def test_gradients_that_are_discarded_before_the_optimizer_steps_are_marked(marks, model):
+    critic, found = nn.Linear(2, 1), []
+    trained(model, critic)
+    for _ in range(2):
+        for learns in (critic, model):
+            x = torch.ones(1, 2)
+            found.append(marks(model, x))
+            learns.zero_grad()
+            critic(model(x)).sum().backward()
+            marks.watched.optimizer_stepped(SGD(learns.parameters(), lr=1))
+    assert found == [[], [], [DISCARDED], []]
 
 
 def test_modules_of_64_bits_among_others_are_marked(marks, model):
