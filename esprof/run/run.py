@@ -100,6 +100,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     accelerators: Number | None = None
     cpus: tuple[Number, ...] = ()
     """Numbers of the host's CPUs that the rank may run on; empty if unknown."""
+    gpu_cpus: tuple[Number, ...] = ()
+    """Those near its GPU (NUMA); empty if unknown."""
     cpu_quota: float | None = None
     """CPU quota of its control groups, in CPUs; None without a quota."""
     threads: Number | None = None

@@ -22,6 +22,7 @@ def rank_identity(rank: int, world_size: int, process_name: str) -> dict[str, ob
         "device": device,
         "accelerators": accelerators,
         "cpus": usable_cpus(),
+        "gpu_cpus": gpu_cpus(),
         "cpu_quota": cpu_quota(),
         "threads": torch.get_num_threads(),
         "versions": identity.versions(),
@@ -34,6 +35,27 @@ def usable_cpus() -> list[int]:
     with suppress(OSError):
         return sorted(os.sched_getaffinity(0))
     return []
+
+
+def gpu_cpus() -> list[int]:
+    """Numbers of the host's CPUs near the GPU of this process, ascending; empty if unknown."""
+    if not torch.cuda.is_initialized():
+        return []
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    with suppress(AttributeError, OSError, ValueError):  # Older versions of torch know no address.
+        address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"  # type: ignore[attr-defined]
+        with open(f"/sys/bus/pci/devices/{address}/local_cpulist") as file:
+            return numbers_in(file.read())
+    return []
+
+
+def numbers_in(ranges: str) -> list[int]:
+    """The numbers in a list of the kernel, such as `0-3,8`. Raises ValueError if it is none."""
+    found: list[int] = []
+    for part in ranges.strip().split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def cpu_quota() -> float | None:

@@ -261,6 +261,7 @@ def _rank_meta(
         device=who.device,
         accelerators=who.accelerators,
         cpus=tuple(who.cpus),
+        gpu_cpus=tuple(who.gpu_cpus),
         cpu_quota=who.cpu_quota,
         threads=who.threads,
         paced_by=notes.paced.by if notes.paced else None,

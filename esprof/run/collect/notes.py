@@ -25,6 +25,7 @@ class RankIdentity(_NotedRow, frozen=True, tag="rank"):
     accelerators: Number
     versions: dict[str, str]
     cpus: list[Number] = []
+    gpu_cpus: list[Number] = []
     cpu_quota: Annotated[float, msgspec.Meta(gt=0)] | None = None
     threads: Number | None = None
     lacks: list[str] = []

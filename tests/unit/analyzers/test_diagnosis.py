@@ -517,6 +517,7 @@ def test_every_finding_has_a_page():
         "ESP407",
         "ESP408",
         "ESP409",
+        "ESP410",
         "ESP501",
         "ESP502",
         "ESP503",

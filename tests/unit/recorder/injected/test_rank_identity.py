@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from esprof.recorder.injected.rank_identity import cpu_quota, usable_cpus
+from esprof.recorder.injected.rank_identity import cpu_quota, gpu_cpus, numbers_in, usable_cpus
 from esprof.recorder.injected.steps import control_groups
 
 
@@ -43,3 +43,18 @@ def test_what_cannot_be_read_is_not_known(monkeypatch):
     monkeypatch.setattr(control_groups, "files", denied)
     monkeypatch.setattr(os, "sched_getaffinity", denied)
     assert (usable_cpus(), cpu_quota()) == ([], None)
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5])])
+def test_lists_of_the_kernel_are_numbers(text, numbers):
+    assert numbers_in(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-b"])
+def test_other_text_is_no_list(text):
+    with pytest.raises(ValueError):  # noqa: PT011 - that of int()
+        numbers_in(text)
+
+
+def test_without_a_gpu_no_cpus_are_near_it():
+    assert gpu_cpus() == []
