@@ -26,6 +26,10 @@ from esprof.run.schema import Table
 MIN_CONTENTION_PCT = 10
 """Least cost of waiting for CPUs, in per cent of a step, that makes all other findings less certain."""
 
+MIN_TIMES_AS_LONG = 2.0
+"""Ratio of recorded steps to those without profiler next to them from which the window is not typical of the job. The profiler
+alone makes steps of small kernels up to 1.9 times as long (docs/results/gpu.md)."""
+
 
 def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: float = MAX_ERROR_PCT) -> Diagnosis:
     """Findings by loss (`losses.py`); causes of a hang or an end of the job precede them. Findings covered by `ignores` are
@@ -57,7 +61,11 @@ def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) ->
     causes, ignored = ignores.split(losses.findings)
     stopped = stopped_by(job)
     findings, unit = [*stopped, *causes], replayed.run.unit
-    verdict = _stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, losses.uncertain, case)
+    verdict = (
+        _stopped_verdict(stopped[0])
+        if stopped
+        else _atypical(replayed) + _verdict(replayed, findings, losses.uncertain, case)
+    )
     return Diagnosis(
         verdict=in_words_of(unit, verdict) + ignored_note(ignored),
         findings=_worded(findings, unit),
@@ -96,7 +104,7 @@ def found_in(case: Case) -> list[Finding]:
     """What every rule finds, each with what it saves alone."""
     case.pricer.prices(scenario for rule in RULES for scenario in rule.scenarios)
     found = [priced(cause, case) for rule in RULES if rule.of_case for cause in rule.of_case(case)]
-    return _less_certain(found) + _outside_windows(case.job)
+    return _less_certain(found, case.replayed) + _outside_windows(case.job)
 
 
 def _diagnose_unreplayed(job: RecordedJob, ignores: Ignores) -> Diagnosis:
@@ -178,16 +186,31 @@ def _outside_windows(job: RecordedJob) -> list[Finding]:
     return [as_measured(cause, job.run) for rule in rules if rule.of_job for cause in rule.of_job(job)]
 
 
-def _less_certain(found: list[Finding]) -> list[Finding]:
-    """The findings, with at most medium confidence if ranks lack CPUs, which may be why other work takes long."""
-    if not any(finding.id == CPU_CONTENTION and finding.saving_pct >= MIN_CONTENTION_PCT for finding in found):
+def _less_certain(found: list[Finding], replayed: Replayed) -> list[Finding]:
+    """The findings, with low confidence if the window is not typical of the job, and at most medium confidence if ranks lack
+    CPUs, which may be why other work takes long."""
+    lack_cpus = any(one.id == CPU_CONTENTION and one.saving_pct >= MIN_CONTENTION_PCT for one in found)
+    if _atypical(replayed):
+        return [msgspec.structs.replace(one, confidence="low") for one in found]
+    if not lack_cpus:
         return found
     return [
-        finding
-        if finding.id == CPU_CONTENTION
-        else msgspec.structs.replace(finding, confidence=no_more_than("medium", finding.confidence))
-        for finding in found
+        one
+        if one.id == CPU_CONTENTION
+        else msgspec.structs.replace(one, confidence=no_more_than("medium", one.confidence))
+        for one in found
     ]
+
+
+def _atypical(replayed: Replayed) -> str:
+    """A sentence if the recorded steps certainly take much longer than those without profiler next to them; else empty."""
+    longer, plain_ns = replayed.overhead, replayed.unprofiled_ns
+    if longer is None or plain_ns is None or longer.low_pct < 100 * (MIN_TIMES_AS_LONG - 1):
+        return ""
+    return (
+        f"The recorded steps are not typical of the job: they take {1 + longer.pct / 100:.1f} times as long as the steps "
+        f"without profiler next to them, which take {readable.duration(plain_ns)}. Record another window. In this one: "
+    )
 
 
 def _stopped_verdict(finding: Finding) -> str:

@@ -10,8 +10,8 @@ from tests.cases.step_runs import step_table
 MS, NS = 1000.0, 1_000_000
 
 
-def job(gap_ms: float, stacks=(), **noted):
-    """Six steps of 100 ms: `aten::mm`, a gap, `aten::add`."""
+def job(gap_ms: float, stacks=(), plain_ms=(), **noted):
+    """Six steps of 100 ms: `aten::mm`, a gap, `aten::add`. Steps without profiler follow, of so many ms each."""
     rows = [
         row
         for n in range(6)
@@ -21,7 +21,9 @@ def job(gap_ms: float, stacks=(), **noted):
             op("aten::add", 100 * MS * n + (50 + gap_ms) * MS, (50 - gap_ms) * MS),
         )
     ]
-    steps = {0: step_table([100] * 6, start_ns=EPOCH_NS, first=0, phase="timed", **noted)} if noted else None
+    phases = ["timed"] * 6 + ["plain"] * len(plain_ms)
+    steps = {0: step_table([100] * 6 + [*plain_ms], start_ns=EPOCH_NS, first=0, phase=phases, **noted)}
+    steps = steps if noted or plain_ms else None
     return run_of({0: rows}, stacks={0: stacks} if stacks else None, steps=steps)
 
 
@@ -65,6 +67,16 @@ def test_a_lack_of_cpus_lowers_the_confidence_of_other_findings(ready_ms, confid
     found = {finding.id: finding.confidence for finding in diagnose(run).findings}
     assert found["ESP402"] == confidence
     assert found.get("ESP404", "high") == "high"
+
+
+@pytest.mark.parametrize(("plain_ms", "is_atypical"), [(15, True), (60, False)])
+def test_a_window_that_is_much_slower_than_the_steps_next_to_it_is_not_typical(plain_ms, is_atypical):
+    diagnosis = diagnose(job(30, [seen("train.py(9): hook", 30)], plain_ms=[plain_ms] * 60))
+    (finding,) = diagnosis.findings
+    assert (finding.confidence == "low") == is_atypical
+    unlike = "The recorded steps are not typical of the job: they take 6.7 times as long as the steps without profiler next to"
+    assert diagnosis.verdict.startswith(unlike) == is_atypical
+    assert finding.title in diagnosis.verdict
 
 
 @pytest.mark.parametrize(("ready_ms", "is_before"), [((0, 0, 0, 0, 0, 50), False), ((0, 0, 0, 0, 90, 90), True)])
