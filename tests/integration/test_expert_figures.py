@@ -18,6 +18,8 @@ from esprof.analyzers.findings.kernels.fp32_matmul import fp32_matmul
 from esprof.analyzers.ops.over_ranks import ops_run
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case
+from esprof.analyzers.views.amounts import amounts
+from esprof.analyzers.views.breakdown import breakdown
 from esprof.replay.replayed import Replayed
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -143,3 +145,50 @@ def test_small_kernels(job):
     assert total == pytest.approx(len(of_step) / len(steps), rel=WITHIN)
     assert small == pytest.approx(count / len(steps), rel=WITHIN)
     assert finding.evidence["gpu_time_of_small_kernels"].of(0) == pytest.approx(1e3 * took / len(steps), rel=WITHIN)
+
+
+def union_us(intervals, within) -> float:
+    """Time that any of these intervals covers within others, µs."""
+    total = 0.0
+    for first, last in within:
+        reached = first
+        for begin, end in sorted(intervals):
+            total += max(0.0, min(end, last) - max(begin, reached))
+            reached = max(reached, min(end, last))
+    return total
+
+
+def test_share_of_communication_that_compute_hides():
+    replayed = Replayed.of(load(TRACES / TORCHREC))
+    on_gpu = [[row for row in rows(one) if "stream" in row.get("args", {})] for one in ranks(TORCHREC)]
+    sent = [sorted(((row["ts"], row) for row in of if "nccl" in row["name"]), key=lambda one: one[0]) for of in on_gpu]
+    same = min(map(len, sent))  # Windows begin at different times: collectives are counted from the end.
+    joined = [max(begin for begin, _ in one) for one in zip(*(of[-same:] for of in sent), strict=True)]
+    for part, file, work, mine in zip(breakdown(replayed), ranks(TORCHREC), on_gpu, sent, strict=True):
+        moves = [
+            (max(at, row["ts"]), row["ts"] + row["dur"]) for at, (_, row) in zip(joined, mine[-same:], strict=True)
+        ]
+        computing = [(row["ts"], row["ts"] + row["dur"]) for row in work if computes(row)]
+        within = spans(file, replayed.steps.steady)
+        communication, both = union_us(moves, within), union_us(moves + computing, within)
+        hidden = communication + union_us(computing, within) - both
+        assert part.overlap_pct == pytest.approx(100 * hidden / communication, rel=WITHIN)
+
+
+def elements(dims) -> int:
+    """Elements of tensors of these sizes, which may be lists of tensors."""
+    if dims and all(isinstance(one, int) for one in dims):
+        return prod(dims)
+    return sum(elements(one) for one in dims if isinstance(one, list))
+
+
+def test_amounts_of_work_by_rank():
+    replayed = Replayed.of(load(TRACES / MEGATRON))
+    steps = replayed.steps.steady
+    found = amounts(RecordedJob(replayed.run), replayed.run.ranks, steps)["elements of input tensors"].sum(axis=0)
+    for mine, file in zip(found.tolist(), ranks(MEGATRON), strict=True):
+        ((begin, end),) = spans(file, steps)
+        inside = [row for row in rows(file) if row.get("cat") == "cpu_op" and begin <= row["ts"] < end]
+        assert mine == pytest.approx(
+            sum(elements(row.get("args", {}).get("Input Dims", [])) for row in inside), rel=WITHIN
+        )
