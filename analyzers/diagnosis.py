@@ -26,9 +26,12 @@ from esprof.run.schema import Table
 MIN_CONTENTION_PCT = 10
 """Least cost of waiting for CPUs, in per cent of a step, that makes all other findings less certain."""
 
+_TAKE_TIME = "123467"
+"""Families of findings that take time of the step, whether or not it is known how much: first digits of their ids."""
+
 MIN_TIMES_AS_LONG = 2.0
-"""Ratio of recorded steps to those without profiler next to them from which the window is not typical of the job. The profiler
-alone makes steps of small kernels up to 1.9 times as long (docs/results/gpu.md)."""
+"""Ratio of recorded steps to those without profiler next to them from which the window is not typical of the job. The
+profiler alone makes steps of small kernels up to 1.9 times as long (docs/results/gpu.md)."""
 
 
 def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: float = MAX_ERROR_PCT) -> Diagnosis:
@@ -249,13 +252,14 @@ def _unpriced_verdict(findings: Sequence[Finding], uncertain: Sequence[Finding],
     if bound := next((one for one in findings if one.id == GPU_BOUND), None):
         return f"A step takes {step}. {bound.title}."
     takes = f"A step takes {step}, {100 * computing(case.breakdown):.0f} % of it compute"
+    unpriced = next((f" Without a price: {one.title}." for one in findings if one.id[3] in _TAKE_TIME), "")
     rest = largest_share(case.replayed, case.breakdown)
     if rest is None:
-        return f"{takes}; no cause known to esprof costs noticeable time."
+        return f"{takes}.{unpriced}" if unpriced else f"{takes}; no cause known to esprof costs noticeable time."
     if not uncertain:
-        return f"{takes}. {rest} No change that esprof can price would save 1 % of a step."
+        return f"{takes}. {rest} No change that esprof can price would save 1 % of a step.{unpriced}"
     most = max(uncertain, key=lambda one: one.saving_us)
-    return f"{takes}. {rest} No saving is certain; the largest may be {_range(most)}: {most.title}."
+    return f"{takes}. {rest} No saving is certain; the largest may be {_range(most)}: {most.title}.{unpriced}"
 
 
 def _range(finding: Finding) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from esprof.analyzers.finding import Finding
+from esprof.analyzers.finding import GPU_BOUND, Finding
 from esprof.analyzers.price import MIN_PCT_OF_STEP
 from esprof.analyzers.steps.excess import LOADER, NO_CPU
 from esprof.core.errors import UsageError
@@ -85,7 +85,8 @@ class GroupedFindings:
     """Findings by loss."""
 
     findings: tuple[Finding, ...] = ()
-    """Urgent findings, causes with their symptoms, and findings without a saving. The first is the most important one."""
+    """Urgent findings, causes with their symptoms, and findings without a saving, of which devices that compute all the time
+    come first. The first of all is the most important one."""
     uncertain: tuple[Finding, ...] = ()
     """Findings whose interval contains zero."""
 
@@ -105,7 +106,7 @@ def by_loss(found: Iterable[Finding], pricer: Pricer | None) -> GroupedFindings:
         causes.add(finding)
     unpriced = [finding for finding in found if not finding.saving_us]
     urgent = [finding for finding in unpriced if is_urgent(finding)]
-    others = [finding for finding in unpriced if not is_urgent(finding)]
+    others = sorted((one for one in unpriced if not is_urgent(one)), key=lambda one: one.id != GPU_BOUND)
     return GroupedFindings((*urgent, *sorted(causes.findings(), key=_importance), *others), uncertain)
 
 

@@ -154,6 +154,10 @@ def test_a_finding_without_a_saving_stays_last():
     assert [id for id, *_ in listed(measured("ESP903", 0), measured("ESP601", 5_000))] == ["ESP601", "ESP903"]
 
 
+def test_of_findings_without_a_saving_a_device_that_computes_all_the_time_is_first():
+    assert [id for id, *_ in listed(measured("ESP703", 0), measured("ESP704", 0))] == ["ESP704", "ESP703"]
+
+
 def test_every_id_in_the_order_is_a_finding():
     assert set(UPSTREAM_FIRST) <= set(PAGES)
     assert len(UPSTREAM_FIRST) == len(set(UPSTREAM_FIRST))

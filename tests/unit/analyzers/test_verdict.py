@@ -74,7 +74,7 @@ def test_a_window_that_is_much_slower_than_the_steps_next_to_it_is_not_typical(p
     diagnosis = diagnose(job(30, [seen("train.py(9): hook", 30)], plain_ms=[plain_ms] * 60))
     (finding,) = diagnosis.findings
     assert (finding.confidence == "low") == is_atypical
-    unlike = "The recorded steps are not typical of the job: they take 6.7 times as long as the steps without profiler next to"
+    unlike = "The recorded steps are not typical of the job: they take 6.7 times as long as the steps without profiler"
     assert diagnosis.verdict.startswith(unlike) == is_atypical
     assert finding.title in diagnosis.verdict
 
