@@ -17,8 +17,8 @@ def far_cpus(job: RecordedJob) -> Iterator[Cause]:
     ranks = tuple(far)
     yield Cause(
         id="ESP410",
-        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('run', ranks)} on CPUs of another NUMA node than that of "
-        f"{'its GPU' if len(far) == 1 else 'their GPUs'}",
+        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('run', ranks)} on CPUs of another NUMA node than that "
+        f"of {'its GPU' if len(far) == 1 else 'their GPUs'}",
         ranks=ranks,
         severity="warning",
         confidence="high",
@@ -36,10 +36,10 @@ _PAGES = (
     Page(
         "ESP410",
         "CPUs of another NUMA node than the GPU's",
-        "A host with several processors has some CPUs and memory near each GPU. A rank on the others reaches its GPU through "
-        "the link between the processors, so launches and copies between host and device take longer.",
-        "`cpus` are those that the rank may run on, `cpus near the gpu` those that the kernel lists for its GPU's PCI device "
-        "(`local_cpulist`). Reported if a rank has none of these. Recorded by `esprof record` on GPUs of CUDA or ROCm.",
+        "A host with several processors has some CPUs and memory near each GPU. A rank on the others reaches its GPU "
+        "through the link between the processors, so launches and copies between host and device take longer.",
+        "`cpus` are those that the rank may run on, `cpus near the gpu` those that the kernel lists for the PCI device of "
+        "its GPU (`local_cpulist`). Reported if a rank has none of these. Recorded on GPUs of CUDA or ROCm.",
         "None: what the distance costs depends on the host. Compare `esprof verify` with another binding.",
         "Bind ranks to the CPUs near their GPUs.",
     ),

@@ -53,6 +53,8 @@ class CallMarks:
             self._has_single |= bool(kinds - {torch.float64})
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        if len(optimizers.alive()) < 2:
+            return  # No other model learns meanwhile.
         held = {id(one) for one in _parameters([optimizer])}
         for model in list(self._models.values()):  # The collector may forget one meanwhile.
             model.use.stepped(held)

@@ -52,7 +52,7 @@ def test_lists_of_the_kernel_are_numbers(text, numbers):
 
 @pytest.mark.parametrize("text", ["", "a", "1-b"])
 def test_other_text_is_no_list(text):
-    with pytest.raises(ValueError):  # noqa: PT011 - that of int()
+    with pytest.raises(ValueError):
         numbers_in(text)
 
 
