@@ -5,7 +5,7 @@ from enum import StrEnum
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import numpy as np
@@ -360,8 +360,7 @@ class Run:
 
     def analyze(self, window: int | None = None) -> "Analysis":
         """Build and replay the graph once, and return its Analysis (`esprof.analyze`)."""
-        analysis: Analysis = _api().analyze(self, window)
-        return analysis
+        return cast("Analysis", _api().analyze(self, window))
 
     def __repr__(self) -> str:
         lacks = f" of {self.world_size}" if self.missing_ranks else ""
@@ -387,8 +386,7 @@ def _job_of(run: Run) -> str:
     command = run.meta.command
     scripts: Sequence[str] = [Path(word).name for word in command if word.endswith(".py")]
     modules = [after for before, after in pairwise(command) if before == "-m"]
-    source = run.path.name if run.path else ""
-    return printable((scripts[:1] or modules[-1:] or [source])[0], 60)
+    return printable((scripts[:1] or modules[-1:] or [run.path.name if run.path else ""])[0], 60)
 
 
 def _steps_of_trace(events: Table) -> Table:
@@ -398,5 +396,5 @@ def _steps_of_trace(events: Table) -> Table:
     if not len(steps):
         first, last = events.ints("start_ns").min(), (events.ints("start_ns") + events.ints("dur_ns")).max()
         return table({"step": [0], "start_ns": [first], "dur_ns": [last - first], "phase": ["timed"]}, STEPS)
-    columns = {"step": steps.ints("step"), "start_ns": steps.ints("start_ns"), "dur_ns": steps.ints("dur_ns")}
-    return table(columns | {"phase": ["timed"] * len(steps)}, STEPS)
+    columns = {name: steps.ints(name) for name in ("step", "start_ns", "dur_ns")} | {"phase": ["timed"] * len(steps)}
+    return table(columns, STEPS)

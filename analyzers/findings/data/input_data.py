@@ -23,6 +23,10 @@ from esprof.replay.whatif.term import scope
 MIN_SHARE_OF_GAIN = 0.8
 """Ranks are listed, worst stall first, until fixing them gives this share of the saving of fixing all."""
 
+MIN_SHARE_OF_LISTED_STALL = 0.8
+"""Least stall for which a further rank is listed, as a share of the shortest stall of these: its loader is as slow. Whether
+a loader alone accounts for a saving depends on what else is slow on its rank."""
+
 MIN_SHARE_OF_WORST_STALL = 0.1
 """Least stall for which a rank is listed, as a share of the worst rank's."""
 
@@ -102,7 +106,8 @@ def _location_note(location: Seen | None) -> str:
 
 
 def stalled_ranks(case: Case) -> tuple[Rank, ...]:
-    """The fewest ranks, longest stall first, whose loaders account for most of the saving; empty without a loader.
+    """The fewest ranks, longest stall first, whose loaders account for most of the saving, and those whose loaders are as
+    slow; empty without a loader.
 
     They are fixed together: of two equally slow loaders, fixing one alone saves nothing.
     """
@@ -115,7 +120,8 @@ def stalled_ranks(case: Case) -> tuple[Rank, ...]:
     candidates = [
         one for one in case.breakdown if one.rank in loading and one.input_stall >= MIN_SHARE_OF_WORST_STALL * worst
     ]
-    worst_first = [one.rank for one in sorted(candidates, key=lambda one: -one.input_stall)]
+    stall_of = {one.rank: one.input_stall for one in sorted(candidates, key=lambda one: -one.input_stall)}
+    worst_first = list(stall_of)
 
     def is_most(count: int) -> bool:
         saving = case.pricer.saving_ns(f"{scope(worst_first[:count])}.{READY}")
@@ -123,7 +129,8 @@ def stalled_ranks(case: Case) -> tuple[Rank, ...]:
 
     # More ranks never save less, so a binary search needs few prices.
     fewest = 1 + bisect_left(range(1, len(worst_first)), True, key=is_most)
-    return tuple(sorted(worst_first[:fewest]))
+    least = MIN_SHARE_OF_LISTED_STALL * stall_of[worst_first[fewest - 1]]
+    return tuple(sorted(rank for rank, stall in stall_of.items() if stall >= least))
 
 
 def _evidence(worst: RankWaits, ranks: tuple[Rank, ...], stalls_ns: dict[Rank, Ns]) -> dict[str, Evidence]:

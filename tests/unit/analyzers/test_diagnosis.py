@@ -150,6 +150,13 @@ def test_batches_are_not_the_reason_beside_other_work_or_for_a_hiccup(slow_ms, w
     assert any(one.id in ("ESP201", "ESP202", "ESP203") for one in findings) == bool(work_ms)
 
 
+def test_ranks_that_wait_as_long_as_a_rank_that_is_late_for_another_reason_are_listed_with_it():
+    """Without its batches, the late rank alone would save as much: but once it is mended, all the others wait for theirs."""
+    run = scattered_loads([0.0] * 5, 25)
+    assert found(run, "ESP101").ranks == (0, 1, 2, 3)
+    assert len(found(run, "ESP202").ranks) == 1
+
+
 def test_equally_slow_loaders_make_no_rank_late():
     run = loading_run({0: (48.0, 98.8), 1: (48.0, 98.8)})
     assert not any(finding.id.startswith("ESP2") for finding in diagnose(run).findings)
