@@ -6,23 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.replay.whatif.loading.cached_reads import fifo_hits, stack_distances
+from tests.cases.caches import simulated
 
 MOST = 9
 READS = st.lists(st.integers(0, MOST), max_size=60)
-
-
-def simulated(items: list[int], capacity: int, *, moves_hits: bool) -> list[bool]:
-    """Which reads are hits in a list of items that drops its head; hits move to its end for LRU."""
-    held: list[int] = []
-    hits = []
-    for item in items:
-        hits.append(item in held)
-        if hits[-1] and moves_hits:
-            held.remove(item)
-        if item not in held:
-            held.append(item)
-        held = held[max(0, len(held) - capacity) :]
-    return hits
 
 
 def test_the_distance_counts_other_items_once():
@@ -35,13 +22,13 @@ def test_a_read_is_a_hit_in_every_lru_cache_larger_than_its_distance(items):
     distance = stack_distances(np.array(items, np.int64), MOST + 1)
     for capacity in range(MOST + 3):
         hits = (distance >= 0) & (distance < capacity)
-        assert hits.tolist() == simulated(items, capacity, moves_hits=True)
+        assert hits.tolist() == simulated(items, capacity, "lru")
 
 
 @given(READS, st.integers(0, 60))
 def test_fifo_hits_are_those_of_a_queue(items, first):
     for capacity in range(MOST + 3):
-        expected = sum(simulated(items, capacity, moves_hits=False)[first:])
+        expected = sum(simulated(items, capacity, "fifo")[first:])
         assert fifo_hits(np.array(items, np.int64), MOST + 1, capacity, first) == expected
 
 

@@ -4,10 +4,16 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from esprof.replay.whatif.loading import hit_curve
 from esprof.replay.whatif.loading.hit_curve import HitCurve
 from esprof.replay.whatif.loading.hit_rates import POLICIES
+from esprof.replay.whatif.loading.orders import ReadOrder
+from esprof.replay.whatif.loading.recorded_reads import RecordedReads
+from tests.cases.caches import ACCESSES, KEYS, USES, embedding_accesses, simulated
+from tests.cases.properties import thorough
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.9)
 
@@ -112,3 +118,46 @@ def test_two_servers_of_75_gib_over_146_gib_read_what_was_published():
         assert 73 * (1 - curve.rate(policy, 75 / 146).rate) == pytest.approx(read_gib, abs=0.6)
         assert 73 * (1 - POLICIES[policy](75 / 146, 2)) == pytest.approx(read_gib, abs=0.6)
     assert 73 * (1 - POLICIES["minio"](75 / 146, 2)) == pytest.approx(35.5, abs=0.01)
+
+
+@thorough()
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=80), st.sampled_from(sorted(POLICIES)))
+def test_each_policy_hits_as_a_simulated_cache_of_every_size(reads, policy):
+    keys = np.array(reads)
+    items = len(np.unique(keys))
+    for capacity in range(1, items):
+        found = HitCurve.of(keys, items).rate(policy, capacity / items)
+        if found is not None:
+            hits = simulated(reads, capacity, policy)[len(reads) - found.reads :]
+            assert found.rate == pytest.approx(np.mean(hits))
+
+
+EMBEDDINGS = embedding_accesses(4000)
+HOT_KEYS, HOT_ACCESSES = np.cumsum(KEYS)[:-1], np.cumsum(ACCESSES)[:-1]
+"""Shares of the most used keys of the published tables, and of the accesses to them."""
+
+
+def test_a_cache_of_the_most_used_rows_of_embedding_tables_hits_the_published_share():
+    """It never replaces a row, and reads the most used ones first."""
+    rng = np.random.default_rng(0)
+    for keys, accesses in zip(HOT_KEYS, HOT_ACCESSES, strict=True):
+        held = round(keys * 4000)
+        first = np.searchsorted(EMBEDDINGS, np.arange(held))
+        rest = rng.permutation(np.delete(EMBEDDINGS, first))
+        curve = HitCurve.of(np.concatenate([np.arange(held), rest]), 4000)
+        assert curve.rate("minio", keys).rate == pytest.approx(accesses, abs=0.01)
+
+
+def test_rows_of_embedding_tables_in_sequential_order_miss_once_each():
+    shuffled_reads = np.random.default_rng(0).permutation(EMBEDDINGS)
+    reads = RecordedReads(shuffled_reads, np.zeros(len(shuffled_reads), np.int64), 4000)
+    hits = reads.ordered(ReadOrder(shuffled=False)).curve.rate("lru", 1 / 4000).rate
+    assert hits == pytest.approx(1 - 1 / USES, abs=0.002)
+
+
+def test_lru_hits_more_than_fifo_and_less_than_the_most_used_rows():
+    """As for independent accesses in general (van den Berg and Gandolfi, Journal of Applied Probability, 1992)."""
+    curve = HitCurve.of(np.random.default_rng(0).permutation(np.tile(EMBEDDINGS, 2)), 4000)
+    for keys, accesses in zip(HOT_KEYS, HOT_ACCESSES, strict=True):
+        lru, fifo = (curve.rate(policy, keys).rate for policy in ("lru", "fifo"))
+        assert fifo < lru < accesses + 0.005
