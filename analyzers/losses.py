@@ -55,7 +55,16 @@ UPSTREAM_FIRST = (
         "ESP705",
         "ESP702",
     ),  # Kernels that take longer than necessary delay waits for the device.
-    *("ESP307", "ESP302", "ESP304", "ESP306", "ESP303", "ESP305", "ESP301"),  # So do collectives; ESP301 covers all.
+    *(
+        "ESP307",
+        "ESP309",
+        "ESP302",
+        "ESP304",
+        "ESP306",
+        "ESP303",
+        "ESP305",
+        "ESP301",
+    ),  # So do collectives; ESP301 covers all.
     *("ESP405", "ESP408", "ESP401"),  # A wait for the device contains everything above. Launches come after it.
 )
 """Ids with a saving, from cause to symptom. Ids that are not listed come last."""

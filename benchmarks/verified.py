@@ -48,18 +48,21 @@ class Job:
     name: str
     arguments: tuple[str, ...]
     specs: tuple[str, ...]
-    rate: str | None = None
-    """Of the link of each of two hosts of the test bed; None where both ranks are on this machine."""
+    rates: tuple[str, ...] = ()
+    """Of the links of two hosts of the test bed; empty where both ranks are on this machine."""
+    queue: int | None = None
+    """Bytes that wait for such a link; None for as many as there are."""
 
     @property
     def called(self) -> str:
-        return f"{self.name}-{self.rate}" if self.rate else self.name
+        return "-".join(str(part) for part in (self.name, *dict.fromkeys(self.rates), self.queue) if part is not None)
 
     def command(self, keep: Path) -> list[str]:
         files = ["--files", str(keep / f"{self.name}-files")]
         # More steps than any run of it makes: esprof ends the job.
         more = ["--steps", str(10 * STEPS)]
-        launcher = TORCHRUN if self.rate is None else [*ON_HOSTS, "--rate", self.rate, self.rate, "--"]
+        queue = [] if self.queue is None else ["--queue", str(self.queue)]
+        launcher = [*ON_HOSTS, "--rate", *self.rates, *queue, "--"] if self.rates else TORCHRUN
         return [sys.executable, *launcher, "-m", f"benchmarks.jobs.{self.name}", *files, *more, *self.arguments]
 
 
@@ -71,17 +74,17 @@ FIRST = (
     Job("mlp", MLP, ("bucket_mb=25", "bucket_mb=1", "compress=fp16", "compress=int8", "data[ready]=0")),
     Job("gpt", GPT, ("bucket_mb=2", "compress=bf16", "data[ready]=0")),
     Job("cnn", CNN, ("data[ready]=0", "compress=fp16")),
-    Job("mlp", MLP, ("bucket_mb=25", "bucket_mb=1", "compress=fp16", "compress=int8"), rate="500mbit"),
-    Job("gpt", GPT, ("bucket_mb=2", "compress=bf16"), rate="500mbit"),
-    Job("cnn", CNN, ("data[ready]=0", "compress=fp16"), rate="500mbit"),
+    Job("mlp", MLP, ("bucket_mb=25", "bucket_mb=1", "compress=fp16", "compress=int8"), rates=("500mbit", "500mbit")),
+    Job("gpt", GPT, ("bucket_mb=2", "compress=bf16"), rates=("500mbit", "500mbit")),
+    Job("cnn", CNN, ("data[ready]=0", "compress=fp16"), rates=("500mbit", "500mbit")),
 )
 """How far off such promises may be was read off these (`replay/whatif/error/model_errors.json`)."""
 
 SECOND = (
     Job("lstm", ("--bucket-mb", "1"), ("bucket_mb=25", "compress=bf16", "data[ready]=0")),
     Job("mixer", ("--bucket-mb", "25"), ("bucket_mb=1", "compress=int8", "compress=fp16")),
-    Job("lstm", ("--bucket-mb", "1"), ("bucket_mb=25", "compress=int8"), rate="200mbit"),
-    Job("mixer", ("--bucket-mb", "25"), ("bucket_mb=1", "compress=bf16"), rate="200mbit"),
+    Job("lstm", ("--bucket-mb", "1"), ("bucket_mb=25", "compress=int8"), rates=("200mbit", "200mbit")),
+    Job("mixer", ("--bucket-mb", "25"), ("bucket_mb=1", "compress=bf16"), rates=("200mbit", "200mbit")),
 )
 """Chosen after that."""
 
@@ -133,8 +136,8 @@ def done(run: Path) -> set[str]:
     return {line.spec for line in LEDGER.read(run) if isinstance(line, ObservedOutcome)}
 
 
-def record(job: Job, run: Path, keep: Path) -> None:
-    """Record and probe a job, unless that was done."""
+def record(job: Job, run: Path, keep: Path, probe_s: float = PROBE_S) -> None:
+    """Record a job and probe it for `probe_s` seconds, unless that was done."""
     if (run / "run.json").exists():
         return
     window = [
@@ -148,7 +151,7 @@ def record(job: Job, run: Path, keep: Path) -> None:
         "0",
         "--shapes",
         "--probe",
-        str(PROBE_S),
+        str(probe_s),
     ]
     done = call(["record", "-q", "-f", "-o", str(run), *window, "--", *job.command(keep)])
     if done.returncode:

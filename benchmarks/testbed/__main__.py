@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 
+from benchmarks.testbed import network
 from benchmarks.testbed.bed import clean, hosts
 from benchmarks.testbed.probe import probe
 from esprof.core.errors import EXIT_OK, EsprofError
@@ -26,6 +27,7 @@ def main() -> int:
     torchrun = verbs.add_parser("torchrun", help="run `python ARGV` on each host, as one distributed job")
     torchrun.add_argument("--cpu", type=float, nargs="+", required=True, help="cores of each host, such as 0.6 0.3")
     torchrun.add_argument("--rate", nargs="+", required=True, help="link rate of each host, such as 200mbit none")
+    torchrun.add_argument("--queue", type=int, default=network.QUEUE, help="bytes that wait for a link; more are lost")
     torchrun.add_argument("argv", nargs="+", help="a script or -m MODULE, and its arguments, after --")
     torchrun.set_defaults(verb=run_job)
     verbs.add_parser("probe", help="measure what the bed delivers").set_defaults(verb=print_probe)
@@ -44,7 +46,7 @@ def main() -> int:
 def run_job(options: argparse.Namespace) -> int:
     """Returns the job's exit code: the first rank's that failed, 128 + N where signal N ended it."""
     rates = [None if rate == "none" else rate for rate in options.rate]
-    with hosts(cpu=options.cpu, rate=rates) as bed:
+    with hosts(cpu=options.cpu, rate=rates, queue=options.queue) as bed:
         codes = bed.torchrun(options.argv).wait()
     failed = next((code for code in codes if code), EXIT_OK)
     return failed if failed >= 0 else 128 - failed

@@ -44,8 +44,10 @@ class Host:
 
 
 @contextmanager
-def hosts(cpu: Sequence[float], rate: Sequence[str | None]) -> Iterator["Bed"]:
+def hosts(cpu: Sequence[float], rate: Sequence[str | None], queue: int = network.QUEUE) -> Iterator["Bed"]:
     """A bed with a host for each CPU rate (in cores) and link rate (such as "200mbit", or None).
+
+    Each link with a rate loses packets beyond `queue` bytes.
 
     Removes first what beds left whose owner was killed. Raises BedUnavailable where this machine cannot hold a bed, and
     UsageError for rates that make no sense or ask for too much.
@@ -53,7 +55,7 @@ def hosts(cpu: Sequence[float], rate: Sequence[str | None]) -> Iterator["Bed"]:
     if len(cpu) != len(rate):
         raise UsageError(f"{len(cpu)} CPU rates for {len(rate)} link rates", remedy="Give one of each to a host.")
     clean()
-    bed = Bed()
+    bed = Bed(queue)
     with _signals_as_exits():
         try:
             bed.open()
@@ -73,8 +75,12 @@ def clean() -> list[str]:
 class Bed:
     """Hosts on one switch. Made by `hosts`."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: int) -> None:
+        if queue < network.LEAST_QUEUE:
+            least = f"The least is {network.LEAST_QUEUE}, a frame."
+            raise UsageError(f"no frame fits into a queue of {queue} bytes", remedy=least)
         self.hosts: dict[int, Host] = {}
+        self._queue = queue
         self._name = new_bed_name()
         self._controller = cgroup.find_controller()
         self._indices = itertools.count()
@@ -94,7 +100,7 @@ class Bed:
         host = Host(index, f"{self._name}-host{index}", cpu, rate)
         self._group(host).make(cpu)
         network.attach(self._switch, host.name, index)
-        network.set_rate(self._switch, host.name, index, rate)
+        network.set_rate(self._switch, host.name, index, rate, self._queue)
         self.hosts[index] = host
         return host
 
@@ -111,7 +117,7 @@ class Bed:
         What the link holds in its queue is sent at the new rate; with None it is lost, and sent again.
         """
         host = self._host(index)
-        network.set_rate(self._switch, host.name, index, rate)
+        network.set_rate(self._switch, host.name, index, rate, self._queue)
         self.hosts[index] = replace(host, rate=rate)
 
     def set_cpu(self, index: int, cpu: float) -> None:

@@ -22,9 +22,11 @@ _FRAME = 10_000
 would drop the frame."""
 _BURST_S = 150e-6
 """How long a link may lag behind its rate and still catch up. More would let 1 MB messages through above the rate."""
-_QUEUE = 64 << 20
-"""Size of a link's queue, bytes: more than the TCP windows of 8 hosts at Linux's usual limits, since a lost packet would
-cost TCP's timeout of 200 ms."""
+QUEUE = 64 << 20
+"""Size of a link's queue, bytes, if no other is asked for: more than the TCP windows of 8 hosts at Linux's usual limits,
+since a lost packet would cost TCP's timeout of 200 ms."""
+LEAST_QUEUE = _FRAME
+"""Least size of a queue, bytes: with less, no frame would pass."""
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
@@ -81,13 +83,16 @@ def detach(switch: str, host: str, index: int) -> None:
     remove(host)
 
 
-def set_rate(switch: str, host: str, index: int, rate: str | None) -> None:
-    """Give the link of `host` a rate in each direction; None is as fast as the machine."""
+def set_rate(switch: str, host: str, index: int, rate: str | None, queue: int = QUEUE) -> None:
+    """Give the link of `host` a rate in each direction; None is as fast as the machine.
+
+    `queue` bytes wait for a link with a rate; packets beyond are lost.
+    """
     discipline = "pfifo"
     if rate is not None:
         bits = bits_per_s(rate)
         burst = max(_FRAME, round(bits / 8 * _BURST_S))
-        discipline = f"tbf rate {bits}bit burst {burst} limit {_QUEUE}"
+        discipline = f"tbf rate {bits}bit burst {burst} limit {queue}"
     for namespace, interface in ((host, INTERFACE), (switch, f"port{index}")):
         command = f"tc -n {namespace} qdisc replace dev {interface} root {discipline}"
         run_tool(command.split(), "shaping a link by tc tbf")

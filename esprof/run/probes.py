@@ -12,6 +12,7 @@ SCHEMA = "esprof.probes/1"
 
 Kind = Literal[
     "collective",
+    "congestion",
     "backward",
     "encode",
     "decode",
@@ -32,6 +33,7 @@ Kind = Literal[
 """Measured operation:
 
 - `collective`: one collective, called at the same time by all ranks of a group;
+- `congestion`: a collective over connections with one TCP congestion control, named like `all_reduce:bbr`;
 - `backward`: a backward pass of matrix products, possibly concurrent with another operation;
 - `encode`, `decode`: conversion of a gradient into the bytes of a codec, and back;
 - `exchange`: computing the mean gradient of the ranks with a codec; `begin`: its time before the first collective;
@@ -100,7 +102,7 @@ class NotMeasured(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions that may have slowed a rank's device during the measurements. Unknown values are None."""
+    """Conditions of a rank's device and host during the measurements. Unknown values are None."""
 
     rank: Rank
     device: str | None = None
@@ -111,6 +113,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """Reasons why its clock was throttled; empty if it was not."""
     foreign: tuple[int, ...] | None = None
     """Ids of other processes on the same device."""
+    congestion: str | None = None
+    """TCP congestion control of new connections of the rank's host."""
     unknown: str | None = None
     """Reason why the conditions are unknown."""
 

@@ -11,6 +11,7 @@ from esprof.reports.units import duration, interval, size
 
 _CHARTS = (
     ("links-chart", "Time of collectives by size", ("collective",)),
+    ("congestion-chart", "Time of collectives by TCP congestion control", ("congestion",)),
     ("codecs-chart", "Time of codecs by bytes of the gradient", ("encode", "decode")),
     ("exchanges-chart", "Time of compressed exchanges by bytes of the gradient", ("exchange", "shards")),
     ("storage-chart", "Time of memory and storage operations by size", ("copy", "read", "load", "save")),

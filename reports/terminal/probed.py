@@ -17,6 +17,7 @@ from esprof.run.probes import Condition
 
 _NAMES = {
     "collective": "{}",
+    "congestion": "{}",
     "encode": "encode {}",
     "decode": "decode {}",
     "exchange": "mean with {}",
@@ -35,6 +36,7 @@ _NAMES = {
 }
 _GROUPS = (
     ("Links", ("collective",)),
+    ("Links, by TCP congestion control", ("congestion",)),
     ("Codecs, by bytes of the gradient", ("encode", "decode")),
     ("Compressed exchanges, by bytes of the gradient", ("exchange", "shards")),
     ("Devices", ("matmul", "copy", "read", "launch", "threads")),
@@ -81,7 +83,7 @@ def slowest_of_alike(curves: Sequence[CurveSummary]) -> list[tuple[CurveSummary,
     """(slowest curve, number of curves) for each benchmark, in the order of their first curve."""
     alike: dict[tuple[object, ...], list[CurveSummary]] = {}
     for curve in curves:
-        own = curve.ranks if curve.kind == "collective" else None
+        own = curve.ranks if curve.kind in ("collective", "congestion") else None
         alike.setdefault((curve.kind, curve.name, curve.beside, curve.concurrency, own), []).append(curve)
     return [(min(same, key=lambda one: one.rate), len(same)) for same in alike.values()]
 
@@ -161,12 +163,20 @@ def _facts(answer: Probed, screen: Screen) -> Iterable[Text]:
         alike.setdefault(_condition(one), []).append(one.rank)
     for text, which in alike.items():
         yield fact("Device", f"{readable.ranks(which)}: {text}", screen)
+    yield from _controls(answer, screen)
     ended = [left for left in answer.left_out if left.by_budget]
     if ended:
         yield fact("Budget", f"{units.plural(len(ended), 'curve')} cut short: increase --budget", screen)
     for left in answer.left_out:
         if not left.by_budget:
             yield fact("Skipped", f"{left.what}: {left.reason}", screen)
+
+
+def _controls(answer: Probed, screen: Screen) -> Iterable[Text]:
+    """The TCP congestion controls of the hosts, if several were measured."""
+    if any(curve.kind == "congestion" for curve in answer.curves):
+        found = sorted({printable(one.congestion or "unknown") for one in answer.conditions})
+        yield fact("TCP", f"congestion control of the hosts: {', '.join(found)}", screen)
 
 
 def _condition(one: Condition) -> str:

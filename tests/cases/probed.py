@@ -1,6 +1,8 @@
 """Synthetic probes: an α–β link between two ranks, and backward passes slowed by concurrent communication."""
 
-from esprof.run.probes import Point, Probes, Sweep
+import msgspec
+
+from esprof.run.probes import Condition, Point, Probes, Sweep
 
 RANKS = (0, 1)
 
@@ -46,3 +48,18 @@ def slowing(beta_ns, lost_ns_per_byte, *, pass_ns=8_000_000, sizes=(1 << 16, 1 <
 
 def probes(*sweeps):
     return Probes(created_ns=0, world_size=2, budget_s=60, whole=True, sweeps=sweeps)
+
+
+def controlled(control, *took_ms, size=4 << 20, kind="all_reduce", ranks=RANKS):
+    """Collectives with a TCP congestion control: repeats of a size, and of a quarter of it in a quarter of the time."""
+    found = tuple(
+        Point(size=size // part, samples_ns=tuple(round(1e6 * took / part) for took in took_ms)) for part in (4, 1)
+    )
+    name = f"{kind}:{control}"
+    return Sweep(kind="congestion", name=name, unit="bytes", ranks=ranks, device="cpu", backend="gloo", points=found)
+
+
+def on_hosts_with(*controls, sweeps=(), **more):
+    """Probes of ranks whose hosts have these TCP congestion controls."""
+    conditions = tuple(Condition(rank=rank, congestion=control) for rank, control in enumerate(controls))
+    return msgspec.structs.replace(probes(*sweeps), conditions=conditions, **more)

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from esprof.recorder.shared import tcp
 from esprof.run.curve import BeyondCurveError
 from tests.cases.record import ESPROF, Running, job, record, run, torchrun
 
@@ -53,6 +54,16 @@ def test_all_benchmarks_of_a_cpu_job_are_measured(probed):
     besides = {(one.kind, one.beside) for one in probes.sweeps}
     assert besides >= {("backward", "all_reduce"), ("collective", "backward"), ("collective", "itself")}
     assert {one.rank for one in probes.conditions} == {0, 1}
+
+
+def test_each_congestion_control_that_the_kernel_allows_is_measured(probed):
+    probes, loaded = probed.run.probes, tcp.loaded_controls()
+    refused = {row.what.rpartition(" ")[2] for row in probes.left_out if row.what.startswith("TCP congestion control ")}
+    found = {one.name for one in probes.sweeps if one.kind == "congestion"}
+    assert {name for name in found if name.startswith("all_reduce:")} == {
+        f"all_reduce:{control}" for control in loaded if control not in refused and len(loaded) - len(refused) > 1
+    }
+    assert {one.congestion for one in probes.conditions} == {tcp.default_control()}
 
 
 def test_curves_answer_only_in_their_range(probed):

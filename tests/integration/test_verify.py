@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
+from esprof.recorder.shared import tcp
 from esprof.run.logs import LEDGER, ObservedOutcome, ReplayPromise
 from tests.cases.command_line import esprof
 from tests.cases.record import ESPROF, JOBS, Ended, Running, ranks, record, run, torchrun
@@ -66,6 +68,25 @@ def test_the_promise_was_written_before_anything_was_measured(made, recorded):
 
 def test_nothing_else_is_left_beside_the_run(made, recorded):
     assert [path.name for path in recorded.parent.iterdir()] == ["run"]
+
+
+def is_allowed(control: str) -> bool:
+    try:
+        with socket.socket() as one:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+    except PermissionError:
+        return False
+    return True
+
+
+def test_the_congestion_control_of_the_connections_is_set_and_read_back(recorded):
+    others = [name for name in tcp.loaded_controls() if name != tcp.default_control() and is_allowed(name)]
+    if not others:
+        pytest.skip("the kernel allows a single TCP congestion control")
+    ended = verify(recorded, "--set", f"network.cc={others[0]}", "--json")
+    assert ended.code == 0, ended.stderr
+    expected = {"name": "network.cc", "before": tcp.default_control(), "after": others[0]}
+    assert json.loads(ended.stdout)["knobs"] == [expected]
 
 
 def test_a_hook_is_set_and_its_codec_read_back(recorded):

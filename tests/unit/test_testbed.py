@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.testbed import system
+from benchmarks.testbed import Bed, system
 from benchmarks.testbed.cgroup import find_controller
 from benchmarks.testbed.network import bits_per_s
 from benchmarks.testbed.owner import bed_of, is_abandoned, new_bed_name, start_time
@@ -129,3 +129,8 @@ def test_missing_commands_are_named_with_their_packages(monkeypatch, tmp_path):
     with pytest.raises(BedUnavailable, match="no such command: tc, nsenter") as caught:
         require_tools()
     assert caught.value.remedy == "Install iproute2 util-linux."
+
+
+def test_a_queue_into_which_no_frame_fits_is_refused():
+    with pytest.raises(UsageError, match="no frame fits into a queue of 9999 bytes"):
+        Bed(queue=9_999)

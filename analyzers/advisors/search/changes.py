@@ -35,7 +35,8 @@ _NO_COMMUNICATION, _NO_INPUT = "communication=0", "data[ready]=0"
 _FASTEST = "1000000x"
 _SHARED_IDEALS = {
     **dict.fromkeys(
-        ("bucket_mb", "collective", "communication", "compress", "network", "overlap", "streams"), _NO_COMMUNICATION
+        ("bucket_mb", "collective", "communication", "compress", "network", "network.cc", "overlap", "streams"),
+        _NO_COMMUNICATION,
     ),
     **dict.fromkeys(
         (
@@ -79,7 +80,7 @@ class Revert(StrEnum):
 _REVERTS = {
     **dict.fromkeys((PREFETCH, BUCKET_SIZE, WORKERS), Revert.ARGUMENT),
     **dict.fromkeys((CODEC, "loader.in_order", "order"), Revert.RESULTS),
-    **dict.fromkeys(("network", "collective", "storage", "gpu", "cpu"), Revert.MACHINES),
+    **dict.fromkeys(("network", "network.cc", "collective", "storage", "gpu", "cpu"), Revert.MACHINES),
 }
 
 

@@ -1,10 +1,11 @@
 """Settings of a job that esprof can change without editing its code: one module per knob, and the table of all knobs.
 
-Like `injected`, this package runs as a guest in the job's own processes. It imports only the standard library and torch, and
-torch only inside functions, so that the command line can read the table. `compress` needs esprof in the job's Python.
+Like `injected`, this package runs as a guest in the job's own processes. It imports only the standard library, `shared` and
+torch, and torch only inside functions, so that the command line can read the table. `compress` needs esprof in the
+job's Python.
 """
 
-from . import bucket_mb, cache, compress, data, loaders, threads
+from . import bucket_mb, cache, compress, data, loaders, network_cc, threads
 from .knob import Knob, KnobState
 
 __all__ = ["KNOBS", "Knob", "KnobState"]
@@ -19,6 +20,7 @@ KNOBS: dict[str, Knob] = {
         loaders.IN_ORDER,
         loaders.PREFETCH,
         loaders.WORKERS,
+        network_cc.KNOB,
         threads.KNOB,
     )
 }

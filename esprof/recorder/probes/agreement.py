@@ -58,6 +58,10 @@ class Agreement:
             found += [item for item in json.loads(bytes(encoded.tolist())) if item not in found]
         return found
 
+    def connected_anew(self) -> Any:
+        """A further process group of all ranks, with connections of its own. The caller destroys it."""
+        return dist.new_group(backend=self.backend, timeout=_MAX_WAIT_FOR_RANKS)
+
     def close(self) -> None:
         """Destroy the process groups created here."""
         for group in [*(group for _, group in self.groups), self._control]:

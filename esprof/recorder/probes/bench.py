@@ -189,6 +189,10 @@ class Bench:
         self.synchronize()
         return time.perf_counter_ns() - began, time.process_time_ns() - cpu
 
+    def timed(self, once: Once) -> tuple[int, int]:
+        """(duration, CPU time) of one call, ns. All ranks start it together."""
+        return self._timed(once, lambda: None, in_step=True)
+
     def synchronize(self) -> None:
         """Wait until the device has completed all work."""
         if self.device.type == "cuda":

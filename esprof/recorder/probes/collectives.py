@@ -10,6 +10,10 @@ from ..shared import torch_features
 from .agreement import filled
 from .bench import Bench, MeasuredSizes, Once
 
+ALL_REDUCE = "all_reduce"
+EACH_WAY = (ALL_REDUCE, "all_gather", "reduce_scatter", "all_to_all")
+"""Collectives in which each rank sends and receives as many bytes at the same time, so that it knows how long they took."""
+
 _SIZES = [8, *(1 << power for power in range(10, 28))]
 _ELEMENT_BYTES = 4
 
@@ -60,17 +64,18 @@ def tensor_of(size: int, bench: Bench) -> Tensor:
     return filled(size // _ELEMENT_BYTES, bench.device)
 
 
+def call_of(name: str, size: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> Once | None:
+    """One call of the collective `name` of `size` bytes on its larger side; None if this rank does not take part."""
+    return _MAKE[name](-(-size // _ELEMENT_BYTES // len(ranks)) * len(ranks), ranks, group, bench)
+
+
 def _sweep(bench: Bench, name: str, ranks: tuple[int, ...], group: Any, wanted: list[int]) -> None:
-    make, is_pair = _MAKE[name], name == "send_recv"
+    is_pair = name == "send_recv"
     # The first rank of a pair times the round trip. The root of a broadcast does not know when the others received it.
     noted = {"send_recv": bench.rank == ranks[0], "broadcast": bench.rank != ranks[0]}.get(name, True)
 
     def prepare(size: int) -> Once | None:
-        return (
-            make(-(-size // _ELEMENT_BYTES // len(ranks)) * len(ranks), ranks, group, bench)
-            if group is not None
-            else None
-        )
+        return call_of(name, size, ranks, group, bench) if group is not None else None
 
     try:
         bench.sweep(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..shared import identity
+from ..shared import identity, tcp
 from .agreement import filled
 from .bench import Bench, Once
 
@@ -88,27 +88,30 @@ def threads(bench: Bench) -> None:
 
 
 def condition(bench: Bench) -> None:
-    """Write the clocks of the device, why they are throttled, and which other processes use it, as its driver reports."""
+    """Write the clocks of the device, why they are throttled, and which other processes use it, as its driver reports, and
+    the TCP congestion control of the host."""
     name, _ = identity.device()
-    if bench.device.type != "cuda":
-        bench.condition(device=name, unknown="no driver reports it for a CPU")
-        return
+    bench.condition(device=name, congestion=tcp.default_control(), **_of_driver(bench.device))
+
+
+def _of_driver(device: torch.device) -> dict[str, Any]:
+    """Fields of `esprof.run.probes.Condition` that a driver reports; `unknown` says why it does not."""
+    if device.type != "cuda":
+        return {"unknown": "no driver reports it for a CPU"}
     try:
         with _driver() as nvml:
-            handle = nvml.nvmlDeviceGetHandleByPciBusId(_bus_id(bench.device))
-            bench.condition(
-                device=name,
-                clock_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-                clock_most_mhz=nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
-                throttled=_throttled(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
-                foreign=[
-                    one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if one.pid != os.getpid()
-                ],
-            )
+            handle = nvml.nvmlDeviceGetHandleByPciBusId(_bus_id(device))
+            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            return {
+                "clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+                "clock_most_mhz": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+                "throttled": _throttled(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+                "foreign": [one.pid for one in running if one.pid != os.getpid()],
+            }
     except ImportError:
-        bench.condition(device=name, unknown="nvidia-ml-py is not installed for the job's Python")
+        return {"unknown": "nvidia-ml-py is not installed for the job's Python"}
     except Exception as refusal:  # noqa: BLE001  the class of its errors is defined in pynvml
-        bench.condition(device=name, unknown=f"the driver does not report it: {refusal}")
+        return {"unknown": f"the driver does not report it: {refusal}"}
 
 
 @contextmanager

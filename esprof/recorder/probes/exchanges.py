@@ -84,29 +84,19 @@ def of_shards(bench: Bench, wanted: list[int]) -> None:
             partial(narrowed, gradient),
             partial(add, sent, shard),
         ]
-        _, (took_ns, _) = (_timed(bench, calls[0]) for _ in range(2))
+        _, (took_ns, _) = (bench.timed(calls[0]) for _ in range(2))
         count = bench.repeats(took_ns, sizes_left=1, wanted=size in wanted)
         if not count:
             bench.left_out(f"a reduce-scatter of {size} bytes as bf16", _OVER_BUDGET, by_budget=True)
             continue
         scatter.sent_bytes = 0
-        whole, before, after = zip(*([_timed(bench, call) for call in calls] for _ in range(count)), strict=True)
+        whole, before, after = zip(*([bench.timed(call) for call in calls] for _ in range(count)), strict=True)
         lost = float((sent.float() - gradient).square().sum() / gradient.square().sum())
         what = MeasuredSizes("shards", "bf16", "bytes", ranks, bench.device.type, bench.agreement.backend)
         took, cpu = zip(*whole, strict=True)
         bench.note(what, size, took, sum(cpu) // count, sent=scatter.sent_bytes // count, vnmse=lost)
         bench.note(bench.mine("narrow", "bf16", "bytes"), size, [took for took, _ in before])
         bench.note(bench.mine("add", "bf16", "bytes"), size, [took for took, _ in after])
-
-
-def _timed(bench: Bench, call: Callable[[], object]) -> tuple[int, int]:
-    """(duration, CPU time) of `call`, ns. All ranks start it together."""
-    bench.synchronize()
-    bench.agreement.barrier()
-    cpu, began = time.process_time_ns(), time.perf_counter_ns()
-    call()
-    bench.synchronize()
-    return time.perf_counter_ns() - began, time.process_time_ns() - cpu
 
 
 class _RepeatedExchange:

@@ -14,7 +14,7 @@ import torch
 from ...run.raw import names
 from ..shared.talk import say
 from ..shared.torch_features import dump_collectives
-from . import backward, codecs, collectives, devices, exchanges, storage
+from . import backward, codecs, collectives, congestion, devices, exchanges, storage
 from .agreement import Agreement
 from .bench import Bench
 
@@ -113,6 +113,7 @@ def _stages(bench: Bench, raw: str) -> list[ProbeStage]:
             ),
             ProbeStage("two all-reduces at once", 1, lambda: collectives.all_reduce_twice(bench, [])),
             ProbeStage("other collectives", 4, lambda: collectives.others(bench, wanted)),
+            ProbeStage("TCP congestion controls", 8, lambda: congestion.by_control(bench, wanted)),
         ]
     (is_sharded,) = bench.agreement.maxima(int(_has_shards()))
     if coders and bench.agreement.groups and is_sharded:

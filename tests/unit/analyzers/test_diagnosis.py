@@ -515,6 +515,7 @@ def test_every_finding_has_a_page():
         "ESP305",
         "ESP306",
         "ESP307",
+        "ESP309",
         "ESP401",
         "ESP402",
         "ESP403",

@@ -96,3 +96,16 @@ def test_a_point_with_one_repeat_is_summarized():
     answer = probed(probes(single))
     assert title(answer.curves[0]) == "operator launch"
     assert draw_probed(answer)
+
+
+def test_congestion_controls_are_shown_with_that_of_the_hosts():
+    sweeps = [
+        msgspec.structs.replace(link(0, rate), kind="congestion", name=f"all_reduce:{control}")
+        for control, rate in (("reno", 10.0), ("bbr", 5.0))
+    ]
+    found = msgspec.structs.replace(probes(*sweeps), conditions=(Condition(rank=0, congestion="reno", unknown="no"),))
+    text = draw_probed(probed(found))
+    assert "by TCP congestion control" in text
+    assert "all_reduce:bbr" in text
+    assert "congestion control of the hosts: reno" in text
+    assert "congestion control" not in draw_probed(probed(probes(link(0, 10.0))))

@@ -4,12 +4,14 @@ from collections import Counter
 
 import pytest
 import torch
+from torch import distributed as dist
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from esprof.recorder.injected.knobs import Knobs
 from esprof.recorder.injected.log.notes import Log
 from esprof.recorder.knobs import KNOBS, KnobState
 from esprof.recorder.knobs.models import call
+from esprof.recorder.shared import tcp
 from esprof.replay.whatif.grammar import parse
 
 POINTS = TensorDataset(torch.arange(12.0))
@@ -71,6 +73,8 @@ def test_spellings(name, text, spelled):
         ("loader.in_order", "1"),
         ("compress", "plan.json"),
         ("compress", "none"),
+        ("network.cc", "BBR"),
+        ("network.cc", ""),
     ],
 )
 def test_what_is_no_value_is_refused(name, text):
@@ -228,3 +232,24 @@ def test_a_knob_that_fails_leaves_the_job_as_it_was(monkeypatch, capsys):
     assert [row["value"] for kind, row in rows if kind == "knob"] == [None, None]
     assert [row["name"] for kind, row in rows if kind == "knob"] == ["threads", "loader.workers"]
     assert "the job continues" in capsys.readouterr().err
+
+
+@pytest.fixture
+def process_group(monkeypatch, tmp_path):
+    """Makes a process group of this process alone."""
+    helper = "_new_process_group_helper"
+    monkeypatch.setattr(dist.distributed_c10d, helper, getattr(dist.distributed_c10d, helper))
+    yield lambda: dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("control", "reason"),
+    [("reno", ""), ("nosuch", "the kernel refuses nosuch: No such file or directory"), (None, "")],
+)
+def test_the_congestion_control_of_the_sockets_of_process_groups(process_group, control, reason):
+    read = KNOBS["network.cc"].install(control)
+    assert read() == KnobState(None, "the process groups have opened no TCP connections")
+    process_group()
+    assert read() == KnobState("reno" if control == "reno" else tcp.default_control(), reason)
