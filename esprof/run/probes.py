@@ -23,6 +23,9 @@ Kind = Literal[
     "narrow",
     "add",
     "matmul",
+    "dense",
+    "sparse",
+    "sparsify",
     "copy",
     "read",
     "launch",
@@ -40,6 +43,8 @@ Kind = Literal[
   `coding`: its time between and after collectives;
 - `shards`: computing each rank's shard of the summed gradient, sent in the codec's format; `narrow`: its time before the
   collective; `add`: its time after it;
+- `dense`, `sparse`: a product with the weight of a linear layer, dense and with two of each four neighbours zero (2:4),
+  named like `bfloat16 4096x1024`; `sparsify`: choosing the zeros and packing the weight;
 - `matmul`: a product of square matrices; `threads`: one product on a number of CPU threads;
 - `copy`, `read`: copying and reading device memory;
 - `launch`: a sequence of tiny kernels, or of operations;

@@ -27,6 +27,9 @@ _NAMES = {
     "begin": "begin {}",
     "coding": "code {}",
     "matmul": "matmul, {}",
+    "dense": "{}",
+    "sparse": "{}, 2:4",
+    "sparsify": "pack {}",
     "copy": "memory copy",
     "read": "memory read",
     "launch": "operator launch",
@@ -40,6 +43,7 @@ _GROUPS = (
     ("Codecs, by bytes of the gradient", ("encode", "decode")),
     ("Compressed exchanges, by bytes of the gradient", ("exchange", "shards")),
     ("Devices", ("matmul", "copy", "read", "launch", "threads")),
+    ("Products with weights, by operations", ("dense", "sparse", "sparsify")),
     ("Storage", ("load", "save")),
 )
 

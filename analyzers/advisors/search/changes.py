@@ -79,7 +79,7 @@ class Revert(StrEnum):
 
 _REVERTS = {
     **dict.fromkeys((PREFETCH, BUCKET_SIZE, WORKERS), Revert.ARGUMENT),
-    **dict.fromkeys((CODEC, "loader.in_order", "order"), Revert.RESULTS),
+    **dict.fromkeys((CODEC, "loader.in_order", "order", "sparsity"), Revert.RESULTS),
     **dict.fromkeys(("network", "network.cc", "collective", "storage", "gpu", "cpu"), Revert.MACHINES),
 }
 

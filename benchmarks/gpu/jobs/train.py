@@ -18,6 +18,7 @@ def main() -> None:
     arguments.add_argument("--filter", type=int, default=0, help="elements that each step takes the arc tangent of")
     arguments.add_argument("--unsynced", action="store_true", help="do not wait for each step's loss")
     arguments.add_argument("--bucket-mb", type=float, default=25.0, help="DDP's gradient bucket in MiB")
+    arguments.add_argument("--half", action="store_true", help="compute in bfloat16")
     options = arguments.parse_args()
     with together():
         carry_out("train", steps(options), options)
@@ -25,7 +26,7 @@ def main() -> None:
 
 def steps(options: Options) -> Iterator[float]:
     """Yields each step's loss, or NaN where nobody waits for it."""
-    model = network(options)
+    model = network(options).to(torch.bfloat16 if options.half else torch.float32)
     if ranks() > 1:
         model = spread(model, options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

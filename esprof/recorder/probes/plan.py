@@ -14,7 +14,7 @@ import torch
 from ...run.raw import names
 from ..shared.talk import say
 from ..shared.torch_features import dump_collectives
-from . import backward, codecs, collectives, congestion, devices, exchanges, storage
+from . import backward, codecs, collectives, congestion, devices, exchanges, sparsity, storage
 from .agreement import Agreement
 from .bench import Bench
 
@@ -101,6 +101,8 @@ def _stages(bench: Bench, raw: str) -> list[ProbeStage]:
         ProbeStage("threads", 0.5, lambda: devices.threads(bench)),
         ProbeStage("backward passes", 0.5, lambda: backward.alone(bench, a_pass())),
     ]
+    if sparsity.is_possible(bench):
+        found.append(ProbeStage("2:4 weights", 2, lambda: sparsity.products(bench)))
     if bench.agreement.groups:
         # The job's own size comes first, as the budget may run out.
         overlapping = [*large[-1:], 1 << 16]

@@ -47,9 +47,14 @@ def repeated_calls(events: Table) -> np.ndarray:
 
 def call_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:
     """When and where these calls (rows) ran, with their backward passes."""
-    begin, backward = events.ints("start_ns")[calls], backward_ranges(events, calls)
-    forward = ThreadRanges(events.ints("tid")[calls], begin, begin + events.ints("dur_ns")[calls])
+    forward, backward = forward_ranges(events, calls), backward_ranges(events, calls)
     return ThreadRanges(*(np.concatenate(columns) for columns in zip(forward, backward, strict=True)))
+
+
+def forward_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:
+    """When and where these calls (rows) ran."""
+    begin = events.ints("start_ns")[calls]
+    return ThreadRanges(events.ints("tid")[calls], begin, begin + events.ints("dur_ns")[calls])
 
 
 def backward_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:

@@ -6,6 +6,7 @@ import numpy as np
 
 from esprof.core.compiled import compiled
 from esprof.replay.dfg import Dfg, LaneKind
+from esprof.replay.whatif.graph.thread_ranges import launches_of
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
@@ -39,6 +40,18 @@ def nested_rows(events: Table, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarr
     end = start + events.ints("dur_ns")[rows]
     order = np.lexsort((-end, start, tid))
     return rows[order], tid[order], start[order], end[order]
+
+
+def launching_operations(events: Table, kernels: np.ndarray) -> np.ndarray:
+    """Row of the innermost operation around the launch of each kernel (row), int64[kernels]; -1 where that is unknown."""
+    launch = launches_of(events, kernels)
+    is_launch = np.zeros(len(events), bool)
+    is_launch[launch[launch >= 0]] = True
+    rows, tid, start, end = nested_rows(events, events.is_kind("op") | is_launch)
+    around = innermost_around(tid, start, end, ~is_launch[rows])
+    operation = np.full(len(events), -1)
+    operation[rows] = np.where(around >= 0, rows[around], -1)
+    return np.where(launch >= 0, operation[launch], -1)
 
 
 @compiled

@@ -7,8 +7,7 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.whatif.graph.nested_operations import innermost_around, nested_rows, share_in
-from esprof.replay.whatif.graph.thread_ranges import launches_of
+from esprof.replay.whatif.graph.nested_operations import launching_operations, share_in
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
@@ -95,14 +94,8 @@ def shares_on(run: Run, dfg: Dfg, names: re.Pattern[str]) -> np.ndarray:
 
 def _are_launched_by(events: Table, kernels: np.ndarray, names: re.Pattern[str]) -> np.ndarray:
     """Whether the innermost operation around the launch of each kernel (row) has such a name, bool[kernels]."""
-    launch = launches_of(events, kernels)
-    is_launch = np.zeros(len(events), bool)
-    is_launch[launch[launch >= 0]] = True
-    rows, tid, start, end = nested_rows(events, events.is_kind("op") | is_launch)
-    around = innermost_around(tid, start, end, ~is_launch[rows])
     codes, texts = events.codes("name")
     is_named = np.array([*(bool(names.search(text)) for text in texts), False])[codes]
-    found = np.zeros(len(events), bool)
-    found[rows] = (around >= 0) & is_named[rows[np.maximum(around, 0)]]
-    launched: np.ndarray = (launch >= 0) & found[launch]
-    return launched
+    operation = launching_operations(events, kernels)
+    found: np.ndarray = (operation >= 0) & is_named[operation]
+    return found
