@@ -5,6 +5,7 @@ import pytest
 
 import esprof
 from benchmarks.large_job import LargeJob, simulated, write
+from benchmarks.skeletons import compared
 from esprof.replay.building.build import build_counted
 from esprof.replay.engine.timeline import replay, strict
 from esprof.replay.steps import steps_of
@@ -45,7 +46,13 @@ def test_kernels_of_the_slow_rank_take_longer(run):
     assert took[JOB.slow_rank] / np.mean(others) == pytest.approx(JOB.slow_compute, rel=0.05)
 
 
+def test_its_replay_by_skeletons_is_exact(run):
+    found = compared(run.path)
+    assert not found.declined
+    assert not found.differs
+
+
 def test_the_number_of_events_is_about_what_was_asked_for():
-    job = LargeJob.of(64, 20_000)
+    job = LargeJob.of(8, 20_000)
     middle = simulated(job)[job.pipeline // 2]
     assert len(middle.start[0]) == pytest.approx(20_000, rel=0.1)

@@ -23,11 +23,11 @@ from esprof.replay.skeleton.contract import contract
 from esprof.replay.skeleton.joined import CyclesAcrossRanks, join
 from esprof.replay.skeleton.large import LargeReplay, replayed
 from esprof.replay.skeleton.ranks import with_gpu_ends
-from esprof.run.directory import write_meta, write_table
 from esprof.run.run import Run
 from tests.cases.exported import cpu_run
 from tests.cases.graph import call, kernel, launched, nccl, nccl_ranks, op, run_of, step
 from tests.cases.random_graphs import dfg_of
+from tests.cases.run_directory import write_run
 
 OWN = ("what_if", "timing_s")
 """What the answer of a large run has of its own."""
@@ -97,18 +97,11 @@ def test_an_executor_of_threads_gives_the_same():
     assert at_once.path == one_by_one.path
 
 
-def stored(run, folder):
-    """`run` as a Run directory in the folder, opened."""
-    for rank in run.ranks:
-        write_table(folder, "events", rank, run.events(rank))
-        write_table(folder, "steps", rank, run.steps(rank))
-    write_meta(folder, run.meta)
-    return esprof.load(folder)
-
-
 @pytest.mark.slow
 def test_processes_that_open_the_run_by_name_give_the_same(tmp_path):
-    run = stored(run_of({rank: several_steps(rank) for rank in (0, 1, 2)}), tmp_path / "run")
+    run = run_of({rank: several_steps(rank) for rank in (0, 1, 2)})
+    write_run(tmp_path / "run", run.meta, {("events", rank): run.events(rank) for rank in run.ranks})
+    run = esprof.load(tmp_path / "run")
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         at_once = LargeReplay.by_rank(run, workers=RankWorkers(pool))
     one_by_one = LargeReplay.by_rank(run)
