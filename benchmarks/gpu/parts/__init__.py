@@ -10,7 +10,7 @@ LIMITS_S = {
     "traces": 75,
     "staging": 30,
     "codecs": 30,
-    "sparsity": 75,
+    "sparsity": 120,
     "elastic": 260,
     "overhead": 240,
     "whatifs": 330,
