@@ -27,12 +27,17 @@ def attention(ranks: Sequence[GpuCalls]) -> tuple[Attention, ...]:
 
 
 def _implementations(calls: GpuCalls) -> list[str | None]:
-    """The implementation of attention that each piece of work is part of, by the kernel, else by an enclosing operation."""
+    """The implementation of attention that each piece of work is part of: by its kernel, else by another kernel that the
+    same operation launched, else by that operation."""
     codes, texts = calls.kernel
     by_kernel = {code: of_kernel(texts[code]) for code in np.unique(codes).tolist()}
     by_operation = {key.name: of_operation(key.name) for key in calls.calls.keys}
-    operation = calls.within(calls.are({name for name, found in by_operation.items() if found is not None}))
+    operation = calls.within(calls.are({name for name, found in by_operation.items() if found is not None})).tolist()
+    named = [
+        by_kernel[code] if is_kernel else None for code, is_kernel in zip(codes.tolist(), calls.is_kernel, strict=True)
+    ]
+    by_call = {call: name for call, name in zip(operation, named, strict=True) if call >= 0 and name is not None}
     return [
-        (by_kernel[code] or (by_operation[calls.name[call]] if call >= 0 else None)) if is_kernel else None
-        for code, call, is_kernel in zip(codes.tolist(), operation.tolist(), calls.is_kernel.tolist(), strict=True)
+        (name or by_call.get(call) or (by_operation[calls.name[call]] if call >= 0 else None)) if is_kernel else None
+        for name, call, is_kernel in zip(named, operation, calls.is_kernel, strict=True)
     ]

@@ -52,6 +52,18 @@ def test_a_kernel_with_a_name_precedes_its_operation():
     ]
 
 
+def test_a_kernel_without_a_name_is_part_of_what_its_operation_launches_otherwise():
+    rows = []
+    for n in range(1, 3):
+        at = 1_000.0 * n
+        rows += [step(n, at, at + 1_000), op("aten::_scaled_dot_product_flash_attention_backward", at + 30, 60)]
+        rows += launched("void at::native::fill", at + 35, at + 80, 10, 4 * n)
+        rows += launched("pytorch_flash::flash_bwd_dq_dk_dv_loop", at + 50, at + 100, 200, 4 * n + 1)
+        rows += [call("cudaDeviceSynchronize", at + 100, 800, 4 * n + 2)]
+    (one,) = ops_run(run_of({0: rows})).attention
+    assert (one.implementation, one.kernels, one.us) == ("FlashAttention 2", 2, 210)
+
+
 def test_an_operation_names_kernels_that_do_not():
     assert found("aten::_scaled_dot_product_attention_math", "gemm") == [("math", 1, 200)]
 
