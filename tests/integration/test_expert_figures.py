@@ -15,6 +15,7 @@ import pytest
 from esprof import load
 from esprof.analyzers.findings.host.small_kernels import small_kernels
 from esprof.analyzers.findings.kernels.fp32_matmul import fp32_matmul
+from esprof.analyzers.findings.memory.allocator import allocator
 from esprof.analyzers.ops.over_ranks import ops_run
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case
@@ -192,3 +193,27 @@ def test_amounts_of_work_by_rank():
         assert mine == pytest.approx(
             sum(elements(row.get("args", {}).get("Input Dims", [])) for row in inside), rel=WITHIN
         )
+
+
+@pytest.mark.parametrize("job", [TORCHREC, "torchrec-4xv100/long_a2a_5_qcomm"])
+def test_time_in_the_allocator(job):
+    """Without the wait of cudaFree for the work that was launched before it."""
+    replayed = Replayed.of(load(TRACES / job))
+    finding = next(iter(allocator(Case(replayed, RecordedJob(replayed.run)))))
+    for rank, file in enumerate(ranks(job)):
+        calls = [row for row in rows(file) if row["name"] in ("cudaMalloc", "cudaFree")]
+        launched = {row["args"]["correlation"]: row["ts"] for row in rows(file) if row.get("cat") == "cuda_runtime"}
+        work = [
+            (launched.get(row["args"]["correlation"], 0), row["ts"] + row["dur"])
+            for row in rows(file)
+            if "stream" in row.get("args", {})
+        ]
+        own = 0.0
+        for call in calls:
+            begin, end = call["ts"], call["ts"] + call["dur"]
+            if not any(first <= begin < last for first, last in spans(file, replayed.steps.all)):
+                continue
+            done = max(end for at, end in work if at < begin) if call["name"] == "cudaFree" else begin
+            own += end - min(max(begin, done), end)
+        expected = 1e3 * own / len(replayed.steps.all)
+        assert finding.evidence["allocator_per_step"].of(rank) == pytest.approx(expected, rel=WITHIN)
