@@ -454,6 +454,12 @@ def test_own_times_of_operations_sum_to_those_of_all(name):
     assert all(one.own_gpu_us <= one.total_gpu_us for one in found.ops)
 
 
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_step_is_as_long_in_the_table_of_operations_as_in_the_diagnosis(name):
+    table, diagnosis = ops_run(load(TRACES / name), Asked(top=1)), diagnosis_of(name)
+    assert (table.steps, table.step_us) == (diagnosis.steps, diagnosis.step_us)
+
+
 def test_megatrons_all_reduces_take_what_other_tools_say_and_name_the_rank_waited_for():
     (all_reduce,) = ops_run(load(TRACES / MEGATRON), Asked(top=1)).ops
     took_ms = {rank.rank: rank.own_gpu_us / 1_000 for rank in all_reduce.by_rank}
