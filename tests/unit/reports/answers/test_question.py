@@ -195,6 +195,12 @@ def test_an_answer_about_files_that_changed_meanwhile_is_not_stored(run, monkeyp
     assert not written
 
 
+def test_an_answer_that_is_not_final_is_not_stored(run):
+    answers = iter([store.Kept("without rank 3", is_final=False), store.Kept("of all ranks"), store.Kept("of nobody")])
+    found = [question.remembered("?", ["run"], lambda: next(answers)).text for _ in range(3)]
+    assert found == ["without rank 3", "of all ranks", "of all ranks"]
+
+
 def test_without_a_folder_to_store_in_each_answer_is_computed(run, computed, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     assert ask(diagnose, "run") == ask(diagnose, "run")
