@@ -3,8 +3,8 @@
 All ranks of a pipeline stage run the same program, so each row of a stage's tables is simulated for all of them at once. A
 rank has one CPU thread, which launches a kernel every few microseconds, and one stream. A kernel begins when it is launched
 and the one before has ended. Members of a tensor or data group leave a collective together, a transfer after the last has
-come; a stage waits for the activations and gradients of its neighbours (schedule 1F1B). One rank computes slower, and one
-link of the pipeline is slower.
+come; a stage waits for the activations and gradients of its neighbours (schedule 1F1B). At the end of a step all ranks meet.
+One rank computes slower, and one link of the pipeline is slower.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +29,8 @@ _CALL_NS, _LAUNCH_NS, _PERIOD_NS = 8 * US, 4 * US, 10 * US
 _LATENCY_NS = 2 * US
 """From the end of a launch until the kernel may begin."""
 _KERNEL_NS, _SCATTER = 40 * US, 0.05
-_TRANSFER_NS = {"tensor": 60 * US, "data": 2_000 * US, "pipeline": 150 * US}
-_BYTES = {"tensor": 8 << 20, "data": 256 << 20, "pipeline": 16 << 20}
+_TRANSFER_NS = {"tensor": 60 * US, "data": 2_000 * US, "world": 100 * US, "pipeline": 150 * US}
+_BYTES = {"tensor": 8 << 20, "data": 256 << 20, "world": 4, "pipeline": 16 << 20}
 _NAMES = (
     "aten::mm", "aten::add", "aten::gelu", "record_param_comms", "cudaLaunchKernel", "cudaDeviceSynchronize",
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "vectorized_elementwise_kernel<4, add>",
@@ -41,7 +41,9 @@ _OPERATIONS, _COMM, _LAUNCH, _SYNC, _KERNELS, _ALL_REDUCE, _SEND_RECV = (0, 1, 2
 _KINDS = ("op", "runtime", "kernel", "collective")
 _OP, _RUNTIME, _KERNEL, _COLLECTIVE = range(len(_KINDS))
 _WORDS = ("all_reduce", "send", "recv")
-_LINKS = ("tensor", "data", "pipeline")
+_LINKS = ("tensor", "data", "world", "pipeline")
+_GROUPS = _LINKS[:-1]
+"""Links of process groups; a message has a peer."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class LargeJob:
     def _events(self, kernels: int) -> int:
         """Events of a rank in the middle of the pipeline with so many kernels in a block."""
         of_microbatch = 3 * (3 * kernels + 2) * self.blocks + 3 * 4 + 2
-        return self.steps * (self.microbatches * of_microbatch + 3 * (1 + kernels) + 1)
+        return self.steps * (self.microbatches * of_microbatch + 3 * (2 + kernels) + 1)
 
 
 def write(folder: Path, job: LargeJob, threads: int = 2) -> int:
@@ -108,8 +110,7 @@ def write(folder: Path, job: LargeJob, threads: int = 2) -> int:
         )
         for rank in range(job.ranks)
     )  # fmt: skip
-    everybody = Group(name=group_name(range(job.ranks)), ranks=tuple(range(job.ranks)))
-    write_meta(folder, RunMeta(world_size=job.ranks, ranks=ranks, groups=(everybody, *groups)))
+    write_meta(folder, RunMeta(world_size=job.ranks, ranks=ranks, groups=(_world(job), *groups)))
     return sum(counts)
 
 
@@ -130,7 +131,10 @@ def simulated(job: LargeJob) -> list["Stage"]:
                     stage.run(task, sent)
                     following[number] = next(waiting[number], None)
         for stage in stages:
-            stage.end_step()
+            stage.reduce_gradients()
+        last = max(int(stage.arrival().max()) for stage in stages)
+        for stage in stages:
+            stage.end_step(last)
     for stage in stages:
         stage.finish()
     return stages
@@ -208,9 +212,12 @@ class Stage:
             sent[task.sends] = self._communicate("pipeline", "send", other, lambda arrived: arrived)
         self._synchronize()
 
-    def end_step(self) -> None:
-        """All-reduce the gradients, and update the parameters."""
+    def reduce_gradients(self) -> None:
         self._communicate("data", "all_reduce", None, self._last_of_data_group)
+
+    def end_step(self, last: int) -> None:
+        """All-reduce the norm of the gradients over all ranks, the last of which arrives at `last`, and update."""
+        self._communicate("world", "all_reduce", None, lambda arrived: np.full_like(arrived, last))
         self._compute(self.job.kernels)
         self._synchronize()
 
@@ -242,7 +249,7 @@ class Stage:
         """A collective, or a message to or from the stage `other`, on a `link`; when each rank arrives. `meet` gives when
         the transfer begins on each rank, from when it arrives."""
         begin = self.cpu[None, :]
-        arrived = np.maximum(self._launched(begin)[0], self.gpu)
+        arrived = self.arrival()
         passed = meet(arrived)
         slower = self.transfer if other is not None and {other, self.number} == {0, 1} else 1.0
         end = passed + np.rint(_TRANSFER_NS[link] * slower * np.ones(len(passed))).astype(np.int64)
@@ -255,7 +262,7 @@ class Stage:
             kind=_COLLECTIVE,
             stream=_STREAM,
             correlation=correlation,
-            group=_LINKS.index(link),
+            group=_GROUPS.index(link) if link in _GROUPS else -1,
             coll_seq=self.sequence[link],
             collective=_WORDS.index(word),
             stage=-1 if other is None else other,
@@ -270,6 +277,10 @@ class Stage:
         done = np.maximum(self.cpu + _LAUNCH_NS, self.gpu + _LATENCY_NS)
         self._add(self.cpu[None, :], (done - self.cpu)[None, :], name=np.array([_SYNC]), kind=_RUNTIME)
         self.cpu = done + _LATENCY_NS
+
+    def arrival(self) -> np.ndarray:
+        """When the next kernel of each rank may begin."""
+        return np.maximum(self._launched(self.cpu), self.gpu)
 
     def _launched(self, begin: np.ndarray) -> np.ndarray:
         """When what operations that `begin` then launch may start."""
@@ -311,8 +322,7 @@ class Stage:
         on_cpu = columns["stream"] < 0
         peer = np.where(columns["stage"] >= 0, rank + (columns["stage"] - self.number) * len(self.cpu), -1)
         is_collective = columns["collective"] >= 0
-        groups = (_tensor_group(self.job, rank), _data_group(self.job, rank), None)
-        named = tuple(one.name if one is not None else group_name(range(self.job.ranks)) for one in groups)
+        groups = (_tensor_group(self.job, rank), _data_group(self.job, rank), _world(self.job))
         process = np.full(len(order), 10_000 + rank)
         return {
             "name": _text(columns["name"], _NAMES),
@@ -326,7 +336,7 @@ class Stage:
             "stream": _known(columns["stream"]),
             "correlation": _known(columns["correlation"]),
             "step": columns["step"].astype(np.int32),
-            "group": _text(columns["group"], named),
+            "group": _text(columns["group"], [group.name for group in groups]),
             "coll_seq": _known(columns["coll_seq"]),
             "collective": _text(columns["collective"], _WORDS),
             "is_p2p": pa.array(peer >= 0, mask=~is_collective),
@@ -338,18 +348,22 @@ class Stage:
 
 def _tensor_group(job: LargeJob, rank: int) -> Group:
     first = rank - rank % job.tensor
-    return _group(range(first, first + job.tensor), "tensor")
+    return _group(range(first, first + job.tensor), "tensor parallel")
 
 
 def _data_group(job: LargeJob, rank: int) -> Group:
     of_stage = job.tensor * job.data
     stage, at = divmod(rank, of_stage)
     first = stage * of_stage + at % job.tensor
-    return _group(range(first, (stage + 1) * of_stage, job.tensor), "data")
+    return _group(range(first, (stage + 1) * of_stage, job.tensor), "data parallel")
+
+
+def _world(job: LargeJob) -> Group:
+    return _group(range(job.ranks), "world")
 
 
 def _group(ranks: range, what: str) -> Group:
-    return Group(name=group_name(ranks), ranks=tuple(ranks), backend="nccl", description=f"{what} parallel")
+    return Group(name=group_name(ranks), ranks=tuple(ranks), backend="nccl", description=what)
 
 
 def _text(codes: np.ndarray, texts: Sequence[str]) -> pa.DictionaryArray:

@@ -10,7 +10,7 @@ from esprof.replay.building.build import build_counted
 from esprof.replay.engine.timeline import replay, strict
 from esprof.replay.steps import steps_of
 
-JOB = LargeJob(2, 2, 2, steps=5, microbatches=4, kernels=5, slow_rank=3)
+JOB = LargeJob(2, 4, 2, steps=5, microbatches=4, kernels=5, slow_rank=3)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,9 @@ def run(tmp_path_factory):
 
 
 def test_all_collectives_and_messages_match(run):
-    counts = build_counted(run).counts
+    built = build_counted(run)
+    assert not built.clocks.untied
+    counts = built.counts
     assert counts.collectives_matched == counts.collectives > 0
     assert counts.p2p_matched == counts.p2p > 0
     assert not counts.collectives_ended_early
