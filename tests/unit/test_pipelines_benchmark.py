@@ -42,7 +42,9 @@ def test_one_recording_predicts_all_divisions_before_they_are_carried_out(tmp_pa
         return said | {specs[0]: Answer(99.0, 95.0, 110.0, (-5.0, 5.0), 1.0), specs[-1]: "no layers"}
 
     monkeypatch.setattr(pipelines, "ask", ask)
-    run(monkeypatch, "--quick", "--keep", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin pipelines -->\n<!-- end pipelines -->\n")
+    run(monkeypatch, "--quick", "--keep", tmp_path, "--write", page)
     (trial,) = trials(is_quick=True)
     assert set(bed) == {path.name for path in recordings(trial, tmp_path)}
     printed = capsys.readouterr().out.splitlines()
@@ -55,6 +57,8 @@ def test_one_recording_predicts_all_divisions_before_they_are_carried_out(tmp_pa
     assert figures["division_savings_held"] == 75.0
     assert figures["reference_range"] == 100.0
     assert figures["advised_above_best"] == pytest.approx(11.1111)
+    assert "\n".join(table) in page.read_text()
+    assert "| advised above best | 11.1 % | pipeline 3 hosts; advised" in page.read_text()
     assert json.loads((tmp_path / "3-hosts.json").read_text())["stages=4+4+4,pipeline=1f1b"] == 99.0
 
 

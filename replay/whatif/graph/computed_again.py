@@ -22,6 +22,7 @@ def computed_again(now: Scenario, ranks: Iterable[Rank]) -> Scenario:
     the GPU. Raises Declined where layers or their backward passes were not recorded, or layers communicate."""
     dfg = now.dfg
     longer = dfg.dur_ns.copy()
+    parts = 1 if now.batch is None else now.batch.parts
     for rank in ranks:
         events = now.run.events(rank)
         if len(recompute_ranges(events).tid):
@@ -31,7 +32,8 @@ def computed_again(now: Scenario, ranks: Iterable[Rank]) -> Scenario:
         nodes = dfg.nodes_of(rank)
         known = nodes[dfg.event[nodes] >= 0]
         cpu_ns = _on_cpu_ns(events, dfg, nodes[dfg.lane[nodes] == dfg.main_lane(rank)], layers)
-        _add(longer, known[dfg.on(LaneKind.CPU)[known]], events, dfg, layers, cpu_ns)
+        # The nodes are those of one part of the batch.
+        _add(longer, known[dfg.on(LaneKind.CPU)[known]], events, dfg, layers, parts * cpu_ns)
         gpu = known[dfg.on(LaneKind.STREAM)[known] & ~dfg.of(Cls.WAIT)[known]]
         launch = launches_of(events, dfg.event[gpu])
         gpu, launch = gpu[launch >= 0], launch[launch >= 0]

@@ -9,6 +9,7 @@ from esprof.replay.whatif.samples.batch_time import with_batch_time
 from esprof.replay.whatif.scenario import BatchChange, Scenario
 from tests.cases.graph import MAIN, launched, load_call, numbered, op, run_of
 from tests.cases.messages import message
+from tests.cases.sharding import ddp_run
 from tests.unit.replay.whatif.samples.test_sized_work import ENGINE, sample_step
 
 
@@ -75,3 +76,13 @@ def test_what_may_not_grow_is_the_margin():
 def test_what_one_run_does_not_tell_is_declined(rows, reason):
     (found,) = answers([*sample_step(), *rows], "batch=2x")
     assert reason in (found.reason or "")
+
+
+def test_each_part_of_a_batch_computes_its_layers_again():
+    run = ddp_run()
+    dfg = build(run)
+    again, two, both = (
+        -one.saving_us for one in what_if(run, dfg, ["recompute=full", "accumulate=2", "accumulate=2,recompute=full"])
+    )
+    # Its operations have no shapes: none takes less time for half of the samples.
+    assert (again, both - two) == pytest.approx((20_000, 40_000))
