@@ -3,7 +3,7 @@
     python -m benchmarks.programs [--only counter average …]
 
 Half of the programs are right. The others do something in the midst of the training that makes bits depend on the rank,
-the process or the number of processes unless it is moved or noticed. Each trains 240 steps with proofs at their default
+the process or the number of processes unless it is moved or noticed. Each trains 120 steps with proofs at their default
 period. Prints a line of JSON for each program: the step in which it was stopped, or the number of its steps; then a table.
 """
 
@@ -28,7 +28,7 @@ from benchmarks.programs import places, remembering, usual  # noqa: F401 They re
 from benchmarks.programs.training import EPOCHS, PROGRAMS
 from esprof.core.errors import EsprofError
 
-Outcome = Literal["equal", "refused", "stopped by a proof", "told at the start", "silent", "failed"]
+Outcome = Literal["equal", "refused", "stopped by a proof", "reported at the start", "silent", "failed"]
 _OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 _LIMIT_S = 300
 _FORKS = multiprocessing.get_context("fork")
@@ -82,7 +82,7 @@ def outcome(name: str) -> tuple[Outcome, int, str]:
             return "stopped by a proof" if is_proof else "refused", steps, ran.refused
     if len({ran.bits for ran in ranks}) == 1:
         return "equal", steps, ""
-    return "told at the start" if told else "silent", steps, told
+    return "reported at the start" if told else "silent", steps, told
 
 
 def _on_processes(name: str, world: int) -> tuple[list[Ran], str]:

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 
 from esprof.elastic import Data, ElasticTrainer
 
-N_EST, EPOCHS, STEPS = 4, 8, 240
-LATE, MANY = 60, 200
+N_EST, EPOCHS, STEPS = 4, 4, 120
+LATE, MANY = 60, 80
 """The step after which most programs go wrong, and the number of calls after which a count matters."""
 
 

@@ -282,7 +282,7 @@ def evaluation_on_all_ranks():
 
 @right
 def agreement_to_stop():
-    return Training(between=lambda trainer, step: trainer.agree(rank() == 0 and step >= 200))
+    return Training(between=lambda trainer, step: trainer.agree(rank() == 0 and step >= 100))
 
 
 @right
