@@ -5,7 +5,7 @@ torch, and torch only inside functions, so that the command line can read the ta
 job's Python.
 """
 
-from . import bucket_mb, cache, compress, data, loaders, network_cc, threads
+from . import bucket_mb, cache, compile_mode, compress, data, loaders, network_cc, threads
 from .knob import Knob, KnobState
 
 __all__ = ["KNOBS", "Knob", "KnobState"]
@@ -15,6 +15,7 @@ KNOBS: dict[str, Knob] = {
     for knob in (
         bucket_mb.KNOB,
         cache.KNOB,
+        compile_mode.KNOB,
         compress.KNOB,
         data.KNOB,
         loaders.IN_ORDER,

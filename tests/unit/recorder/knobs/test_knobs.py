@@ -75,6 +75,7 @@ def test_spellings(name, text, spelled):
         ("compress", "none"),
         ("network.cc", "BBR"),
         ("network.cc", ""),
+        ("compile", "reduce-overhead"),
     ],
 )
 def test_what_is_no_value_is_refused(name, text):
