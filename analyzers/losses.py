@@ -63,6 +63,7 @@ UPSTREAM_FIRST = (
         "ESP306",
         "ESP303",
         "ESP305",
+        "ESP308",
         "ESP301",
     ),  # So do collectives; ESP301 covers all.
     *("ESP405", "ESP408", "ESP401"),  # A wait for the device contains everything above. Launches come after it.

@@ -226,11 +226,13 @@ def advice_schema() -> str:
 
 def _pages() -> dict[str, str]:
     """Text of each page, by its path in docs/."""
+    of_training = run_directory.tables("Tables of labels and scores", run_directory.OF_TRAINING)
     return {
         **{f"reference/commands/{name}": text for name, text in commands().items()},
         **{f"reference/findings/{name}": text for name, text in findings().items()},
         "reference/run-directory/index.md": f"{NOTE}\n{run_directory.file_list()}",
         "reference/run-directory/tables.md": f"{NOTE}\n{run_directory.tables()}",
+        "reference/run-directory/tables-training.md": f"{NOTE}\n{of_training}",
         "reference/run-directory/logs.md": f"{NOTE}\n{run_directory.log_fields()}",
         "reference/what-ifs.md": what_ifs(),
         "reference/what-ifs-loaders.md": what_ifs_on_loaders(),

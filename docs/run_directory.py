@@ -3,7 +3,7 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from types import ModuleType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -12,7 +12,19 @@ import msgspec
 
 from esprof.run import files, logs, schema
 
-TABLES = ("EVENTS", "STEPS", "STAGES", "ACCESSES", "MEMORY", "ALLOCATIONS", "MODULES", "SAMPLES", "STACKS")
+TABLES = (
+    "EVENTS",
+    "STEPS",
+    "STAGES",
+    "ACCESSES",
+    "MEMORY",
+    "ALLOCATIONS",
+    "MODULES",
+    "SAMPLES",
+    "STACKS",
+)
+OF_TRAINING = ("LABELS", "TRAVELS")
+"""Tables on a page of their own."""
 LOGS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "HISTORY": (logs.JobEvent, logs.Setting),
     "ROUNDS": (logs.Round,),
@@ -45,7 +57,8 @@ def file_list() -> str:
             "|---|---|---|",
             *(f"| {' | '.join(row)} |" for row in rows),
             "",
-            "[Tables](tables.md) lists the columns of the Parquet files, [Logs](logs.md) the fields of the `.jsonl` files.",
+            "[Tables](tables.md) and [labels and scores](tables-training.md) list the columns of the Parquet files,",
+            "[Logs](logs.md) the fields of the `.jsonl` files.",
             "",
             after,
             "",
@@ -53,16 +66,16 @@ def file_list() -> str:
     )
 
 
-def tables() -> str:
-    """The columns of each Parquet table, from the schemas and their docstrings."""
+def tables(title: str = "Tables of a Run", names: Sequence[str] = TABLES) -> str:
+    """The columns of these Parquet tables, from the schemas and their docstrings."""
     docs = _docstrings(schema)
     sections = [
-        "# Tables of a Run",
+        f"# {title}",
         "",
         "Each folder has one Parquet file per rank, `rank-00000.parquet`. Names that end in `_ns` are nanoseconds. A column",
         "without a value is null.",
     ]
-    for constant in TABLES:
+    for constant in names:
         name = f"{constant.lower()}/"
         columns = getattr(schema, constant)
         prose, meanings = _split(docs[constant], set(columns.names))

@@ -16,18 +16,21 @@ if TYPE_CHECKING:
     from esprof.analyzers.diagnosis import diagnose
     from esprof.api import Analysis, analyze
     from esprof.elastic.plans.plain import apply_plan
-    from esprof.recorder.api import environment, record, stage, step
+    from esprof.recorder.api import environment, labels, record, stage, step
+    from esprof.recorder.model_travel import ModelTravel
     from esprof.run.load import load
     from esprof.run.run import Run
 
 __all__ = [
     "Analysis",
+    "ModelTravel",
     "Run",
     "__version__",
     "analyze",
     "apply_plan",
     "diagnose",
     "environment",
+    "labels",
     "load",
     "record",
     "stage",
@@ -36,11 +39,13 @@ __all__ = [
 
 _HOME = {
     "Analysis": "esprof.api",
+    "ModelTravel": "esprof.recorder.model_travel",
     "Run": "esprof.run.run",
     "analyze": "esprof.api",
     "apply_plan": "esprof.elastic.plans.plain",
     "diagnose": "esprof.analyzers.diagnosis",
     "environment": "esprof.recorder.api",
+    "labels": "esprof.recorder.api",
     "load": "esprof.run.load",
     "record": "esprof.recorder.api",
     "stage": "esprof.recorder.api",

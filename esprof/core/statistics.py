@@ -120,6 +120,21 @@ def welch_margin(values: np.ndarray, reference: np.ndarray, confidence: float) -
 # Counts.
 
 
+def homogeneity_test(counts: np.ndarray) -> float:
+    """Return the p-value of Pearson's chi-squared test that the rows of `counts`, int[n, C], are samples of one
+    distribution; 1 for a single row or column with counts.
+    """
+    from scipy.special import chdtrc
+
+    counts = counts[:, counts.sum(axis=0) > 0]
+    counts = counts[counts.sum(axis=1) > 0]
+    freedom = (len(counts) - 1) * (counts.shape[1] - 1)
+    if freedom < 1:
+        return 1.0
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
+    return float(chdtrc(freedom, ((counts - expected) ** 2 / expected).sum()))
+
+
 def binomial_test(count: np.ndarray, trials: int, share: float) -> np.ndarray:
     """Return the probability, float64[P], of at least `count`, int[P], successes in `trials` of probability `share`."""
     from scipy.special import bdtrc

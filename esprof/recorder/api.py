@@ -1,4 +1,5 @@
-"""Record from a job's own code (`record`, `step`, `stage`), or processes that another program starts (`environment`).
+"""Record from a job's own code (`record`, `step`, `stage`, `labels`), or processes that another program starts
+(`environment`).
 
 A process runs one copy of the recorder (`injected`), in the package `esprof_guest`: the copy that `esprof record` injected,
 or the one that `record` loads. Only `record` imports torch.
@@ -51,7 +52,7 @@ def record(run: str | os.PathLike[str] | None = None, **settings: Any) -> Iterat
             f"this process was recorded already, into {_recorded}", remedy="Call record() once per process."
         )
     _require_torch()
-    if _session() is not None:
+    if current_session() is not None:
         if os.environ.get("RANK", "0") == "0":
             say(
                 f"record({'' if run is None else repr(str(run))}) has no effect: `esprof record` records this job already"
@@ -90,12 +91,25 @@ def step() -> AbstractContextManager[None]:
     several threads the first caller counts until it ends, of nested blocks the outermost one. In code compiled by
     `torch.compile`, and in a process that is not recorded, this does nothing; it does not need torch then.
     """
-    session = _session()
+    session = current_session()
     if session is None or session.recorder is None or sys.modules["torch"].compiler.is_compiling():
         return nullcontext()
     session.recorder.step()
     span: AbstractContextManager[None] = session.recorder.span()
     return span
+
+
+def labels(targets: Any) -> None:
+    """Count the labels of a batch that this rank trains on: `esprof.labels(targets)`, once for each batch.
+
+    `targets` are whole numbers, one for each sample: a tensor on the CPU, an array or a sequence. Negative ones, such as
+    -100, are ignored. The run stores a histogram for each rank, and `esprof diagnose` tells whether ranks train on other
+    mixes of classes than chance explains (ESP112). In code compiled by `torch.compile`, and in a process that is not
+    recorded, this does nothing; it does not need torch then.
+    """
+    session = current_session()
+    if session is not None and session.recorder is not None and not sys.modules["torch"].compiler.is_compiling():
+        session.recorder.labels.count(targets)
 
 
 @contextmanager
@@ -106,7 +120,7 @@ def stage(name: str) -> Iterator[None]:
     events of a timed window. In code compiled by `torch.compile`, and in a process that is not recorded, this does nothing;
     it does not need torch then.
     """
-    session = _session()
+    session = current_session()
     if session is None or sys.modules["torch"].compiler.is_compiling():
         yield
         return
@@ -121,7 +135,7 @@ def stage(name: str) -> Iterator[None]:
                     session.probe.note_stage((name, start_ns, time.time_ns()))
 
 
-def _session() -> Any:
+def current_session() -> Any:
     """Return the recorder's session of this process; None if it is not recorded."""
     module = sys.modules.get(f"{_GUEST}.recorder.injected.session")
     return module.current() if module is not None else None
@@ -156,7 +170,7 @@ def _begin(run: Path, settings: Settings) -> Any:
         raise
     except Exception as fault:  # noqa: BLE001  a guest in somebody's training job must never break it
         say(f"process {os.getpid()} is not recorded: {fault!r}")
-    return _session()
+    return current_session()
 
 
 def _load() -> Any:

@@ -12,6 +12,8 @@ Name                          Written by                  Content
 `steps/rank-….parquet`        record, elastic job, merge  Start, duration and phase of every step: `STEPS`.
 `stages/rank-….parquet`       record, merge               Data loading and the stages that the job marks: `STAGES`.
 `accesses/rank-….parquet`     record, merge               Samples that DataLoaders read, by key: `ACCESSES`.
+`labels/rank-….parquet`       record, merge               Labels that the rank trained on, by class: `LABELS`.
+`travels/rank-….parquet`      record, merge               Scores of the ranks' models on its batch: `TRAVELS`.
 `memory/rank-….parquet`       record, merge               Memory use at each step: `MEMORY`.
 `allocations/rank-….parquet`  record, merge               Allocations in timed steps: `ALLOCATIONS`.
 `modules/rank-….parquet`      record, merge               Sizes of modules, and who takes whose output: `MODULES`.

@@ -205,6 +205,29 @@ the order in which their batches were begun.
 - `key`: the sample's index, or a hash of any other key, which is at least 2^62;
 - `items`: number of samples of the dataset."""
 
+LABELS = pa.schema([("label", pa.int64()), ("samples", pa.int64())])
+"""`labels/`: labels of the samples that the rank trained on, where the job calls `esprof.labels`. One row per label.
+
+- `label`: number of the class;
+- `samples`: number of its samples."""
+
+TRAVELS = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("at_ns", pa.int64()),
+        ("every", pa.int32()),
+        ("own", pa.float64()),
+        ("foreign", pa.float64()),
+    ]
+)
+"""`travels/`: scores on a fixed batch of the rank, where the job uses `esprof.ModelTravel`. One row per comparison.
+
+- `step`: number of the last step that had ended;
+- `at_ns`: time since the Unix epoch;
+- `every`: number of steps since the last average of the models;
+- `own`: score of the rank's own model, from 0 to 1;
+- `foreign`: mean score of the other ranks' models."""
+
 MEMORY = pa.schema(
     [
         ("step", pa.int32()),

@@ -33,7 +33,7 @@ MAX_ERROR_PCT = 10.0
 _MIN_NOTED_SHARE = 0.01
 """Share of a step from which on a note says that a change was ignored."""
 
-_CHANGES_COMMUNICATION = ("network", "collective", "communication", "bucket_mb", "compress")
+_CHANGES_COMMUNICATION = ("network", "collective", "communication", "bucket_mb", "compress", "sync_every")
 """Terms that change the duration or time of communication, and so the slowdown of concurrent work."""
 
 

@@ -19,6 +19,7 @@ from .clock.coordinator import Coordinator
 from .hang.flight import FlightWatch
 from .hang.startup import StartupWatch
 from .knobs import Knobs
+from .labels import LabelCounts
 from .log.background_writer import BackgroundWriter
 from .log.circuit_breaker import CircuitBreaker
 from .log.notes import Log
@@ -61,6 +62,7 @@ class Recorder:
         self._schedule = WindowSchedule(settings)
         self._windows = Windows(raw, settings, self._schedule, self.state, log)
         self._memory = MemoryProbe(self.state, log)
+        self.labels = LabelCounts(log)
         self._cpu_time = CpuTime(log)
         self._saves = saves
         self._startup = startup
@@ -274,6 +276,7 @@ class Recorder:
             return
         with _undisturbed():
             self._windows.close()
+            self.labels.write()
             peak, of = identity.peak_memory()
             self._log.note("memory", peak=peak, of=of)
             if self._sampler is not None:

@@ -22,6 +22,7 @@ from esprof.core.types import NOT_DECODED, Rank
 from esprof.run import files
 from esprof.run.clocks.by_exchange import HostOffset, clocks_of_ranks
 from esprof.run.collect.accesses import accesses_of
+from esprof.run.collect.labels import labels_of, travels_of
 from esprof.run.collect.modules import modules_of
 from esprof.run.collect.notes import RankNotes
 from esprof.run.collect.probes import probes_of
@@ -243,6 +244,8 @@ def _tables(notes: RankNotes, rows: RankRows, windows: RankWindows) -> dict[str,
         "steps": table(steps | loads_of_steps(notes, rows), STEPS),
         "stages": stages_of(notes, rows),
         "accesses": accesses_of(notes, rows),
+        "labels": labels_of(rows),
+        "travels": travels_of(rows),
         "memory": table(memory, MEMORY),
         "stacks": windows.stacks,
         "allocations": windows.allocations,

@@ -1,7 +1,7 @@
 """Rows that a rank and its loader workers write for each step, batch or sample; of a long job only the latest remain."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -122,6 +122,27 @@ class NotedModule(msgspec.Struct, frozen=True, array_like=True, gc=False):
     outputs: list[str] | None
 
 
+class NotedLabels(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Number of samples of each label since the row before."""
+
+    at_ns: Time
+    counts: dict[Large, Large]
+
+
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class NotedTravel(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Scores on this rank's fixed batch after `every` steps without an average: of its own model, and the mean of the other
+    ranks' (`esprof.ModelTravel`)."""
+
+    at_ns: Time
+    step: Number
+    every: Number
+    own: _Share
+    foreign: _Share
+
+
 class _Rolled(msgspec.Struct, frozen=True, tag_field="kind"):
     """A line with several rows of one kind. Old lines are dropped."""
 
@@ -154,7 +175,15 @@ class Modules(_Rolled, frozen=True, tag="modules"):
     rows: list[NotedModule]
 
 
-RolledRows = NotedSteps | Nexts | Fetches | Memories | Samples | Stages | Modules
+class Labels(_Rolled, frozen=True, tag="labels"):
+    rows: list[NotedLabels]
+
+
+class Travels(_Rolled, frozen=True, tag="travels"):
+    rows: list[NotedTravel]
+
+
+RolledRows = NotedSteps | Nexts | Fetches | Memories | Samples | Stages | Modules | Labels | Travels
 
 
 @dataclass
@@ -171,6 +200,8 @@ class RankRows:
     """Stages of loader workers, by the worker's process id."""
     modules: dict[str, NotedModule] = field(default_factory=dict)
     """The latest sizes of each module, by its name."""
+    labels: list[NotedLabels] = field(default_factory=list)
+    travels: list[NotedTravel] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
     @property
@@ -186,6 +217,8 @@ class RankRows:
         self.memories = [row for row in self.memories if row.at_ns >= at_ns]
         self.samples = [row for row in self.samples if row.at_ns >= at_ns]
         self.stages = [row for row in self.stages if row.start_ns >= at_ns]
+        self.labels = [row for row in self.labels if row.at_ns >= at_ns]
+        self.travels = [row for row in self.travels if row.at_ns >= at_ns]
         for pid, stages in self.worker_stages.items():
             self.worker_stages[pid] = [row for row in stages if row.start_ns >= at_ns]
 
@@ -206,3 +239,7 @@ class RankRows:
                 stages += line.rows
             case Modules():
                 self.modules |= {row.name: row for row in line.rows}
+            case Labels():
+                self.labels += line.rows
+            case Travels():
+                self.travels += line.rows

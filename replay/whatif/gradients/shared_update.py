@@ -1,5 +1,6 @@
 """Updates that the ranks share: each updates its part of the parameters, and then sends it to all others (ZeRO, stage 1)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -40,11 +41,12 @@ def with_shared_update(now: Scenario) -> Scenario:
     """The scenario in which each rank updates an equal part of the parameters, and the next work of all ranks waits until
     all have all parts. Raises Declined where updates or the sizes of all-reduces were not recorded, or on GPUs."""
     updated, updating = with_update_of_part(now)
-    last = _last_updates(updated, updating)
+    last = last_updates(updated, updating)
     size = _reduced(now.recorded)
     at_once_ns = recorded_link(now).collective_ns(_EXCHANGE, size, len(now.dfg.marks.ranks))
     took_ns, margin_ns = _exchange_ns(replayed(updated).end_ns[last], at_once_ns)
-    exchanged = _exchanged(updated, last, size, took_ns)
+    took_of = dict(zip(updated.marks.steps, took_ns.tolist(), strict=True))
+    exchanged = with_exchanges(updated, last, _EXCHANGE, size, took_of)
     return replace(now, dfg=exchanged, margin_ns=float(np.hypot(now.margin_ns, margin_ns)))
 
 
@@ -85,7 +87,7 @@ def update_ranges(events: Table) -> ThreadRanges:
     return ThreadRanges(events.ints("tid")[rows], begin, begin + events.ints("dur_ns")[rows])
 
 
-def _last_updates(dfg: Dfg, updating: np.ndarray) -> np.ndarray:
+def last_updates(dfg: Dfg, updating: np.ndarray) -> np.ndarray:
     """The last of the `updating` nodes (mask) of each rank in each step, int64[steps, ranks]. Raises Declined."""
     last = np.empty((len(dfg.marks.steps), len(dfg.marks.ranks)), np.int64)
     for number, rank in enumerate(dfg.marks.ranks):
@@ -115,17 +117,19 @@ def _exchange_ns(updated_ns: np.ndarray, at_once_ns: Ns) -> tuple[np.ndarray, fl
     return np.where(first_is_last, round(in_turn_ns), at_once_ns), 0.0
 
 
-def _exchanged(dfg: Dfg, last: np.ndarray, size: Bytes, took_ns: np.ndarray) -> Dfg:
-    """The graph with an exchange of `size` bytes in each step after the `last` update of each rank, int64[steps, ranks];
-    `took_ns` is its time in each step."""
+def with_exchanges(dfg: Dfg, last: np.ndarray, word: str, size: Bytes, took_ns: Mapping[int, Ns]) -> Dfg:
+    """The graph with collectives of this kind and `size` bytes after the `last` update of each rank, int64[steps, ranks].
+    `took_ns` maps the steps that have one to its time."""
     marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, dfg.marks.first.copy(), dfg.marks.last.copy())
     overlay = Overlay(replace(dfg, marks=marks))
-    for step, took, of_step in zip(marks.steps, took_ns.tolist(), last.tolist(), strict=True):
-        collective = overlay.add_collective(_EXCHANGE, step, size)
+    for step, of_step in zip(marks.steps, last.tolist(), strict=True):
+        if step not in took_ns:
+            continue
+        collective = overlay.add_collective(word, step, size)
         for rank, update in zip(marks.ranks, of_step, strict=True):
             lane = communication_lane(dfg, rank)
             ended = int(dfg.recorded_ns[update] + dfg.dur_ns[update])
-            arrive, exchange = overlay.add_member(collective, (lane, lane), took, ended)
+            arrive, exchange = overlay.add_member(collective, (lane, lane), took_ns[step], ended)
             overlay.link(update, arrive, Edge.LAUNCH)
             on_lane = np.flatnonzero(dfg.lane == dfg.lane[update])
             for follower in on_lane[on_lane > update][:1].tolist():

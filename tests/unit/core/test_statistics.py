@@ -6,7 +6,7 @@ from statistics import fmean, median, median_low
 import numpy as np
 import pytest
 from scipy.signal import lfilter
-from scipy.stats import binom, sem, t, trim_mean, ttest_1samp, ttest_ind
+from scipy.stats import binom, chi2_contingency, sem, t, trim_mean, ttest_1samp, ttest_ind
 
 from esprof.core import statistics
 from esprof.core.statistics import (
@@ -16,6 +16,7 @@ from esprof.core.statistics import (
     block_length,
     bootstrap,
     holm,
+    homogeneity_test,
     least_of_events,
     mean_margin,
     means_of,
@@ -296,3 +297,13 @@ def test_the_mean_is_seldom_less_than_the_least_of_events(draw, steps):
     mean = {np.random.Generator.exponential: 1.0, np.random.Generator.pareto: 0.5}[draw]
     found = [least_of_events(draw(rng, **({"a": 3.0} if mean == 0.5 else {}), size=steps)) for _ in range(500)]
     assert np.mean(np.array(found) <= mean) >= 0.975
+
+
+@pytest.mark.parametrize("counts", [[[35, 15], [15, 35]], [[9, 2, 7], [8, 5, 6], [20, 9, 11]]])
+def test_homogeneity_is_pearsons_test(counts):
+    assert homogeneity_test(np.array(counts)) == pytest.approx(chi2_contingency(counts, correction=False).pvalue)
+
+
+@pytest.mark.parametrize("counts", [[[10, 20, 0], [20, 40, 0], [0, 0, 0]], [[5, 7]], [[5], [7]], [[0, 0], [0, 0]]])
+def test_equal_shares_and_single_samples_are_homogeneous(counts):
+    assert homogeneity_test(np.array(counts)) == pytest.approx(1.0)

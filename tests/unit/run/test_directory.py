@@ -298,6 +298,8 @@ def test_every_table_has_a_schema():
         "samples",
         "stacks",
         "accesses",
+        "labels",
+        "travels",
         "allocations",
         "modules",
     }

@@ -13,7 +13,7 @@ def test_values_of_one_target_are_one_term():
     assert (kernel.name, kernel.ideal) == ("kernel[a=b]", ("kernel[a=b]=1000000x",))
 
 
-WITHOUT_BOUND = ("assign", "balance", "microbatches", "pipeline", "sparsity", "stages", "straggler")
+WITHOUT_BOUND = ("assign", "balance", "microbatches", "pipeline", "sparsity", "stages", "straggler", "sync_every")
 
 
 @pytest.mark.parametrize("value", [one for one in known() if not one.startswith((*WITHOUT_BOUND, "batch"))])
