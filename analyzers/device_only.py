@@ -47,9 +47,13 @@ NO_CPU_EVENTS = RunWarning(
 
 def is_device_only(run: Run) -> bool:
     """Whether ranks recorded GPU work, but neither operations nor calls on a CPU."""
-    tables = [run.events(rank) for rank in run.ranks]
-    on_cpu = any((events.is_kind("op", "runtime", "loader") & (events.ints("tid") >= 0)).any() for events in tables)
-    return not on_cpu and any((events.ints("stream") >= 0).any() for events in tables)
+    on_gpu = False
+    for rank in run.ranks:
+        events = run.events(rank)
+        if (events.is_kind("op", "runtime", "loader") & (events.ints("tid") >= 0)).any():
+            return False
+        on_gpu |= bool((events.ints("stream") >= 0).any())
+    return on_gpu
 
 
 @dataclass(frozen=True)

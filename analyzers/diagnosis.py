@@ -9,6 +9,7 @@ from esprof.analyzers.device_only import NO_CPU_EVENTS, DeviceOnly, is_device_on
 from esprof.analyzers.finding import CPU_CONTENTION, GPU_BOUND, Diagnosis, Finding, Throughput
 from esprof.analyzers.findings import RULES
 from esprof.analyzers.ignore import NOTHING, Ignores, ignored_note
+from esprof.analyzers.large import NEED_ALL_GRAPHS, LargeCase, case_of
 from esprof.analyzers.largest_share import computing, largest_share
 from esprof.analyzers.losses import MIN_PCT_BEFORE_BOUNDS, by_loss, is_urgent, joint_us
 from esprof.analyzers.recorded_job import RecordedJob
@@ -19,8 +20,9 @@ from esprof.core.errors import InputError
 from esprof.core.step_words import Unit, in_words_of
 from esprof.core.types import NS_PER_S, ns, us
 from esprof.replay.replayed import Replayed
+from esprof.replay.skeleton.large import replayed as replay_by_size
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
-from esprof.run.run import Run
+from esprof.run.run import Run, RunWarning
 from esprof.run.schema import Table
 
 MIN_CONTENTION_PCT = 10
@@ -49,7 +51,7 @@ def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: floa
     if is_device_only(of):
         return _diagnose_device_only(DeviceOnly.of(of), ignores)
     try:
-        replayed = Replayed.of(of, max_error_pct=max_error_pct)
+        replayed = replay_by_size(of, max_error_pct=max_error_pct)
         return diagnose_replayed(replayed, RecordedJob(replayed.run), ignores)
     except InputError:
         if not stopped_by(job := RecordedJob(of)):
@@ -59,7 +61,12 @@ def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: floa
 
 def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) -> Diagnosis:
     """Diagnose a replayed run, with the steps and samples of the same run in `job`."""
-    case = Case(replayed, job)
+    return diagnose_case(case_of(replayed, job), ignores)
+
+
+def diagnose_case(case: Case, ignores: Ignores) -> Diagnosis:
+    """Diagnose the run of a case."""
+    replayed, job = case.replayed, case.job
     losses = by_loss(found_in(case), case.pricer)
     causes, ignored = ignores.split(losses.findings)
     stopped = stopped_by(job)
@@ -87,8 +94,12 @@ def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) ->
         throughput=_throughput(replayed, job.steps) if unit == "step" else None,
         explained_pct=round(replayed.explained_pct, 3),
         replay_error_pct=round(float(abs(replayed.error_pct).max()), 4),
-        warnings=(*replayed.warnings, *ignores.warnings),
+        warnings=(*replayed.warnings, *_warnings_of(case), *ignores.warnings),
     )
+
+
+def _warnings_of(case: Case) -> tuple[RunWarning, ...]:
+    return (case.warning,) if isinstance(case, LargeCase) else ()
 
 
 def _worded(findings: Iterable[Finding], unit: Unit) -> tuple[Finding, ...]:
@@ -106,7 +117,8 @@ def _worded(findings: Iterable[Finding], unit: Unit) -> tuple[Finding, ...]:
 def found_in(case: Case) -> list[Finding]:
     """What every rule finds, each with what it saves alone."""
     case.pricer.prices(scenario for rule in RULES for scenario in rule.scenarios)
-    found = [priced(cause, case) for rule in RULES if rule.of_case for cause in rule.of_case(case)]
+    rules = [rule for rule in RULES if not (isinstance(case, LargeCase) and rule.ids & NEED_ALL_GRAPHS)]
+    found = [priced(cause, case) for rule in rules if rule.of_case for cause in rule.of_case(case)]
     return _less_certain(found, case.replayed) + _outside_windows(case.job)
 
 

@@ -15,6 +15,7 @@ from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.views.breakdown import breakdown
 from esprof.analyzers.views.launching import Launching, launching
 from esprof.core.types import Rank, ns, us
+from esprof.replay.ranks.blame import Blame
 from esprof.replay.ranks.pipeline import Pipeline, pipeline_of
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import Pricer
@@ -95,13 +96,12 @@ class Case:
     @cached_property
     def gpu_calls(self) -> dict[Rank, GpuCalls]:
         """Calls of each rank with the GPU work that they launched."""
-        ranks = self.replayed.built.dfg.marks.ranks
-        return {rank: gpu_calls(self.run.events(rank), rank, self.replayed.steps) for rank in ranks}
+        return {rank: gpu_calls(self.run.events(rank), rank, self.replayed.steps) for rank in self.ranks}
 
     @cached_property
     def launching(self) -> Launching:
         """How the kernels of the first rank's steady-state steps are launched; all ranks run one program."""
-        return launching(self.run.events(self.replayed.built.dfg.marks.ranks[0]), self.replayed.steps.steady)
+        return launching(self.run.events(self.ranks[0]), self.replayed.steps.steady)
 
     @cached_property
     def pipeline(self) -> Pipeline | None:
@@ -115,6 +115,15 @@ class Case:
     @property
     def pricer(self) -> Pricer:
         return self.replayed.pricer
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The ranks whose graph is at hand: all, or those of a large run that are examined."""
+        return self.replayed.built.dfg.marks.ranks
+
+    @property
+    def blame(self) -> Blame:
+        return self.replayed.blame
 
     @property
     def is_explained(self) -> bool:
@@ -138,6 +147,11 @@ class Rule:
     """What-ifs that it always needs: they are priced together before the rules run."""
     stops_the_job: bool = False
     """Whether its causes stop the job rather than slow it down. They are listed first."""
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Ids of the findings that it may find."""
+        return frozenset(page.id for page in self.pages)
 
 
 def priced(cause: Cause, case: Case) -> Finding:

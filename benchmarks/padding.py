@@ -70,7 +70,7 @@ def _packed(folder: Path, steps: int, repeat: int) -> Packed:
     (answer,) = before.pricer.answers(["padding=0"])
     if answer.predicted_us is None:
         raise SystemExit(f"padding=0 was declined: {answer.reason}")
-    waste = padding_by_rank(padded)[0].waste
+    waste = padding_by_rank(padded, [0])[0].waste
     return Packed(before.pricer.step_ns / 1e6, answer.predicted_us / 1e3, after.pricer.step_ns / 1e6, waste)
 
 

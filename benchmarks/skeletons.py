@@ -4,7 +4,8 @@ graph.
     python -m benchmarks.skeletons [RUN…] [--programs 300] [--seed 0] [--jobs 2]
 
 For each RUN, and each program of `benchmarks.known`, the ends of all nodes, the steps with and without residuals and as
-predicted from some of them, the progress of the GPUs, and the critical path by class and by rank must be the same. Prints a
+predicted from some of them, the progress of the GPUs, the critical path by class and by rank, the slow ranks and the delay
+of each, and the price of each of `SCENARIOS` must be the same. Prints a
 JSON line for each job that differs or has no graph, and one with the counts.
 """
 
@@ -27,12 +28,30 @@ from esprof.core.errors import InputError
 from esprof.replay.building.build import build_counted
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import Timeline, class_totals, critical_path, rank_totals, replay, strict
+from esprof.replay.replayed import Replayed
 from esprof.replay.skeleton.calibrated_rank import CalibratedRank
 from esprof.replay.skeleton.job import CalibratedJob
 from esprof.replay.skeleton.joined import CyclesAcrossRanks, JobSkeleton
+from esprof.replay.skeleton.large import LargeReplay
 from esprof.replay.skeleton.ranks import RanksAlone
 from esprof.replay.steps import steps_of
 from esprof.replay.whatif.error.held_out import first_arrivals, fitted, places
+from esprof.replay.whatif.pricing import Price
+from esprof.replay.whatif.scenario import Declined
+from esprof.run.run import Run
+
+SCENARIOS = (
+    "gpu=2x", "rank1.gpu=0.5x", "cpu=2x", "rank0.cpu=0.5x", "host=2x", "rank0.host=0.5x", "kernel[gemm|mm]=2x",
+    "network=2x", "network=0.5x", "network=100Gbit", "collective[reduce]=2x", "communication=0", "overlap=perfect",
+    "data=0", "data[ready]=0", "rank0.data=0", "sync=0", "rank1.sync=0", "allocator=0", "barriers=0", "launches=graph",
+    "python[.]=0", "recompute=0", "compile=0", "padding=0", "repeated_calls=0", "unused_gradients=0",
+    "double_precision=2x", "loader.workers=4", "storage=2x",
+    "straggler=fix", "straggler[work]=fix", "straggler[compute]=fix", "straggler[host_gap]=fix", "straggler[cpu]=fix",
+    "straggler[allocator]=fix", "straggler[data]=fix", "balance=fix", "balance[stages]=fix", "balance[microbatches]=fix",
+    "gpu=2x,network=2x", "cpu=2x,network=0.5x,sync=0", "data=0,sync=0", "straggler=fix,communication=0",
+    "straggler[work]=fix,data=0,overlap=perfect", "host=2x,rank1.data=0,allocator=0", "network=2x,overlap=perfect",
+)  # fmt: skip
+"""Each term that is priced rank by rank, alone and with others."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +116,34 @@ def compared(source: Path, name: str = "") -> Compared:
     for what, mine, theirs in zip(("", " without residuals", " held out"), variants, of_whole, strict=True):
         if not np.array_equal(replay(mine.dfg).step_ns(), replay(theirs).step_ns()):
             differs.append(f"steps{what}")
+    differs += different_answers(steps.run)
     return Compared(name, whole.nodes, variants[0].dfg.nodes, tuple(differs))
+
+
+def different_answers(run: Run) -> Iterator[str]:
+    """What has another price, or none, rank by rank than on the whole graph."""
+    whole, by_rank = (
+        Replayed.of(run, max_error_pct=np.inf).pricer,
+        LargeReplay.by_rank(run, max_error_pct=np.inf).pricer,
+    )
+    if not np.array_equal(whole.blame.late_ns, by_rank.blame.late_ns):
+        yield "delay of each rank"
+    if whole.blame.slow_ranks != by_rank.blame.slow_ranks:
+        yield "slow ranks"
+    prices = whole.prices(SCENARIOS), by_rank.prices(SCENARIOS)
+    for spec, one, other in zip(SCENARIOS, *prices, strict=True):
+        if not _is_same_price(one, other):
+            yield spec
+
+
+def _is_same_price(one: Price | Declined, other: Price | Declined) -> bool:
+    if isinstance(one, Declined) or isinstance(other, Declined):
+        return isinstance(one, Declined) and isinstance(other, Declined)
+    return (
+        np.array_equal(one.step_ns, other.step_ns)
+        and np.array_equal(one.progress_ns, other.progress_ns)
+        and (one.margin_ns, one.only_saves, {*one.notes}) == (other.margin_ns, other.only_saves, {*other.notes})
+    )
 
 
 def _variants(rank: CalibratedRank) -> tuple[Dfg, Dfg, Dfg]:

@@ -13,11 +13,11 @@ _Task = TypeVar("_Task")
 _Made = TypeVar("_Made")
 
 
-class RanksLost(Exception):
+class RanksLost(EsprofError):
     """The tasks of some ranks failed twice. `reasons` are the errors of the second try, by rank."""
 
     def __init__(self, reasons: Mapping[Rank, Exception]) -> None:
-        super().__init__(f"the tasks of ranks {', '.join(map(str, reasons))} failed twice")
+        super().__init__(f"ranks {', '.join(map(str, reasons))} could not be read or built by two workers")
         self.reasons = reasons
 
 

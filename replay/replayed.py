@@ -27,6 +27,7 @@ from esprof.replay.building.node_names import TEXTS, Text
 from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine.timeline import Piece, Timeline, class_totals, rank_totals, steady_path
+from esprof.replay.ranks.blame import Blame
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import RecordedSteps, steps_of
 from esprof.replay.whatif.communication.saturation import with_limit
@@ -99,6 +100,11 @@ class Replayed:
         return self.pricer.baseline
 
     @property
+    def blame(self) -> Blame:
+        """Who delays the steady-state steps."""
+        return self.pricer.blame
+
+    @property
     def graph(self) -> GraphSize:
         return GraphSize(nodes=self.built.dfg.nodes, edges=self.built.dfg.edges)
 
@@ -132,7 +138,7 @@ class Replayed:
     def error_pct(self) -> np.ndarray:
         """Error of each steady-state step, replayed with residuals, in per cent."""
         steady_at = self.pricer.steady_at
-        errors: np.ndarray = 100 * (self.timeline.step_ns()[steady_at] / self.measured_ns[steady_at] - 1)
+        errors: np.ndarray = 100 * (self.pricer.baseline.step_ns()[steady_at] / self.measured_ns[steady_at] - 1)
         return errors
 
 

@@ -14,27 +14,29 @@ from esprof.run.run import RankMeta
 
 def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
     """Breakdown of each rank's mean steady-state step."""
-    timeline, dfg = replayed.timeline, replayed.built.dfg
-    found = []
-    for rank, shares in shares_of_steps(replayed).items():
-        communication = _intervals(timeline, _of(dfg, dfg.nodes_of(rank), Cls.COMMUNICATION))
-        communication_ns = partition([communication], _steady_spans(replayed, rank))[:, 0].mean()
-        of = dict(zip(ACTIVITIES, shares.mean(axis=0).tolist(), strict=True))
-        found.append(of_rank(replayed.run.rank(rank), of, float(communication_ns)))
-    return tuple(found)
+    timeline, at = replayed.timeline, replayed.pricer.steady_at
+    return tuple(breakdown_of(replayed.run.rank(rank), timeline, at) for rank in timeline.dfg.marks.ranks)
+
+
+def breakdown_of(meta: RankMeta, timeline: Timeline, at: np.ndarray) -> RankBreakdown:
+    """Breakdown of a rank's mean step of those at the positions `at` of `dfg.marks.steps`."""
+    dfg, rank = timeline.dfg, meta.rank
+    spans = _spans(timeline, rank, at)
+    communication = _intervals(timeline, _of(dfg, dfg.nodes_of(rank), Cls.COMMUNICATION))
+    communication_ns = partition([communication], spans)[:, 0].mean()
+    shares = partition(layers(timeline, rank), spans).mean(axis=0)
+    return of_rank(meta, dict(zip(ACTIVITIES, shares.tolist(), strict=True)), float(communication_ns))
 
 
 def shares_of_steps(replayed: Replayed) -> dict[Rank, np.ndarray]:
     """Time of each rank in each of `ACTIVITIES` in each steady-state step, ns, int64[steps, activities]."""
-    return {
-        rank: partition(layers(replayed.timeline, rank), _steady_spans(replayed, rank))
-        for rank in replayed.built.dfg.marks.ranks
-    }
+    timeline, at = replayed.timeline, replayed.pricer.steady_at
+    return {rank: partition(layers(timeline, rank), _spans(timeline, rank, at)) for rank in timeline.dfg.marks.ranks}
 
 
-def _steady_spans(replayed: Replayed, rank: Rank) -> np.ndarray:
-    """(begin, end) of each steady-state step of a rank, ns since `t0_ns`, int64[steps, 2]."""
-    end_ns, marks, at = replayed.timeline.end_ns, replayed.built.dfg.marks, replayed.pricer.steady_at
+def _spans(timeline: Timeline, rank: Rank, at: np.ndarray) -> np.ndarray:
+    """(begin, end) of each step of a rank at these positions, ns since `t0_ns`, int64[steps, 2]."""
+    end_ns, marks = timeline.end_ns, timeline.dfg.marks
     column = marks.ranks.index(rank)
     return np.stack([end_ns[marks.first[at, column]], end_ns[marks.last[at, column]]], axis=1)
 

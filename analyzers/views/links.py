@@ -11,6 +11,7 @@ from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.views.collectives import SteadyStateCollectives
 from esprof.analyzers.views.device_peaks import peak_of
 from esprof.core.types import NS_PER_S, Rank
+from esprof.replay.dfg import Cls
 from esprof.replay.whatif.communication.links import bus_factor
 from esprof.run.collective_names import collective_word
 from esprof.run.run import Run
@@ -68,11 +69,15 @@ def link_peak(run: Run, ranks: Sequence[Rank]) -> LinkPeak | None:
 
 def link_use(sent: SteadyStateCollectives, chosen: np.ndarray) -> LinkUse | None:
     """The link of the collectives of the mask `chosen`; None if they are of several kinds or groups, or it is unknown."""
-    dfg = sent.dfg
+    dfg, of_job = sent.dfg, sent.replayed.pricer.dfg
     words = {collective_word(dfg.label(node)) for node in sent.node[chosen].tolist()}
+    # Of a large run, `dfg` holds some of the ranks.
+    all_sent = np.flatnonzero(
+        of_job.of(Cls.COMMUNICATION) & np.isin(of_job.collective, dfg.collective[sent.node[chosen]])
+    )
     members = {
-        tuple(sorted(dfg.rank[sent.node[dfg.collective[sent.node] == number]].tolist()))
-        for number in np.unique(dfg.collective[sent.node[chosen]]).tolist()
+        tuple(sorted(of_job.rank[all_sent[of_job.collective[all_sent] == number]].tolist()))
+        for number in np.unique(of_job.collective[all_sent]).tolist()
     }
     if len(words) != 1 or len(members) != 1 or (word := words.pop()) is None:
         return None

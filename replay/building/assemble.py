@@ -1,6 +1,6 @@
 """Assemble the graphs of all ranks: joins between them, common numbers and names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -102,7 +102,7 @@ def graph_of(
     Names of nodes are indices into `names`; node numbers in `marks` are positions in `nodes`.
     """
     order, before = in_order.order, in_order.predecessors
-    key = _keys(nodes, lanes)
+    key = keys(nodes, lanes)
     number = np.empty(len(order), np.int64)  # The inverse of `order`: the new number of each node.
     number[order] = np.arange(len(order))
     t0 = int(nodes["start_ns"].min())
@@ -131,15 +131,15 @@ def graph_of(
     )
 
 
-def _keys(nodes: np.ndarray, lanes: Sequence[Lane]) -> np.ndarray:
+def keys(nodes: np.ndarray | Mapping[str, np.ndarray], lanes: Sequence[Lane]) -> np.ndarray:
     """`Dfg.key`, int32[N]: key of lane role, name, previous neighbour, and occurrence in the step; -1 without a lane.
 
-    `nodes` are sorted by lane. Gaps and waits are no neighbours, since they differ between ranks.
+    `nodes`, or columns of them, are sorted by lane. Gaps and waits are no neighbours, since they differ between ranks.
     """
     roles = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in lanes))}
     # JOIN_LANE is -1 and reads the last entry.
     role = np.array([*(roles[lane.role] for lane in lanes), len(roles)])[nodes["lane"]]
-    name, at = nodes["name"], np.arange(len(nodes))
+    name, at = nodes["name"], np.arange(len(nodes["name"]))
     is_neighbour = (nodes["cls"] != Cls.HOST_GAP) & (nodes["cls"] != Cls.WAIT)
     # The running maximum is the last neighbour up to each node; shifted by one, the last one before it.
     before = np.maximum.accumulate(np.where(is_neighbour, at, -1))
@@ -150,7 +150,7 @@ def _keys(nodes: np.ndarray, lanes: Sequence[Lane]) -> np.ndarray:
     step = nodes["step"] - nodes["step"].min()
     visit = (nodes["lane"].astype(np.int64) - JOIN_LANE) * (step.max() + 1) + step
     by_visit = np.argsort(visit, kind="stable")
-    occurrence = np.empty(len(nodes), np.int32)
+    occurrence = np.empty(len(name), np.int32)
     occurrence[by_visit], counts = occurrences(identity[by_visit], visit[by_visit], len(distinct))
     # Each `identity` gets a range of keys as long as its maximum number of occurrences in one visit.
     key = (np.cumsum(counts) - counts)[identity] + occurrence

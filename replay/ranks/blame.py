@@ -167,18 +167,26 @@ class Blame:
     @cached_property
     def late_ns(self) -> np.ndarray:
         """Delay that each rank alone causes in each of `steps`, ns, int64[steps, ranks]."""
+        late = np.zeros((len(self.steps), len(self.dfg.marks.ranks)), np.int64)
+        suspects = self._suspects()
+        alike, alone = self._progress_alone_ns(suspects)
+        late[:, suspects] = np.maximum(alone - alike[:, None], 0)
+        return late
+
+    def _progress_alone_ns(self, suspects: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Growth of the end of all work launched so far, ns, where the work of all ranks is usual, int64[steps], and where
+        that of all but one of the `suspects` (columns) is, int64[steps, suspects]."""
         dfg, ranks = self.dfg, self.dfg.marks.ranks
         by_rank = np.argsort(dfg.rank, kind="stable")
         offsets = np.searchsorted(dfg.rank[by_rank], [*ranks, np.iinfo(np.int32).max])
         usual = np.rint(self.usual_ns).astype(np.int64)
-        alike = self._progress_ns(usual)
-        late = np.zeros((len(self.steps), len(ranks)), np.int64)
-        for column in self._suspects():
+        alone = np.zeros((len(self.steps), len(suspects)), np.int64)
+        for at, column in enumerate(suspects):
             mine = by_rank[offsets[column] : offsets[column + 1]]
             dur = usual.copy()
             dur[mine] += np.rint(self.excess_ns[mine]).astype(np.int64)
-            late[:, column] = np.maximum(self._progress_ns(dur) - alike, 0)
-        return late
+            alone[:, at] = self._progress_ns(dur)
+        return self._progress_ns(usual), alone
 
     @cached_property
     def delay_ns(self) -> np.ndarray:

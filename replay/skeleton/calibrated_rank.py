@@ -14,37 +14,21 @@ from esprof.run.run import Run
 
 
 @dataclass(frozen=True)
-class CalibratedRank:
-    """A rank, and what the job tells of the joins of its C collectives. It travels to other processes."""
+class CalibratedJoins:
+    """What the job tells of the joins of C collectives, for a graph of some ranks."""
 
-    alone: RankAlone
     t0_ns: Ns
-    steady_at: np.ndarray
-    """`RecordedSteps.steady_at`."""
     collectives: np.ndarray
     """Numbers of the collectives, ascending, int64[C]."""
     join_end_ns: np.ndarray
     """End of each join in the replay of the job, ns since `t0_ns`, int64[C]."""
     join_residual_ns: np.ndarray
     """Residual of each join, ns, int64[C]."""
-    fitted_residual_ns: np.ndarray
-    """The same in the job with the durations of its first steps (`fitted`)."""
-    place: np.ndarray
-    """`held_out.places` of the collectives, int64[C]."""
 
-    @property
-    def rank(self) -> Rank:
-        return self.alone.recorded.rank
-
-    @property
-    def run(self) -> Run:
-        return self.alone.recorded.source.run
-
-    def graph(self) -> Dfg:
-        """The graph of the rank with the joins of its collectives; residuals are those of the whole job."""
-        dfg = self.alone.build()[0]
+    def calibrated(self, dfg: Dfg) -> Dfg:
+        """The graph of some ranks, as it was built, with the times of the job; residuals are those of the whole job."""
         dfg = replace(dfg, t0_ns=self.t0_ns, recorded_ns=dfg.recorded_ns + dfg.t0_ns - self.t0_ns)
-        joins, at = self._joins(dfg)
+        joins, at = self.at(dfg)
         # That a join starts no earlier than all ranks have met has the effect of the ranks that the graph lacks.
         start = dfg.recorded_ns.copy()
         start[joins] = self.join_end_ns[at]
@@ -52,18 +36,9 @@ class CalibratedRank:
         residual[joins] = self.join_residual_ns[at]
         return replace(dfg, residual_ns=residual)
 
-    def fitted(self, dfg: Dfg) -> Dfg:
-        """`graph` with the durations of the first half of the steady-state steps (`held_out.fitted`)."""
-        found = fitted(dfg, self.steady_at, by_number(self.collectives, self.place))
-        joins, at = self._joins(dfg)
-        # The counterpart of a join may be a join of other ranks.
-        residual = found.residual_ns.copy()
-        residual[joins] = self.fitted_residual_ns[at]
-        return replace(found, residual_ns=residual)
-
     def timeline(self, dfg: Dfg) -> Timeline:
-        """The replay of `graph`."""
-        joins, at = self._joins(dfg)
+        """The replay of a `calibrated` graph."""
+        joins, at = self.at(dfg)
         recorded, residual, of_join = dfg.recorded_ns.copy(), dfg.residual_ns.copy(), dfg.lane == JOIN_LANE
         recorded[joins], residual[joins] = self.join_end_ns[at], 0
         # A join without predecessors starts at its recorded start.
@@ -79,7 +54,46 @@ class CalibratedRank:
         start, end = longest_path.run(alone, dfg.dur_ns, residual)
         return Timeline(dfg=dfg, start_ns=start, end_ns=end)
 
-    def _joins(self, dfg: Dfg) -> tuple[np.ndarray, np.ndarray]:
-        """(the joins of the rank's graph, the position of each in `collectives`)."""
+    def at(self, dfg: Dfg) -> tuple[np.ndarray, np.ndarray]:
+        """(the joins of a graph, the position of each in `collectives`)."""
         joins = np.flatnonzero(dfg.lane == JOIN_LANE)
         return joins, np.searchsorted(self.collectives, dfg.collective[joins])
+
+
+@dataclass(frozen=True)
+class CalibratedRank:
+    """A rank, and what the job tells of the joins of its C collectives. It travels to other processes."""
+
+    alone: RankAlone
+    joins: CalibratedJoins
+    steady_at: np.ndarray
+    """`RecordedSteps.steady_at`."""
+    fitted_residual_ns: np.ndarray
+    """Residual of each join in the job with the durations of its first steps (`fitted`), ns, int64[C]."""
+    place: np.ndarray
+    """`held_out.places` of the collectives, int64[C]."""
+
+    @property
+    def rank(self) -> Rank:
+        return self.alone.recorded.rank
+
+    @property
+    def run(self) -> Run:
+        return self.alone.recorded.source.run
+
+    def graph(self) -> Dfg:
+        """The graph of the rank with the joins of its collectives; residuals are those of the whole job."""
+        return self.joins.calibrated(self.alone.build()[0])
+
+    def fitted(self, dfg: Dfg) -> Dfg:
+        """`graph` with the durations of the first half of the steady-state steps (`held_out.fitted`)."""
+        found = fitted(dfg, self.steady_at, by_number(self.joins.collectives, self.place))
+        joins, at = self.joins.at(dfg)
+        # The counterpart of a join may be a join of other ranks.
+        residual = found.residual_ns.copy()
+        residual[joins] = self.fitted_residual_ns[at]
+        return replace(found, residual_ns=residual)
+
+    def timeline(self, dfg: Dfg) -> Timeline:
+        """The replay of `graph`."""
+        return self.joins.timeline(dfg)

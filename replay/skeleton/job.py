@@ -16,11 +16,11 @@ import numpy as np
 from esprof.core.types import Ns, Rank
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.node_names import TEXTS, Text
-from esprof.replay.dfg import JOIN_LANE, Dfg
+from esprof.replay.dfg import JOIN_LANE, Cls, Dfg, LaneKind
 from esprof.replay.engine import longest_path
-from esprof.replay.engine.timeline import Piece
+from esprof.replay.engine.timeline import Piece, Timeline
 from esprof.replay.over_ranks import IN_THIS_PROCESS, RankWorkers
-from esprof.replay.skeleton.calibrated_rank import CalibratedRank
+from esprof.replay.skeleton.calibrated_rank import CalibratedJoins, CalibratedRank
 from esprof.replay.skeleton.contract import Skeleton, contract
 from esprof.replay.skeleton.joined import JobSkeleton, join
 from esprof.replay.skeleton.ranks import RankAlone, RanksAlone, with_gpu_ends
@@ -28,6 +28,7 @@ from esprof.replay.skeleton.ways import PathThroughRanks
 from esprof.replay.whatif.error.held_out import first_arrivals, fitted, places
 
 _Made = TypeVar("_Made")
+_Task = TypeVar("_Task")
 
 _WARNED_OF = (TEXTS[Text.CUT_WORK], TEXTS[Text.GRAPH_WORK])
 """Names of nodes that a run's warnings count: they stay in the skeleton."""
@@ -93,19 +94,25 @@ class CalibratedJob:
 
     def rank(self, rank: Rank) -> CalibratedRank:
         alone, known = self.ranks.rank(rank), self.meetings.collectives
-        mine = alone.collectives[np.isin(alone.collectives, known)]
-        at = np.searchsorted(known, mine)
-        joins = self.meetings.joins[at]
+        joins = self._joins(alone.collectives[np.isin(alone.collectives, known)])
         return CalibratedRank(
             alone=alone,
-            t0_ns=self.t0_ns,
+            joins=joins,
             steady_at=self.ranks.steps.steady_at,
-            collectives=mine,
-            join_end_ns=self.join_end_ns[at],
-            join_residual_ns=self.meetings.dfg.residual_ns[joins],
-            fitted_residual_ns=self._fitted_residual_ns[joins],
-            place=self.place[mine],
+            fitted_residual_ns=self._fitted_residual_ns[self.meetings.of_collectives(joins.collectives)],
+            place=self.place[joins.collectives],
         )
+
+    def timeline(self, ranks: Iterable[Rank]) -> Timeline:
+        """The replay of the graph of these ranks together, with the times that they have in the job."""
+        joins = self._joins(self.meetings.collectives)
+        return joins.timeline(joins.calibrated(self.ranks.build(ranks)[0]))
+
+    def _joins(self, collectives: np.ndarray) -> CalibratedJoins:
+        """Those of these collectives, ascending numbers."""
+        at = np.searchsorted(self.meetings.collectives, collectives)
+        residual_ns = self.meetings.dfg.residual_ns[self.meetings.joins[at]]
+        return CalibratedJoins(self.t0_ns, collectives, self.join_end_ns[at], residual_ns)
 
     @cached_property
     def _fitted_residual_ns(self) -> np.ndarray:
@@ -117,6 +124,18 @@ class CalibratedJob:
     ) -> Iterator[_Made]:
         """`work` of each rank, in order (`RankWorkers.over`)."""
         return workers.over(what, work, ((rank, self.rank(rank)) for rank in self.ranks.steps.run.ranks))
+
+    def over_tasks(
+        self,
+        what: str,
+        work: Callable[[tuple[CalibratedRank, _Task]], _Made],
+        tasks: Iterable[_Task],
+        workers: RankWorkers = IN_THIS_PROCESS,
+    ) -> Iterator[_Made]:
+        """`over_ranks`; each rank has a task of its own."""
+        ranks = self.ranks.steps.run.ranks
+        of_ranks = ((rank, (self.rank(rank), task)) for rank, task in zip(ranks, tasks, strict=True))
+        return workers.over(what, work, of_ranks)
 
     def skeletons(
         self, variants: Callable[[CalibratedRank], Iterable[Dfg]], workers: RankWorkers = IN_THIS_PROCESS
@@ -141,7 +160,9 @@ def _meetings(rank: RankAlone) -> _RankMeetings:
     dfg, counts = rank.build()
     joins = dfg.lane == JOIN_LANE
     as_recorded = replace(dfg, residual_ns=np.zeros_like(dfg.residual_ns))
-    skeleton = contract(as_recorded, joins, no_earlier=True)
+    # Communication between CPUs tells when it is worth knowing whether they work (`links.stretches`).
+    cuts = joins | (dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION))
+    skeleton = contract(as_recorded, cuts, no_earlier=True)
     arrival_ns, step = first_arrivals(replace(dfg, recorded_ns=dfg.recorded_ns + dfg.t0_ns))
     met = np.unique(dfg.collective[dfg.collective >= 0])
     return _RankMeetings(skeleton, counts, int((~joins).sum()), dfg.edges, met, arrival_ns[met], step[met])
@@ -172,9 +193,10 @@ def _since(t0_ns: Ns, skeleton: Skeleton) -> Skeleton:
 
 
 def for_answers(dfg: Dfg) -> Skeleton:
-    """The skeleton of a rank's graph with joins, the ends of its GPU work, and the nodes that warnings count."""
+    """The skeleton of a rank's graph with its communication and input data, which what-ifs change by what all ranks do, with
+    the ends of its GPU work, and the nodes that warnings count."""
     ends = with_gpu_ends(dfg)
     warned_of = [number for number, name in enumerate(dfg.names) if name in _WARNED_OF]
-    stays = (ends.lane == JOIN_LANE) | np.isin(ends.name, warned_of)
+    stays = (ends.collective >= 0) | ends.of(Cls.COMMUNICATION, Cls.DATA, Cls.RESIDUAL) | np.isin(ends.name, warned_of)
     stays[dfg.nodes :] = True
     return contract(ends, stays)

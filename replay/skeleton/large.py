@@ -3,31 +3,29 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 
 import numpy as np
 
 from esprof.core import readable
 from esprof.core.errors import EsprofError, InputError
 from esprof.core.types import Rank
-from esprof.replay.answer import GraphSize, Prediction, Timing
+from esprof.replay.answer import GraphSize, Timing
 from esprof.replay.building.build import Built
 from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
 from esprof.replay.dfg import Dfg
-from esprof.replay.engine.timeline import Piece, replay, strict
+from esprof.replay.engine.timeline import Piece, strict
 from esprof.replay.over_ranks import IN_THIS_PROCESS, RanksLost, RankWorkers
 from esprof.replay.replayed import Replayed, warnings_of_replay
 from esprof.replay.skeleton.calibrated_rank import CalibratedRank
 from esprof.replay.skeleton.contract import Skeleton
 from esprof.replay.skeleton.job import CalibratedJob, for_answers
 from esprof.replay.skeleton.joined import CyclesAcrossRanks, join
+from esprof.replay.skeleton.pricing import SkeletonPricer
 from esprof.replay.skeleton.ranks import RanksAlone
 from esprof.replay.steps import steps_of
-from esprof.replay.whatif.error.held_out import prediction_of
-from esprof.replay.whatif.error.intervals import KnownError
-from esprof.replay.whatif.grammar import parse
-from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Price, Pricer
-from esprof.replay.whatif.scenario import Declined
+from esprof.replay.whatif.communication.links import RecordedLinks, Stretches, stretches, worked_ns
+from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.run.run import Run, RunWarning
 
 MAX_EVENTS = 20_000_000
@@ -36,11 +34,6 @@ MAX_EVENTS = 20_000_000
 
 RANK_FAILED = "rank-failed"
 """Code of the warning of ranks that could be read or built by no worker."""
-
-_TOO_LARGE = (
-    f"the run has more than {MAX_EVENTS // 1_000_000} million events: its ranks were replayed one by one, which answers "
-    "no what-if"
-)
 
 
 def is_large(run: Run) -> bool:
@@ -54,11 +47,12 @@ def replayed(
     max_error_pct: float = MAX_ERROR_PCT,
     workers: RankWorkers = IN_THIS_PROCESS,
 ) -> Replayed:
-    """`Replayed.of`; of a large run a `LargeReplay`, which answers no what-if, and whose ranks `workers` build."""
+    """`Replayed.of`; of a large run a `LargeReplay`, whose ranks `workers` build, and which declines what-ifs that need the
+    graph of all ranks."""
     if is_large(run):
         run.keeps_one_rank = True
         try:
-            return LargeReplay.by_rank(run, read_s, workers)
+            return LargeReplay.by_rank(run, read_s, workers, max_error_pct)
         except CyclesAcrossRanks:  # The whole graph shows which edges are wrong.
             pass
     return Replayed.of(run, read_s, max_error_pct=max_error_pct)
@@ -75,23 +69,30 @@ class LargeReplay(Replayed):
     """Time on `path` in operations that did not run, ns."""
 
     @classmethod
-    def by_rank(cls, run: Run, read_s: float = 0.0, workers: RankWorkers = IN_THIS_PROCESS) -> "LargeReplay":
+    def by_rank(
+        cls,
+        run: Run,
+        read_s: float = 0.0,
+        workers: RankWorkers = IN_THIS_PROCESS,
+        max_error_pct: float = MAX_ERROR_PCT,
+    ) -> "LargeReplay":
         """Build and replay `run` rank by rank. Ranks whose tasks fail twice on an executor are left out, with a warning.
 
         Raises InputError where the run has no graph (`build`), and CyclesAcrossRanks."""
         while True:
             try:
-                return cls._by_rank(run, read_s, workers)
+                return cls._by_rank(run, read_s, workers, max_error_pct)
             except RanksLost as lost:
                 run = _without(run, lost)
 
     @classmethod
-    def _by_rank(cls, run: Run, read_s: float, workers: RankWorkers) -> "LargeReplay":
+    def _by_rank(cls, run: Run, read_s: float, workers: RankWorkers, max_error_pct: float) -> "LargeReplay":
         started = time.perf_counter()
         steps = steps_of(run, workers)
         run, ranks, steady_at = steps.run, RanksAlone.of(steps, workers=workers), steps.steady_at
         job = CalibratedJob.of(ranks, workers)
-        contracted = [*job.over_ranks("Contracting the ranks", _contracted, workers)]
+        during = stretches(job.meetings.dfg)
+        contracted = [*job.over_ranks("Contracting the ranks", partial(_contracted, during), workers)]
         skeleton, *others = (join(of_variant) for of_variant in zip(*(one.variants for one in contracted), strict=True))
         recorded, (without_residuals, of_first_steps) = skeleton.dfg, (other.dfg for other in others)
         missing = [one for rank in contracted for one in rank.not_run]
@@ -107,11 +108,15 @@ class LargeReplay(Replayed):
         built_at = time.perf_counter()
         correction_ns = {rank: rendezvous.clocks.correction_ns(rank) for rank in run.ranks}
         measured = steps.measured_ns(correction_ns)
-        pricer = _LargePricer(
+        pricer = SkeletonPricer(
             run,
             recorded,
             steady_at,
             measured[steady_at],
+            max_error_pct,
+            job=job,
+            links=RecordedLinks(recorded, _with_work(during, contracted)),
+            workers=workers,
             without_residuals=without_residuals,
             of_first_steps=of_first_steps,
         )
@@ -152,12 +157,19 @@ class _Contracted:
     variants: list[Skeleton]
     """Skeletons of its graph as recorded, without residuals, and with the durations of the first steps."""
     not_run: tuple[NotRun, ...]
+    worked_ns: np.ndarray | None
+    """How long its CPUs work during each stretch of communication between CPUs, ns; None if there is none."""
 
 
-def _contracted(rank: CalibratedRank) -> _Contracted:
+def _contracted(during: Stretches | None, rank: CalibratedRank) -> _Contracted:
     dfg = rank.graph()
     variants = [for_answers(one) for one in (dfg, strict(dfg), rank.fitted(dfg))]
-    return _Contracted(variants, not_run(rank.run, dfg))
+    return _Contracted(variants, not_run(rank.run, dfg), None if during is None else worked_ns(dfg, during))
+
+
+def _with_work(during: Stretches | None, ranks: Iterable[_Contracted]) -> Stretches | None:
+    worked = [one.worked_ns for one in ranks if one.worked_ns is not None]
+    return None if during is None else during.with_work(np.max(worked, axis=0))
 
 
 def _without(run: Run, lost: RanksLost) -> Run:
@@ -175,47 +187,3 @@ def _idle_on_path_ns(missing: Iterable[NotRun], graphs: Mapping[Rank, Dfg], path
     """`on_path_ns` over the ranks that have operations that did not run. Nodes of a path are those of its rank's graph."""
     idle = [one for one in missing if one.idle_ns.any() and any(piece.rank == one.rank for piece in path)]
     return sum(on_path_ns([one], graphs[one.rank], [piece for piece in path if piece.rank == one.rank]) for one in idle)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LargePricer(Pricer):
-    """Declines all scenarios."""
-
-    without_residuals: Dfg
-    """The skeleton of the job without unexplained delays."""
-    of_first_steps: Dfg
-    """The skeleton of the job with the durations of its first steps (`CalibratedJob.fit`)."""
-
-    @cached_property
-    def error(self) -> KnownError:
-        progress_ns = self._progress_ns(self.baseline)
-        return _LargeError(
-            self.run,
-            self.dfg,
-            self.steady_at,
-            self.measured_ns,
-            progress_ns,
-            without_residuals=self.without_residuals,
-            of_first_steps=self.of_first_steps,
-        )
-
-    def prices(self, specs: Iterable[str]) -> list[Price | Declined]:
-        return [Declined(_TOO_LARGE) for _ in map(parse, specs)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LargeError(KnownError):
-    """The error of a replay by skeletons, which are as in `_LargePricer`."""
-
-    without_residuals: Dfg
-    of_first_steps: Dfg
-
-    @cached_property
-    def strict(self) -> float:
-        replayed_ns = replay(self.without_residuals).step_ns()[self.steady_at]
-        return float(replayed_ns.sum() / self.measured_ns.sum() - 1)
-
-    @cached_property
-    def prediction(self) -> Prediction:
-        replayed_ns = replay(self.of_first_steps).step_ns()[self.steady_at]
-        return prediction_of(np.array(self.dfg.marks.steps)[self.steady_at], replayed_ns, self.measured_ns)

@@ -4,7 +4,7 @@ after its wait, and the clocks. All of that comes from the collective calls of t
 A rank is described by values that travel to another process: the name of its run, and what other ranks tell of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from esprof.replay.building.collectives.matching import CallsOfRank
 from esprof.replay.building.collectives.rendezvous import RankRendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.rank_graph import rank_graph
+from esprof.replay.building.rank_graph import RankGraph, rank_graph
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.over_ranks import IN_THIS_PROCESS, RankWorkers
 from esprof.replay.rules import ALL_RULES, Rules
@@ -63,10 +63,13 @@ class RankAlone:
 
         Residuals are those of a rank that waits for nobody. Raises InputError if it recorded no CPU operation.
         """
+        return assemble([self.graph()], self.clocks, by_number(self.collectives, self.arrival_ns), self.recorded.steps)
+
+    def graph(self) -> RankGraph:
+        """The graph of the rank, on its own clock and without joins. Raises as `build` does."""
         events = self.recorded.events()
         check_operations(self.recorded.source.run, events)
-        graph = rank_graph(events, self.rendezvous, self.rules)
-        return assemble([graph], self.clocks, by_number(self.collectives, self.arrival_ns), self.recorded.steps)
+        return rank_graph(events, self.rendezvous, self.rules)
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,12 @@ class RanksAlone:
             rules=self.rules,
         )
 
+    def build(self, ranks: Iterable[Rank]) -> tuple[Dfg, BuildCounts]:
+        """`RankAlone.build` of several ranks together."""
+        graphs = [self.rank(rank).graph() for rank in ranks]
+        rendezvous = self.matched.rendezvous
+        return assemble(graphs, rendezvous.clocks, rendezvous.arrival_ns, self.steps.all)
+
     @cached_property
     def _at(self) -> dict[Rank, int]:
         return {rank: at for at, rank in enumerate(self.steps.run.ranks)}
@@ -112,11 +121,17 @@ def by_number(numbers: np.ndarray, values: np.ndarray) -> np.ndarray:
 def with_gpu_ends(dfg: Dfg) -> Dfg:
     """The graph with a node for each step at the end of all GPU work launched in it, on a lane of a stream. They follow all
     other nodes; `StepEnds.gpu_progress_ns` needs only them."""
-    work = np.flatnonzero(dfg.on(LaneKind.STREAM) & np.isin(dfg.step, dfg.marks.steps))
+    return with_ends(dfg, dfg.on(LaneKind.STREAM))[0]
+
+
+def with_ends(dfg: Dfg, mask: np.ndarray) -> tuple[Dfg, np.ndarray]:
+    """(the graph with a node for each step, behind all others, at the end of the nodes of `mask` launched in it; the steps
+    that have such nodes, ascending)."""
+    work = np.flatnonzero(mask & np.isin(dfg.step, dfg.marks.steps))
     if not len(work):
-        return dfg
+        return dfg, np.zeros(0, np.int64)
     work = work[np.argsort(dfg.step[work], kind="stable")]
-    _, first, count = np.unique(dfg.step[work], return_index=True, return_counts=True)
+    steps, first, count = np.unique(dfg.step[work], return_index=True, return_counts=True)
     # A new node is on the lane, and of the step, of the first of its nodes; it starts when the last of them was recorded to.
     columns: dict[str, Any] = {name: np.append(values, values[work[first]]) for name, values in dfg.columns.items()}
     new = slice(dfg.nodes, None)
@@ -130,4 +145,4 @@ def with_gpu_ends(dfg: Dfg) -> Dfg:
         "pred_lag": np.append(dfg.pred_lag, np.zeros_like(work)).astype(dfg.pred_lag.dtype),
         "pred_kind": np.append(dfg.pred_kind, np.full_like(work, Edge.LANE)).astype(dfg.pred_kind.dtype),
     }
-    return replace(dfg, **(columns | edges))
+    return replace(dfg, **(columns | edges)), steps

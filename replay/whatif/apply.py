@@ -13,7 +13,7 @@ from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.loading.replayed_loaders import replayed_loaders
 from esprof.replay.whatif.pipeline.changed import with_pipeline
 from esprof.replay.whatif.samples.batch_time import with_batch_time
-from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.scenario import GraphPart, Scenario
 from esprof.replay.whatif.term import Edit, Resource, Speed, Term, TermPhase
 
 _UNMATCHED = "collectives that have no match on all their ranks stay as they were"
@@ -31,12 +31,21 @@ def apply(scenario: Scenario, terms: Sequence[Term]) -> Scenario:
             continue
         for kind, of_kind in groupby(of_phase, key=lambda term: term.kind):
             assert isinstance(kind.effect, Edit), "the terms of all other phases are edits"
-            scenario = kind.effect.apply(scenario, tuple(of_kind))
+            scenario = edited(scenario, kind.effect, tuple(of_kind))
         if phase is TermPhase.RESIZE and scenario.batch is not None:
             scenario = with_batch_time(scenario, scenario.batch)
         if scenario.pipeline is not None:
             scenario = with_pipeline(replace(scenario, pipeline=None), scenario.pipeline)
     return scenario
+
+
+def edited(before: Scenario, effect: Edit, terms: Sequence[Term]) -> Scenario:
+    """`before` changed by terms of one kind, and its steps bounded by what that kind bounds them by. Raises Declined."""
+    after = effect.apply(before, tuple(terms))
+    # Where ranks are changed one by one, only what comes after them is bounded here.
+    if effect.bound is None or (before.part is not GraphPart.ALL and effect.phase is not TermPhase.BOUND):
+        return after
+    return after.bounded(effect.bound(before, after, tuple(terms)))
 
 
 def _sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
@@ -50,18 +59,25 @@ def _sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
     for term in sorted(terms, key=lambda term: term.text):  # products of floats depend on their order
         effect = term.kind.effect
         assert isinstance(effect, Speed), "only speed-ups have this phase"
+        if effect.resource is Resource.CPU:
+            cpu[np.isin(dfg.rank, term.ranks(now)) & ~dfg.on(LaneKind.STREAM)] *= term.value
+            if now.part is GraphPart.COMMUNICATION:
+                continue
         nodes = effect.nodes(now, term)
         faster = link if effect.resource is Resource.LINK else work
         factor = term.value if effect.factor is None else effect.factor(now, term)
         faster /= 1 - nodes + nodes / factor
-        if effect.resource is Resource.CPU:
-            cpu[np.isin(dfg.rank, term.ranks(now)) & ~dfg.on(LaneKind.STREAM)] *= term.value
         if dfg.of(Cls.RESIDUAL).any() and nodes[dfg.of(Cls.COMMUNICATION)].any():
             now = now.noted(_UNMATCHED)
-    # The link's share and the rest are each divided by their own factor, and the sum by that of the work.
-    of_link, slowest = link_share(dfg, now.recorded, ProbedCollectives.of(now.run)), _slowest(dfg, cpu)
-    left = np.maximum(of_link.share / link, of_link.least / slowest)
-    speed = work / (left + (1 - of_link.share) / slowest)
+    if now.part is GraphPart.ONE_RANK:
+        speed = np.where(dfg.of(Cls.COMMUNICATION), 1, work)
+    else:
+        # The link's share and the rest are each divided by their own factor, and the sum by that of the work.
+        of_link, slowest = link_share(dfg, now.links, ProbedCollectives.of(now.run)), _slowest(dfg, cpu)
+        left = np.maximum(of_link.share / link, of_link.least / slowest)
+        speed = work / (left + (1 - of_link.share) / slowest)
+    if now.part is GraphPart.COMMUNICATION:
+        speed = np.where(dfg.of(Cls.COMMUNICATION), speed, 1)
     return replace(now, dfg=edits.scale(dfg, speed != 1.0, speed))
 
 

@@ -6,7 +6,7 @@ reason why there is none. `grammar.parse` reads the terms, `apply.apply` edits t
 error. If a probe measured communication, `slowing.Slowing` models how it slows concurrent work.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -21,7 +21,8 @@ from esprof.replay.whatif.apply import apply
 from esprof.replay.whatif.communication.slowing import Slowing
 from esprof.replay.whatif.error.intervals import Interval, KnownError
 from esprof.replay.whatif.grammar import parse
-from esprof.replay.whatif.replays import Replays, longer_ns
+from esprof.replay.whatif.graph.selections import waits_for_device
+from esprof.replay.whatif.replays import Replays
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.step_costs import StepCosts
 from esprof.replay.whatif.term import Term, TermPhase
@@ -33,7 +34,7 @@ MAX_ERROR_PCT = 10.0
 _MIN_NOTED_SHARE = 0.01
 """Share of a step from which on a note says that a change was ignored."""
 
-_CHANGES_COMMUNICATION = ("network", "collective", "communication", "bucket_mb", "compress", "sync_every")
+CHANGES_COMMUNICATION = ("network", "collective", "communication", "bucket_mb", "compress", "sync_every")
 """Terms that change the duration or time of communication, and so the slowdown of concurrent work."""
 
 
@@ -88,10 +89,15 @@ class Pricer:
     @cached_property
     def blame(self) -> Blame:
         """Who delays the steady-state steps. Where waits may lack in the run, gaps count only if no rank's work is slow."""
+        blame = self._compared()
         if not self.run.records_waits:
-            by_work = Blame(self.dfg, self.steps, gaps_wait=True)
+            by_work = replace(blame, gaps_wait=True)
             if by_work.slow_ranks:
                 return by_work
+        return blame
+
+    def _compared(self) -> Blame:
+        """The work of the ranks, compared."""
         return Blame(self.dfg, self.steps)
 
     @cached_property
@@ -136,7 +142,7 @@ class Pricer:
         keys = [_key(terms) for terms in asked]
         with_parts = [part for terms in asked for part in (terms, *_alone(terms))]
         new = {_key(terms): terms for terms in with_parts if _key(terms) not in self._known}
-        made = {key: self._made(terms) for key, terms in new.items()}
+        made = self._made_all(new)
         self._known.update({key: reason for key, reason in made.items() if isinstance(reason, Declined)})
         scenarios = {key: scenario for key, scenario in made.items() if isinstance(scenario, Scenario)}
         replays = self._replays.ends([scenario.dfg for scenario in scenarios.values()])
@@ -173,9 +179,15 @@ class Pricer:
             scenario = self._slowing.slow_down(scenario)
         return self._priced(scenario, replay(scenario.dfg))
 
+    def _made_all(
+        self, scenarios: Mapping[tuple[str, ...], tuple[Term, ...]]
+    ) -> Mapping[tuple[str, ...], Scenario | Declined]:
+        """`_made` of the terms of each scenario."""
+        return {key: self._made(terms) for key, terms in scenarios.items()}
+
     def _made(self, terms: tuple[Term, ...]) -> Scenario | Declined:
         """The graph as these terms change it, or why they cannot."""
-        slowing = self._slowing if any(term.kind.name in _CHANGES_COMMUNICATION for term in terms) else None
+        slowing = self._slowing if any(term.kind.name in CHANGES_COMMUNICATION for term in terms) else None
         before = Scenario(
             self.run,
             self.blame,
@@ -195,7 +207,9 @@ class Pricer:
         the steps before the steady ones gained more than these, and counts as no change; so does a shorter mean where no
         node takes less. Ranks that would lose by working like their peers stay as they are.
         """
-        steps: np.ndarray = self.measured_ns * self._costs.changed_by(ends, scenario.least_ns)
+        steps: np.ndarray = self.measured_ns * self._costs.changed_by(
+            ends, scenario.least_ns, nobody_waits=self._nobody_waits(scenario)
+        )
         if self._is_boundary_effect(scenario, steps):
             if abs(steps.mean() - self.step_ns) > _MIN_NOTED_SHARE * self.step_ns:
                 scenario = scenario.noted(
@@ -224,16 +238,18 @@ class Pricer:
         less."""
         if steps.mean() > self.step_ns:
             return self._never_longer(scenario)
-        never_shorter = scenario.has_recorded_nodes and scenario.only_changes_times
-        return never_shorter and bool((longer_ns(self.dfg, scenario.dfg) >= 0).all())
+        return scenario.only_changes_times and scenario.never_shorter
 
     def _never_longer(self, scenario: Scenario) -> bool:
         """Whether nothing takes longer: without some of the edges, or with a bound that is no longer than the steps were,
         nothing does either."""
         is_bound = scenario.least_ns is not None and (scenario.least_ns > self.baseline.step_ns()).any()
-        if is_bound or not scenario.has_recorded_nodes:
-            return False
-        return bool((longer_ns(self.dfg, scenario.dfg) <= 0).all())
+        return not is_bound and scenario.never_longer
+
+    def _nobody_waits(self, scenario: Scenario) -> bool:
+        """Whether edges were cut, and no call waits for its device any more."""
+        dfg = scenario.dfg
+        return dfg.pred_idx is not self.dfg.pred_idx and not waits_for_device(dfg).any()
 
     def interval(self, price: Price, terms: Iterable[str]) -> Interval:
         """Where the mean step should lie that a price of a scenario of these terms predicts."""

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from esprof.core.types import Rank
-from esprof.replay.dfg import Dfg
+from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.schedules.pipeline import PipelineSchedule
+from esprof.replay.whatif.communication.links import RecordedLinks
+from esprof.replay.whatif.replays import longer_ns
 from esprof.run.run import Run
 
 
@@ -38,6 +41,28 @@ class Declined(Exception):
     """A scenario that the run holds no evidence for; the text is the reason."""
 
 
+class NothingFound(Declined):
+    """A term that finds nothing to change in the graph. Other ranks may have what it changes."""
+
+
+class GraphPart(Enum):
+    """What of a job the graph of a scenario holds."""
+
+    ALL = "all"
+    ONE_RANK = "one rank"
+    """How long its communication takes depends on other ranks: it stays as it was."""
+    COMMUNICATION = "communication"
+    """Communication and input data of all ranks, of other work only the longest paths."""
+
+
+class Bound(NamedTuple):
+    """What bounds the steps of a scenario in addition to its graph."""
+
+    least_ns: np.ndarray | None = None
+    """As `Scenario.least_ns`."""
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A graph, what it was made of, and what should be said of it."""
@@ -61,6 +86,7 @@ class Scenario:
     """What the terms so far change about the pipeline, before it is drawn anew; None if they change nothing."""
     only_mends: bool = False
     """Whether ranks are only made to work like their peers, which nobody would do at a loss."""
+    part: GraphPart = GraphPart.ALL
 
     @property
     def recorded(self) -> Dfg:
@@ -77,6 +103,11 @@ class Scenario:
         """Numbers of the steady-state steps."""
         return self.blame.steps
 
+    def bounded(self, bound: Bound) -> "Scenario":
+        """The scenario with one more bound of its steps: the longest holds."""
+        least_ns = [one for one in (self.least_ns, bound.least_ns) if one is not None]
+        return replace(self, least_ns=np.max(least_ns, axis=0) if least_ns else None).noted(*bound.notes)
+
     def noted(self, *notes: str) -> "Scenario":
         """The scenario with these notes added, none of them twice."""
         return replace(self, notes=tuple(dict.fromkeys([*self.notes, *notes])))
@@ -90,6 +121,29 @@ class Scenario:
     def has_recorded_nodes(self) -> bool:
         """Whether the nodes are those that were recorded, so that at most times differ and edges were cut."""
         return self.dfg.key is self.recorded.key
+
+    @property
+    def never_longer(self) -> bool:
+        """Whether the nodes are those recorded, and none of them takes longer, its residual included."""
+        return self.has_recorded_nodes and bool((longer_ns(self.recorded, self.dfg) <= 0).all())
+
+    @property
+    def never_shorter(self) -> bool:
+        """Whether the nodes are those recorded, and none of them takes less, its residual included."""
+        return self.has_recorded_nodes and bool((longer_ns(self.recorded, self.dfg) >= 0).all())
+
+    @property
+    def has_recorded_cpu_work(self) -> bool:
+        """Whether all that CPUs do takes as long as recorded."""
+        if not self.has_recorded_nodes:
+            return False
+        changed = self.dfg.dur_ns != self.recorded.dur_ns
+        return not (changed & ~self.dfg.on(LaneKind.STREAM) & ~self.dfg.of(Cls.COMMUNICATION)).any()
+
+    @property
+    def links(self) -> RecordedLinks:
+        """The recorded communication of the job."""
+        return RecordedLinks.of(self.recorded)
 
 
 def changing_batch(now: Scenario, **changes: Any) -> Scenario:

@@ -12,7 +12,7 @@ from esprof.core.errors import UsageError
 from esprof.core.types import Rank
 from esprof.replay.whatif.loading.batches import RecordedBatches
 from esprof.replay.whatif.memory.blocks import RankBlocks
-from esprof.replay.whatif.scenario import Scenario, known_ranks, ranks_with
+from esprof.replay.whatif.scenario import Bound, Scenario, known_ranks, ranks_with
 from esprof.run.groups import group_name
 from esprof.run.run import Run
 
@@ -68,6 +68,8 @@ class Edit:
     phase: TermPhase
     apply: Callable[[Scenario, "tuple[Term, ...]"], Scenario]
     """The scenario changed by all its terms of this kind. Raises Declined where the run lacks the evidence."""
+    bound: Callable[[Scenario, Scenario, "tuple[Term, ...]"], Bound] | None = None
+    """What bounds the steps in addition to the graph, of the scenarios before and after `apply`; None where nothing does."""
 
 
 @dataclass(frozen=True)

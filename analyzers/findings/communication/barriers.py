@@ -30,7 +30,7 @@ def barriers(case: Case) -> Iterator[Cause]:
     if saving is None or not case.is_worth_reporting(saving):
         return
     exposed = sent.exposed_ns(chosen)
-    lines = [seen for rank in case.run.ranks if (seen := seen_calling(case.job.samples, rank, _BARRIER_FRAME))]
+    lines = [seen for rank in case.ranks if (seen := seen_calling(case.job.samples, rank, _BARRIER_FRAME))]
     line = printable(max(lines, key=lambda seen: seen[1])[0].location.frame, LONGEST_NAME) if lines else None
     yield Cause(
         id="ESP307",

@@ -59,9 +59,7 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
 
 def _calling_line(case: Case, saving: float) -> str | None:
     """The line of the job's own code that calls collectives, if it spends much of `saving`, ns, in them."""
-    found = [
-        one for rank in case.run.ranks if (one := seen_calling(case.job.samples, rank, _COLLECTIVE_FRAME)) is not None
-    ]
+    found = [one for rank in case.ranks if (one := seen_calling(case.job.samples, rank, _COLLECTIVE_FRAME)) is not None]
     seen, took_ns = max(found, key=lambda one: one[1], default=(None, 0.0))
     return printable(seen.text, LONGEST_NAME) if seen and took_ns >= MIN_SHARE_OF_SAVING * saving else None
 

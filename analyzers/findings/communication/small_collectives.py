@@ -62,9 +62,10 @@ def _can_be_combined(case: Case, sent: SteadyStateCollectives) -> np.ndarray:
 
     Others cannot be combined: the results of activations in tensor parallelism are needed before the next one can start.
     """
-    run = case.run
     fsdp_ranks = [
-        rank for rank in run.ranks if any(name.startswith(_FSDP_PREFIXES) for name in run.events(rank).codes("name")[1])
+        rank
+        for rank in case.ranks
+        if any(name.startswith(_FSDP_PREFIXES) for name in case.run.events(rank).codes("name")[1])
     ]
     sharded = np.isin(sent.dfg.rank[sent.node], fsdp_ranks)
     gradients = sent.is_kind("all_reduce", "reduce_scatter") & (sent.by_gradient | sent.after_last_gradient)

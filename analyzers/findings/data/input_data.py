@@ -40,7 +40,7 @@ MADE_IN_TIME, READY = "data=0", "data[ready]=0"
 def input_stalls(case: Case) -> Iterator[Cause]:
     """Ranks that wait for their DataLoader."""
     ranks = stalled_ranks(case)
-    if not ranks:
+    if not {*ranks} & {*case.ranks}:
         return
     with_workers, when_ready = (_saving_ns(case, ranks, term) or 0.0 for term in (MADE_IN_TIME, READY))
     if not case.is_worth_reporting(when_ready):
@@ -49,7 +49,7 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     is_limited = with_workers < MIN_SHARE_OF_GAIN_BY_WORKERS * when_ready
     waiting = {
         rank: RankWaits(case, rank, with_workers, is_limited, partial(_saving_ns, case, ranks))
-        for rank in sorted(ranks, key=lambda rank: -stalls_ns[rank])
+        for rank in sorted({*ranks} & {*case.ranks}, key=lambda rank: -stalls_ns[rank])
     }
     worst = next(iter(waiting.values()))
     if worst.waits.start_up_ns >= MIN_SHARE * worst.waits.total_ns > 0:
@@ -111,7 +111,7 @@ def stalled_ranks(case: Case) -> tuple[Rank, ...]:
 
     They are fixed together: of two equally slow loaders, fixing one alone saves nothing.
     """
-    dfg = case.replayed.built.dfg
+    dfg = case.pricer.dfg  # Of all ranks.
     all_fixed = case.pricer.saving_ns(READY)
     if all_fixed is None:
         return ()
@@ -149,7 +149,7 @@ def _evidence(worst: RankWaits, ranks: tuple[Rank, ...], stalls_ns: dict[Rank, N
     return {
         "input_stall": by_rank({rank: stalls_ns[rank] for rank in ranks}, "ns"),
         "input_stall_other_ranks": by_rank({rank: of for rank, of in stalls_ns.items() if rank not in ranks}, "ns"),
-        "stalls_in_window": Evidence(sum(len(stalls(timeline, rank)) for rank in ranks)),
+        "stalls_in_window": Evidence(sum(len(stalls(timeline, rank)) for rank in ranks if rank in worst.case.ranks)),
         **{name: one for name, one in known.items() if one is not None},
     }
 

@@ -58,7 +58,7 @@ def cpu_contention(case: Case) -> Iterator[Cause]:
 
 def _starved(case: Case) -> Iterator[Cause]:
     """Ranks without scheduler statistics whose stalls indicate that they lack CPUs."""
-    stalls, blame = starved_ns(case.pricer.blame), case.pricer.blame
+    stalls, blame = starved_ns(case.blame), case.blame
     if stalls is None or not case.is_worth_reporting(case.pricer.saving_ns("runqueue=0")):
         return
     dfg, steps = blame.dfg, blame.steps

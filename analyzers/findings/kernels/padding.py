@@ -24,7 +24,7 @@ _SCENARIO = "padding=0"
 
 def padding(case: Case) -> Iterator[Cause]:
     """Batches with a large share of padding tokens."""
-    padded = padding_by_rank(case.run)
+    padded = padding_by_rank(case.run, case.run.ranks)
     ranks = tuple(rank for rank, found in padded.items() if found.waste.of_tokens >= MIN_PADDING_SHARE)
     if not ranks or not _computes_on_tokens(case):
         return

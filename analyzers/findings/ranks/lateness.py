@@ -185,7 +185,7 @@ def slow_locations(case: Case, ranks: tuple[Rank, ...], kind: Lateness) -> dict[
     """Where each of `ranks` loses most time in work of this kind."""
     dfg = case.replayed.built.dfg
     try:
-        fixed = fix_stragglers(case.pricer.blame, ranks, CLASSES[kind.work])
+        fixed = fix_stragglers(case.blame, ranks, CLASSES[kind.work])
     except Declined:  # Work of this kind has no counterpart on other ranks and was not priced.
         return {}
     lost_ns = dfg.dur_ns - fixed.dfg.dur_ns

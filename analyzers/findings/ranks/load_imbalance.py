@@ -34,7 +34,7 @@ _BALANCED = "balance=fix"
 
 def load_imbalance(case: Case) -> Iterator[Cause]:
     """Ranks that have more work than the others in different steps. The cost of stragglers is not included."""
-    blame = case.pricer.blame
+    blame = case.blame
     # The rank that delays each delayed step most, if it had significantly more work. ESP101 to ESP110 cover input data.
     delayed = np.flatnonzero(blame.late_ns.any(axis=1))
     worst = blame.late_ns[delayed].argmax(axis=1)
@@ -80,7 +80,7 @@ def _amount_of_latest(case: Case, steps: np.ndarray, worst: np.ndarray) -> dict[
 
     `steps` are indices of steps, `worst` the index of the rank that delays each of them.
     """
-    blame = case.pricer.blame
+    blame = case.blame
     found = amounts(case.job, blame.dfg.marks.ranks, np.array(blame.steps)[steps].tolist())
     rows = np.arange(len(worst))
     return {unit: round(float((amount[rows, worst] / amount.mean(axis=1)).mean()), 3) for unit, amount in found.items()}
@@ -108,7 +108,7 @@ def _locations(case: Case, ranks: Iterable[Rank], steps: np.ndarray, worst: np.n
 
     `steps` are indices of steps, `worst` the index of the rank that delays each of them.
     """
-    blame = case.pricer.blame
+    blame = case.blame
     found = {}
     for rank in ranks:
         column = blame.dfg.marks.ranks.index(rank)

@@ -87,7 +87,7 @@ _COMPLETE = ("tokens", "elements")
 
 def compare(case: Case, ranks: Sequence[Rank]) -> Comparison:
     """Compare the slow `ranks` with all others, in the steady-state steps."""
-    replayed, blame = case.replayed, case.pricer.blame
+    replayed, blame = case.replayed, case.blame
     mine, computing = _computing(blame, ranks)
     took, usual = blame.work_ns[mine & computing].sum(), blame.peers.others[mine & computing].sum()
     amounts = _amounts(case, ranks)
@@ -142,7 +142,7 @@ def _amounts(case: Case, ranks: Sequence[Rank]) -> dict[str, float]:
         (_OPERATIONS, lambda rank: _operations(replayed, rank)),
         (_CPU_TIME, lambda rank: _mean(job, rank, steps, "cpu_ns")),
     ]
-    blame = replayed.pricer.blame
+    blame = replayed.blame
     roles = dict(zip(blame.dfg.marks.ranks, blame.roles.tolist(), strict=True))
     # Pipeline stages do different work, so their amounts cannot be compared.
     alike = [rank for rank in roles if {roles[rank]} == {roles[slow] for slow in ranks}]

@@ -21,7 +21,7 @@ _BALANCED = "balance[stages]=fix"
 
 def uneven_stages(case: Case) -> Iterator[Cause]:
     """Pipeline stages that compute longer than the others, which wait for them."""
-    blame = case.pricer.blame
+    blame = case.blame
     if not blame.roles.any():
         return
     saving = case.pricer.saving_ns(_BALANCED)

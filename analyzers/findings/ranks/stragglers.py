@@ -47,7 +47,7 @@ def stragglers(case: Case) -> Iterator[Cause]:
     They are priced together, because fixing only one of two slow ranks may save nothing
     (docs/explanation/replay.md §4).
     """
-    ranks, own = case.pricer.blame.slow_ranks, _single_rank_work(case)
+    ranks, own = case.blame.slow_ranks, _single_rank_work(case)
     reported: set[Rank] = set()
     for cause in _late_causes(case, ranks) if ranks else ():
         if _is_uncertain(case, cause) and {*cause.ranks} <= {*own}:
@@ -84,7 +84,7 @@ def _is_late_by_input(case: Case, ranks: tuple[Rank, ...], *, alone: bool) -> bo
     """
     if stalled_ranks(case) == ranks:
         return False
-    blame = case.pricer.blame
+    blame = case.blame
     by_input, by_all = (case.pricer.saving_ns(of) or 0.0 for of in (INPUT.scenario, ALL_WORK))
     columns = np.searchsorted(blame.dfg.marks.ranks, ranks)
     is_all = alone and by_input >= MIN_SHARE_OF_INPUT * by_all
@@ -122,7 +122,7 @@ def _reason(case: Case, ranks: tuple[Rank, ...], shares: dict[Lateness, float]) 
 
 def _is_evident(case: Case, ranks: tuple[Rank, ...], kind: Lateness) -> bool:
     """Whether this kind of work takes longer on `ranks` than on the others by more than it scatters."""
-    blame = case.pricer.blame
+    blame = case.blame
     if kind.work in COMPUTING and compare(case, ranks).is_longer:
         return True
     columns = np.searchsorted(blame.dfg.marks.ranks, ranks)
@@ -131,7 +131,7 @@ def _is_evident(case: Case, ranks: tuple[Rank, ...], kind: Lateness) -> bool:
 
 def _unpriced(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
     """Slow ranks that replay cannot fix, with the id of the work with the longest extra time."""
-    blame = case.pricer.blame
+    blame = case.blame
     delay = blame.late_ns.mean(axis=0)[np.isin(blame.dfg.marks.ranks, ranks)].sum()
     mine = np.isin(blame.dfg.rank, ranks) & np.isin(blame.dfg.step, blame.steps)
     excess_ns = {kind: blame.excess_ns[mine & blame.dfg.of(*CLASSES[kind.work])].sum() for kind in KINDS}
@@ -150,7 +150,7 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, m
         else location
         for rank, location in slow_locations(case, ranks, kind).items()
     }
-    kind = inside_one_operation(case.pricer.blame, ranks, kind)
+    kind = inside_one_operation(case.blame, ranks, kind)
     if kind.work in COMPUTING:
         compared = compare(case, ranks)
         kind, more = with_comparison(kind, compared), more | _comparison(compared)
@@ -180,7 +180,7 @@ def _single_rank_work(case: Case) -> dict[Rank, OwnFunction]:
 
     Only for jobs on CPUs, where no device work hides it, and only if all ranks have the same role.
     """
-    blame = case.pricer.blame
+    blame = case.blame
     if blame.dfg.has_gpu() or len(set(blame.roles.tolist())) > 1:
         return {}
     found: dict[Rank, OwnFunction] = {}
@@ -257,7 +257,7 @@ def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, Evidence
     seen = arrivals(replayed.built.dfg, steps)
     late = dict(zip(seen.ranks, seen.late_ns() / len(steps), strict=True))
     last = np.bincount(seen.last(), minlength=len(seen.ranks))
-    delay = dict(zip(seen.ranks, replayed.pricer.blame.delay_ns.tolist(), strict=True))
+    delay = dict(zip(seen.ranks, replayed.blame.delay_ns.tolist(), strict=True))
     return {
         "collectives": Evidence(len(seen)),
         "arrived_last": by_rank({rank: int(last[seen.ranks.index(rank)]) for rank in ranks}),

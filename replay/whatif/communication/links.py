@@ -1,6 +1,6 @@
 """Share of a collective's time on the link, apart from latency and CPU work, from the recorded collectives alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -56,14 +56,25 @@ class Stretches:
     """Numbers of the collectives, ascending, int[C]."""
     stretch: np.ndarray
     """Stretch of each collective, int[C]."""
-    took_ns: np.ndarray
-    """Duration of each stretch, ns, int64[S]."""
+    begin_ns: np.ndarray
+    """When each stretch begins, ns since the graph's `t0_ns`, int64[S]."""
+    end_ns: np.ndarray
     moved: np.ndarray
     """Bytes that each link carried in each stretch (`bus_factor`), float64[S]."""
     kind: np.ndarray
     """Number of the kind of collective in each stretch, int[S]; a mixture of kinds is one, too."""
     is_idle: np.ndarray
     """Whether the ranks hardly work meanwhile, bool[S]."""
+
+    @property
+    def took_ns(self) -> np.ndarray:
+        """Duration of each stretch, ns, int64[S]."""
+        took: np.ndarray = np.maximum(self.end_ns - self.begin_ns, 1)
+        return took
+
+    def with_work(self, worked_ns: np.ndarray) -> "Stretches":
+        """The stretches, meanwhile the rank with most work works for `worked_ns`, float64[S]."""
+        return replace(self, is_idle=worked_ns <= _MAX_WORKED * self.took_ns)
 
     @property
     def ns_per_byte(self) -> np.ndarray:
@@ -128,15 +139,16 @@ def stretches(dfg: Dfg) -> Stretches | None:
     stretch[order] = np.cumsum(opens) - 1
     last = np.r_[np.flatnonzero(opens)[1:], len(order)] - 1
     opened, closed = begin[order][opens], reached[last]
-    took = np.maximum(closed - opened, 1)
-    return Stretches(
+    found = Stretches(
         collective=collective,
         stretch=stretch,
-        took_ns=took,
+        begin_ns=opened,
+        end_ns=closed,
         moved=np.bincount(stretch, weights=(dfg.bytes * bus_factors(dfg))[nodes[first]]),
         kind=_kinds(stretch, dfg.name[nodes[first]]),
-        is_idle=_worked_ns(dfg, opened, closed) <= _MAX_WORKED * took,
+        is_idle=np.zeros(len(opened), bool),
     )
+    return found.with_work(worked_ns(dfg, found))
 
 
 def _kinds(stretch: np.ndarray, name: np.ndarray) -> np.ndarray:
@@ -147,8 +159,9 @@ def _kinds(stretch: np.ndarray, name: np.ndarray) -> np.ndarray:
     return np.array([numbers[some] for some in named])
 
 
-def _worked_ns(dfg: Dfg, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Recorded work of CPU threads between each `begin` and `end`, on the rank with most of it, ns, float64[S]."""
+def worked_ns(dfg: Dfg, during: Stretches) -> np.ndarray:
+    """Recorded work of CPU threads during each stretch, on the rank with most of it, ns, float64[S]."""
+    begin, end = during.begin_ns, during.end_ns
     work = dfg.on(LaneKind.CPU) & dfg.of(*_WORK) & (dfg.recorded_ns > 0)
     most = np.zeros(len(begin))
     for rank in dfg.marks.ranks:
@@ -184,6 +197,18 @@ def _carried(word: str | None, ranks: int) -> float:
     return (word and bus_factor(word, ranks)) or 1.0
 
 
+@dataclass(frozen=True)
+class RecordedLinks:
+    """The communication of a job before any edits: edited durations do not measure the link."""
+
+    dfg: Dfg
+    stretches: Stretches | None
+
+    @classmethod
+    def of(cls, dfg: Dfg) -> "RecordedLinks":
+        return cls(dfg, stretches(dfg))
+
+
 class LinkShare(NamedTuple):
     """The link's share of each node's time."""
 
@@ -193,19 +218,18 @@ class LinkShare(NamedTuple):
     """Lower bound of the share, however fast the link, since CPUs work during that time; float64[N]."""
 
 
-def link_share(dfg: Dfg, recorded: Dfg, probed: ProbedCollectives | None = None) -> LinkShare:
+def link_share(dfg: Dfg, recorded: RecordedLinks, probed: ProbedCollectives | None = None) -> LinkShare:
     """The link's share of the time of each node of `dfg`.
 
     For communication between CPUs it is the time of its bytes at the link's bandwidth: as `probed`, or else as
     `Stretches.link_share`. The rest is CPU time: CPUs copy, reduce, and compute concurrently. For communication between GPUs
-    it is all except the latency, for all other nodes 1. `recorded` is the graph before any edits; edited durations do not
-    measure the link.
+    it is all except the latency, for all other nodes 1.
     """
     share, least = np.ones(dfg.nodes), np.zeros(dfg.nodes)
     collectives = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
-    count = max(int(dfg.collective.max(initial=-1)), int(recorded.collective.max(initial=-1))) + 1
+    count = max(int(dfg.collective.max(initial=-1)), int(recorded.dfg.collective.max(initial=-1))) + 1
     on_gpu, on_cpu = (np.flatnonzero(collectives & dfg.on(kind)) for kind in (LaneKind.STREAM, LaneKind.COMM))
-    latency = latencies_ns(recorded, count)[dfg.collective[on_gpu]]
+    latency = latencies_ns(recorded.dfg, count)[dfg.collective[on_gpu]]
     share[on_gpu] -= np.minimum(latency / np.maximum(dfg.dur_ns[on_gpu], 1), 1)
     share[on_cpu] = _share_between_cpus(recorded, count)[dfg.collective[on_cpu]]
     if probed is not None:
@@ -214,7 +238,12 @@ def link_share(dfg: Dfg, recorded: Dfg, probed: ProbedCollectives | None = None)
 
 
 def _as_probed(
-    share: np.ndarray, least: np.ndarray, dfg: Dfg, recorded: Dfg, nodes: np.ndarray, probed: ProbedCollectives
+    share: np.ndarray,
+    least: np.ndarray,
+    dfg: Dfg,
+    recorded: RecordedLinks,
+    nodes: np.ndarray,
+    probed: ProbedCollectives,
 ) -> None:
     """Set the shares of the communication `nodes` whose collective was measured."""
     slowness = ns_per_byte(dfg, recorded, nodes)
@@ -234,25 +263,25 @@ def _as_probed(
                 least[node] = min(share[node], link.cpu_ns_per_byte / own[node])
 
 
-def ns_per_byte(dfg: Dfg, recorded: Dfg, nodes: np.ndarray) -> np.ndarray:
+def ns_per_byte(dfg: Dfg, recorded: RecordedLinks, nodes: np.ndarray) -> np.ndarray:
     """Time per byte of the size of these communication nodes, ns; for recorded nodes by that of their stretch."""
     slowness: np.ndarray = np.maximum(dfg.dur_ns[nodes], 1) / np.maximum(dfg.bytes[nodes], 1)
-    if (found := stretches(recorded)) is not None:
+    if (found := recorded.stretches) is not None:
         row = np.minimum(np.searchsorted(found.collective, dfg.collective[nodes]), len(found.collective) - 1)
         is_old = found.collective[row] == dfg.collective[nodes]
         slowness[is_old] = (found.ns_per_byte[found.stretch[row]] * bus_factors(dfg)[nodes])[is_old]
     return slowness
 
 
-def _share_between_cpus(recorded: Dfg, count: int) -> np.ndarray:
+def _share_between_cpus(recorded: RecordedLinks, count: int) -> np.ndarray:
     """The link's share of each of `count` collectives between CPUs, float64[count]; 1 for others.
 
     Collectives that are not in `recorded` were added by an edit and take the typical time (`Stretches.all_reduce_ns`).
     """
-    share, found = np.ones(count), stretches(recorded)
+    share, found = np.ones(count), recorded.stretches
     if found is not None:
         share[found.collective] = found.link_share[found.stretch]
-        share[int(recorded.collective.max()) + 1 :] = found.link_ns_per_byte() / found.link_ns_per_byte(
+        share[int(recorded.dfg.collective.max()) + 1 :] = found.link_ns_per_byte() / found.link_ns_per_byte(
             TYPICAL_QUANTILE
         )
     return share

@@ -36,9 +36,9 @@ def times_as_fast(now: Scenario, rate: Rate) -> np.ndarray:
         raise Declined(
             "the run has no sizes of its collectives, so that a rate of the link says nothing about their time"
         )
-    share = link_share(dfg, now.recorded, ProbedCollectives.of(now.run)).share[nodes]
+    share = link_share(dfg, now.links, ProbedCollectives.of(now.run)).share[nodes]
     factor = np.ones(dfg.nodes)
-    on_link = share * ns_per_byte(dfg, now.recorded, nodes)
+    on_link = share * ns_per_byte(dfg, now.links, nodes)
     # All latency, none of it on the link: no rate changes such a collective.
     factor[nodes] = np.where(on_link > 0, on_link * rate.bytes_per_ns / bus_factors(dfg)[nodes], 1)
     return factor

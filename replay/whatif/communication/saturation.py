@@ -8,7 +8,7 @@ import msgspec
 from esprof.core.readable import decimal
 from esprof.replay.answer import LinkLimit, WhatIf
 from esprof.replay.dfg import Cls
-from esprof.replay.engine.timeline import class_totals, steady_path
+from esprof.replay.engine.timeline import Timeline, class_totals, steady_path
 from esprof.replay.whatif.communication.rates import GBIT, Rate
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import Pricer
@@ -34,7 +34,8 @@ def with_limit(pricer: Pricer, scenario: WhatIf) -> WhatIf:
 
 
 def _limit(pricer: Pricer, spec: str) -> LinkLimit | None:
-    """What bounds the steps of a scenario with `network=RATE`; None for others, and if no ideal is known."""
+    """What bounds the steps of a scenario with `network=RATE`; None for others, and if no ideal or no
+    timeline is known."""
     terms = parse(spec)
     rates = [term for term in terms if isinstance(term.value, Rate)]
     if not rates:
@@ -45,9 +46,10 @@ def _limit(pricer: Pricer, spec: str) -> LinkLimit | None:
         return float(pricer.price(",".join([*others, *added])).step_ns.mean())
 
     try:
+        timeline = pricer.timeline(spec)
         enough = SATURATED * step_ns("communication=0")
         saturating = _saturating_rate(step_ns, enough)
-        bound = _bound(pricer, spec, step_ns, rates[0].text, enough)
+        bound = _bound(pricer, timeline, step_ns, rates[0].text, enough)
     except Declined:
         return None
     return LinkLimit(bound=bound, saturating_bits_per_s=saturating)
@@ -78,15 +80,15 @@ def _at(bits_per_s: float) -> str:
     return f"network={bits_per_s / GBIT:.12g}Gbit"
 
 
-def _bound(pricer: Pricer, spec: str, step_ns: Callable[..., float], rate: str, enough: float) -> str:
-    """What bounds the steps at the rate of the term `rate`, in words."""
+def _bound(pricer: Pricer, timeline: Timeline, step_ns: Callable[..., float], rate: str, enough: float) -> str:
+    """What bounds the steps at the rate of the term `rate`, in words; `timeline` is their replay."""
     now = step_ns(rate)
     if now > enough:
         is_link = now > SATURATED * step_ns(_at(_FASTEST))
         return "the link" if is_link else "latency and CPU work of collectives"
     if pricer.blame.slow_ranks and now > SATURATED * step_ns(rate, "straggler=fix"):
         return "slow ranks"
-    path = steady_path(pricer.timeline(spec), pricer.steady_at)
+    path = steady_path(timeline, pricer.steady_at)
     totals = class_totals(path)
     largest = max(totals, key=lambda name: totals[name])
     return _WORDS.get(largest, largest)

@@ -15,7 +15,7 @@ from esprof.core.assignment import Assignment
 from esprof.core.tree import cover
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.whatif.communication.links import link_share
+from esprof.replay.whatif.communication.links import RecordedLinks, link_share
 from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.graph.selections import HOST_WORK
 from esprof.replay.whatif.scenario import Declined
@@ -174,7 +174,7 @@ class EstLoad:
         The link's share scales with the bytes, the CPUs' share with the speed of the rank that arrives last.
         """
         dfg = self.dfg
-        of_link = link_share(dfg, dfg, self.probed).share
+        of_link = link_share(dfg, RecordedLinks.of(dfg), self.probed).share
         sums, leaves = named(dfg, _EXCHANGE), named(dfg, _GATHER)
         carried = np.where(sums, _most_carried(to) / _most_carried(self.assignment), 1.0)
         if not sums.any():  # encoded gradients: each rank sends as many as the rank with most ESTs

@@ -1,6 +1,7 @@
 """Padding of the batches of a run, and the work on it: what is proportional to tokens, and what to pairs of tokens."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,9 +74,9 @@ def _waste(tokens: int, padding: int, pairs: int, padding_pairs: int) -> Waste:
     return Waste(of_tokens, padding_pairs / pairs if pairs else of_tokens)
 
 
-def padding_by_rank(run: Run) -> dict[Rank, RankPadding]:
-    """The padding of each rank whose steps have it."""
-    found = ((rank, RankPadding.of(run.steps(rank))) for rank in run.ranks)
+def padding_by_rank(run: Run, ranks: Iterable[Rank]) -> dict[Rank, RankPadding]:
+    """The padding of each of these ranks whose steps have it."""
+    found = ((rank, RankPadding.of(run.steps(rank))) for rank in ranks)
     return {rank: padding for rank, padding in found if padding is not None}
 
 

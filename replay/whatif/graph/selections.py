@@ -6,11 +6,17 @@ import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.whatif.graph import edits
-from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.scenario import NothingFound, Scenario
 from esprof.replay.whatif.term import Term
 
 HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH, Cls.ALLOCATOR, Cls.DATA)
 """Classes of the work of CPU threads and loader workers."""
+
+
+def on_ranks_with_gpu(dfg: Dfg) -> np.ndarray:
+    """Mask of the nodes of ranks with work on a GPU stream."""
+    mask: np.ndarray = np.isin(dfg.rank, list({lane.rank for lane in dfg.lanes if lane.kind == LaneKind.STREAM}))
+    return mask
 
 
 def gpu_work(dfg: Dfg) -> np.ndarray:
@@ -74,9 +80,9 @@ def without_share(now: Scenario, terms: tuple[Term, ...], share: np.ndarray, mis
 
 
 def required(mask: np.ndarray, reason: str) -> np.ndarray:
-    """`mask` itself. Raises Declined, with this reason, where it selects nothing."""
+    """`mask` itself. Raises NothingFound, with this reason, where it selects nothing."""
     if not mask.any():
-        raise Declined(reason)
+        raise NothingFound(reason)
     return mask
 
 

@@ -5,16 +5,17 @@ import numpy as np
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.whatif.graph.first_calls import first_calls
 from esprof.replay.whatif.graph.idle_gaps import long_gaps
-from esprof.replay.whatif.graph.selections import of_ranks, required
-from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.graph.selections import of_ranks, on_ranks_with_gpu, required
+from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
 
 
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
     dfg = scenario.dfg
-    if not dfg.has_gpu():
-        raise Declined("no GPU work was recorded: this job computes on CPUs (use cpu=)")
-    work = dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~long_gaps(dfg) & ~first_calls(dfg)
+    feeds = required(on_ranks_with_gpu(dfg), "no GPU work was recorded: this job computes on CPUs (use cpu=)")
+    work = (
+        feeds & dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~long_gaps(dfg) & ~first_calls(dfg)
+    )
     return required(work & of_ranks(scenario, term), "no CPU work was recorded on these ranks")
 
 

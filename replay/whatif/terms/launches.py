@@ -6,15 +6,14 @@ import numpy as np
 
 from esprof.replay.dfg import Dfg, Edge
 from esprof.replay.whatif.graph import edits
-from esprof.replay.whatif.graph.selections import of_ranks, required
+from esprof.replay.whatif.graph.selections import of_ranks, on_ranks_with_gpu, required
 from esprof.replay.whatif.graph.small_kernels import storms
-from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, word
 
 
 def _together(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    if not now.dfg.has_gpu():
-        raise Declined("no GPU work was recorded: this job computes on CPUs")
+    required(on_ranks_with_gpu(now.dfg), "no GPU work was recorded: this job computes on CPUs")
     found = storms(now.dfg)
     kernels = np.zeros(now.dfg.nodes, bool)
     kernels[found.kernel[found.inside]] = True

@@ -11,7 +11,7 @@ from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.padded_tokens import ON_PAIRS, ON_TOKENS, RankPadding, padding_by_rank, shares_on
 from esprof.replay.whatif.graph.selections import of_ranks, required
 from esprof.replay.whatif.graph.thread_ranges import work_share
-from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.scenario import NothingFound, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 
 _MIN_KERNEL_NS: Ns = 5 * NS_PER_US
@@ -22,9 +22,9 @@ starting it takes this long."""
 
 def _without_padding(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     dfg, run = now.dfg, now.run
-    padded = padding_by_rank(run)
+    padded = padding_by_rank(run, dfg.marks.ranks)
     if not padded:
-        raise Declined(
+        raise NothingFound(
             "no step has counts of padding (record with esprof record; it reads masks and token ids of batches)"
         )
     updates = work_share(run, dfg, {rank: update_ranges(run.events(rank)) for rank in dfg.marks.ranks})

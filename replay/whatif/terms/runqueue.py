@@ -10,14 +10,16 @@ from esprof.replay.dfg import LaneKind
 from esprof.replay.ranks.stalls import starved_ns
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.selections import HOST_WORK
-from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.scenario import Declined, GraphPart, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 
 
 def _never_waiting(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     dfg = now.dfg
     ranks = sorted({rank for term in terms for rank in term.ranks(now)}.intersection(dfg.marks.ranks))
-    if not any((now.run.steps(rank).ints("ready_ns") >= 0).any() for rank in now.run.ranks):
+    if not any((now.run.steps(rank).ints("ready_ns") >= 0).any() for rank in dfg.marks.ranks):
+        if now.part is GraphPart.ONE_RANK:
+            raise Declined("the CPU wait of threads was not recorded, and stalls tell it only if the run is smaller")
         return _never_stalling(now, ranks)
     dur = dfg.dur_ns.copy()
     for rank in ranks:

@@ -4,7 +4,7 @@ import pytest
 
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
-from esprof.replay.whatif.communication.links import DEFAULT_LATENCY, link_share
+from esprof.replay.whatif.communication.links import DEFAULT_LATENCY, RecordedLinks, link_share
 from esprof.replay.whatif.pricing import what_if
 from esprof.run.run import Run
 from tests.cases.gloo_buckets import ELEMENTS, MS, gloo_collective
@@ -82,5 +82,5 @@ def test_each_kind_shows_its_own_time_on_the_link_where_ranks_only_wait(works, s
     """An all-gather between two ranks carries half of the bytes of an all-reduce, and takes 15 instead of 10 ms here, as
     gloo's does for a rank that is late."""
     dfg = build(between_cpus([("all_reduce", 20.0), ("all_gather", 15.0)] * 8, works))
-    found = link_share(dfg, dfg).share[dfg.of(Cls.COMMUNICATION)]
+    found = link_share(dfg, RecordedLinks.of(dfg)).share[dfg.of(Cls.COMMUNICATION)]
     assert {round(one, 3) for one in found.tolist()} == shares

@@ -8,7 +8,7 @@ from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.whatif.apply import apply
-from esprof.replay.whatif.communication.links import TYPICAL_QUANTILE, link_share, stretches
+from esprof.replay.whatif.communication.links import TYPICAL_QUANTILE, RecordedLinks, link_share, stretches
 from esprof.replay.whatif.gradients.backward import NotBuckets, first_shape
 from esprof.replay.whatif.gradients.buckets import MIB, fill, rebucket
 from esprof.replay.whatif.grammar import parse
@@ -60,7 +60,9 @@ def test_a_collective_slower_per_byte_than_the_fastest_is_slowed_by_cpus():
     dfg = build(run)
     all_reduces = dfg.of(Cls.COMMUNICATION) & (dfg.rank == 0)
     # The fastest twentieth lies between the two: a little more than the faster one.
-    assert link_share(dfg, dfg).share[all_reduces].tolist() == pytest.approx([1, 20.25 / 25], rel=1e-3)
+    assert link_share(dfg, RecordedLinks.of(dfg)).share[all_reduces].tolist() == pytest.approx(
+        [1, 20.25 / 25], rel=1e-3
+    )
     assert durations_ms(run, "network=2x") == pytest.approx([10, 4.75 + 20.25 / 2], rel=1e-3)
     assert durations_ms(run, "cpu=0.5x") == pytest.approx([20, 20.25 + 2 * 4.75], rel=1e-3)
     assert durations_ms(run, "collective[reduce]=2x") == pytest.approx([10, 12.5], rel=1e-3)
@@ -89,7 +91,9 @@ def test_link_speed_is_estimated_from_recorded_collectives_not_from_edited_ones(
     known = stretches(dfg)
     large = rebucket(run, dfg, 25).dfg
     share = known.link_ns_per_byte() / known.link_ns_per_byte(TYPICAL_QUANTILE)
-    assert link_share(large, dfg).share[large.of(Cls.COMMUNICATION)].tolist() == pytest.approx([share] * 2)
+    assert link_share(large, RecordedLinks.of(dfg)).share[large.of(Cls.COMMUNICATION)].tolist() == pytest.approx(
+        [share] * 2
+    )
 
 
 def test_one_large_bucket_waits_for_the_last_gradient():
