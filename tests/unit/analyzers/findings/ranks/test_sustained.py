@@ -39,7 +39,7 @@ def job(plain_ms, *, compute_ms=30.0, sleep_ms=0.0, cpu_ms=(None, None)) -> Run:
     start_ns = EPOCH_NS + round((WINDOW[0] * 100 - sum(plain_ms[:10])) * NS)
     ran_ns = [{} if ran is None else {"cpu_ns": [round(ms * NS) for ms in ran]} for ran in cpu_ms]
     tables = [step_table(took, start_ns=start_ns, phase=phase, **columns) for columns in ran_ns]
-    return Run(run.meta, lambda name, rank: tables[rank] if name == "steps" else getattr(run, name)(rank))
+    return Run(run.meta, lambda name, rank: tables[rank] if name == "steps" else run.recorded(name, rank))
 
 
 def straggler(run: Run):
