@@ -28,7 +28,7 @@ from esprof.replay.replayed import Replayed
 _APART = (2, 8, 32, 128)
 _WIDTH = 1024
 """Width of the network whose steps are predicted: gradients of 2.1 MiB."""
-_WINDOW = ["--skip", "5", "--warmup", "2", "--steps", "24", "--stack-steps", "0"]
+_WINDOW = ["--skip", "5", "--warmup", "2", "--steps", "24", "--stack-steps", "0", "--shapes"]
 _TOGETHER = 60
 
 
