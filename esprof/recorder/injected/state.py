@@ -1,5 +1,6 @@
 """State of the current step: written by the training thread, read by the background writer."""
 
+import threading
 from collections import deque
 
 _MAX_RECENT_STEPS = 1000
@@ -17,6 +18,7 @@ class StepState:
         "start_ns",
         "step",
         "thread",
+        "window_opens",
         "world_size",
     )
 
@@ -35,5 +37,7 @@ class StepState:
         """The kernel's thread id of the training thread."""
         self.sampled_closely = False
         """Whether a window with stacks is open."""
+        self.window_opens = threading.Event()
+        """Set when one opens. The sampler, which waits for it, clears it."""
         self.recent: deque[int] = deque(maxlen=_MAX_RECENT_STEPS)
         """Durations of the latest steps without a profiler, ns."""

@@ -74,7 +74,9 @@ def _counted(lengths: np.ndarray, width: int) -> Padding:
 def _tensors(batch: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """(name, tensor) of each tensor of a batch; without a name in lists."""
     items: Iterable[tuple[str, Any]] = ()
-    if isinstance(batch, list | tuple):
+    if isinstance(batch, torch.Tensor):
+        yield "", batch
+    elif isinstance(batch, list | tuple):
         items = (("", item) for item in batch[:_MAX_ITEMS])
     elif isinstance(batch, Mapping):
         items = islice(batch.items(), _MAX_ITEMS)
@@ -179,14 +181,8 @@ def size(batch: Any) -> tuple[int | None, int | None]:
 
     None for an unknown value.
     """
-    tensor = _first_tensor(batch, depth=3)
+    tensor = next((tensor for _, tensor in _tensors(batch, depth=2)), None)
     if tensor is None or tensor.dim() == 0:
         return None, None
     is_tokens = tensor.dim() == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool
     return tensor.shape[0], tensor.numel() if is_tokens else None
-
-
-def _first_tensor(batch: Any, depth: int) -> torch.Tensor | None:
-    if isinstance(batch, torch.Tensor):
-        return batch
-    return next((tensor for _, tensor in _tensors(batch, depth - 1)), None)

@@ -72,6 +72,7 @@ class StackSampler:
 
     def stop(self) -> None:
         self._ending.set()
+        self._state.window_opens.set()  # The thread waits for it.
         self._thread.join(_MAX_WAIT_FOR_THREAD_S)
         self._leave_switch_interval()
 
@@ -94,8 +95,12 @@ class StackSampler:
                 self._sampling.release()
 
     def _run(self) -> None:
-        while self._breaker.on and not self._ending.wait(self._period_s()):
+        while self._breaker.on and not self._ending.is_set():
+            opens = self._state.window_opens.wait(self._period_s())
             with self._sampling:
+                if opens:  # The time before is of other steps: begin anew, and look at the first step in time.
+                    self._state.window_opens.clear()
+                    self._of_thread = 0
                 self._breaker.run(self._sample_unless_full, None)
         self._leave_switch_interval()
 

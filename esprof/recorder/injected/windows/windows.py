@@ -190,6 +190,7 @@ class Windows:
             assert self._open is not None
             self._open.window.start()
             self._state.sampled_closely = True
+            self._state.window_opens.set()
 
     def _limit_memory(self, step: int, base: int) -> None:
         """Close the window early if the process has grown beyond `max_memory`."""

@@ -116,6 +116,7 @@ class Sentences:
 @pytest.mark.parametrize(
     "batch",
     [
+        IDS,
         {"input_ids": IDS, "attention_mask": REAL},
         {"ids": IDS, "mask": REAL},
         {"src": IDS, "src_key_padding_mask": ~REAL},

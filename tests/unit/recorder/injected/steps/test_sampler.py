@@ -10,6 +10,7 @@ import pytest
 
 from esprof.recorder.injected.log.notes import Log
 from esprof.recorder.injected.state import StepState
+from esprof.recorder.injected.steps import sampler as sampler_module
 from esprof.recorder.injected.steps.sampler import StackSampler
 
 
@@ -103,6 +104,17 @@ def test_within_windows_with_stacks_it_looks_often_and_leaves_pythons_settings_a
     state.sampled_closely = False
     while sys.getswitchinterval() != before:
         time.sleep(0.01)
+
+
+def test_a_window_with_stacks_is_looked_at_from_its_first_moment_on(sampler, state, log, monkeypatch):
+    wait_for(log, 1)
+    monkeypatch.setattr(sampler_module, "PERIOD_S", 60.0)
+    wait_for(log, len(log.tail("samples")) + 1)  # From then on it waits for a minute.
+    opened_ns = time.monotonic_ns()
+    state.sampled_closely = True
+    state.window_opens.set()
+    rows = wait_for(log, len(log.tail("samples")) + 3)
+    assert max(row[1] for row in rows[-3:]) <= time.monotonic_ns() - opened_ns
 
 
 def test_a_child_that_is_forked_meanwhile_gets_pythons_settings_back(sampler, state, log):
