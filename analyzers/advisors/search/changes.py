@@ -58,6 +58,7 @@ _OWN_IDEALS = (
     "barriers",
     "compile",
     "launches",
+    "loops",
     "padding",
     "python",
     "repeated_calls",

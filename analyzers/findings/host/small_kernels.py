@@ -7,6 +7,7 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.host.loops_over_time import MIN_CALLS, loops_over_time
+from esprof.analyzers.findings.host.repeated_operations import repeated_operations
 from esprof.analyzers.findings.host.small_operations import (
     MAX_OPERATION_NS,
     MIN_OPERATIONS,
@@ -19,6 +20,7 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core.types import NS_PER_US
 from esprof.replay.building.lookup import position
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
+from esprof.replay.whatif.gradients.operation_loops import MAX_OPERATIONS, MIN_ITERATIONS
 from esprof.replay.whatif.graph.small_kernels import MIN_LAUNCHES, Storms, storms
 from esprof.run.kineto.steps.trace_steps import OPTIMIZER
 
@@ -32,8 +34,8 @@ def small_kernels(case: Case) -> Iterator[Cause]:
     """Storms of small kernels in steps without CUDA graphs and torch.compile; on CPUs, of small operations."""
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
     if not dfg.has_gpu():
-        yield from small_operations(case)
-        yield from loops_over_time(case)
+        # One loop is named once, by the rule that knows most of it.
+        yield from list(loops_over_time(case)) or list(repeated_operations(case)) or small_operations(case)
         return
     if case.launching.is_graphed or case.launching.is_compiled:
         return
@@ -128,9 +130,13 @@ _PAGES = (
         f"{MAX_OPERATION_NS // NS_PER_US} µs long, and runs take at least {100 * MIN_SHARE_OF_STEP:.0f} % of a step: `in "
         "runs per step`. `source line` is the line of the job that most samples in them show. A recurrent layer that is "
         f"called at least {MIN_CALLS} times in a row is reported, too: `in loops per step` lies between its first and last "
-        "call in the forward pass.",
+        "call in the forward pass. So are loops of Python: at least "
+        f"{MIN_ITERATIONS} times in a row the same operations, at most {MAX_OPERATIONS} in each iteration, outside of "
+        "optimizers. Loops over the layers of a model are known by the modules that they call.",
         "`launches=graph`: an upper bound. Between the first and the last launch of a run the CPU takes no time. Kernels "
-        "keep theirs, but follow each other without pauses. No saving on CPUs: what larger ones would take is unknown.",
+        "keep theirs, but follow each other without pauses. On CPUs `loops=0`: replay removes the small operations of loops "
+        "of Python with their backward passes, and half of that counts as certain. Other runs of small operations have no "
+        "saving: what larger ones would take is unknown.",
         "Use CUDA graphs, torch.compile, fused optimizers or larger batches.",
     ),
 )

@@ -58,7 +58,14 @@ def forward_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:
 
 
 def backward_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:
-    """When and where the backward passes of these calls (rows) ran: the nodes of the autograd graph that were made there.
+    """When and where the backward passes of these calls (rows) ran."""
+    began = events.ints("start_ns")[calls]
+    return backward_of(events, began, began + events.ints("dur_ns")[calls])
+
+
+def backward_of(events: Table, began: np.ndarray, ended: np.ndarray) -> ThreadRanges:
+    """When and where the backward pass of what ran in these spans of a forward pass ran, ns: the nodes of the autograd
+    graph that were made there.
 
     Of the operations of a thread with one sequence number the last to start makes the node, whose backward operation has
     the same number. Of several threads the one with the most numbered operations counts, as each has numbers of its own.
@@ -67,13 +74,12 @@ def backward_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:
     start, tid = events.ints("start_ns"), events.ints("tid")
     is_numbered = events.is_kind("op") & (sequence >= 0)
     forward = np.flatnonzero(is_numbered & (forward_thread <= 0))
-    if not len(forward) or not len(calls):
+    if not len(forward) or not len(began):
         return ThreadRanges(*np.zeros((3, 0), np.int64))
     threads, counts = np.unique(tid[forward], return_counts=True)
     forward = forward[tid[forward] == threads[counts.argmax()]]
     forward = forward[np.lexsort((start[forward], sequence[forward]))]
     makers = forward[np.append(np.diff(sequence[forward]) > 0, True)]
-    began, ended = start[calls], start[calls] + events.ints("dur_ns")[calls]
     order = np.argsort(began)
     at = np.searchsorted(began[order], start[makers], side="right") - 1
     # Calls of one mark may be nested, as of a model and of what wraps it: the outer one ends last.
