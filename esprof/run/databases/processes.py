@@ -74,11 +74,16 @@ def traces_of(path: Path, found: list[Process]) -> list[Trace]:
         return [_trace(found[0])]
     devices = [{row.args["device"] for row in process.rows if "stream" in row.args} for process in found]
     by_device = all(len(mine) == 1 for mine in devices) and len(set.union(*devices)) == len(found)
-    order = sorted(range(len(found)), key=lambda at: min(devices[at]) if by_device else found[at].pid)
+    order = sorted(range(len(found)), key=lambda at: _numbers_first(*devices[at] if by_device else (found[at].pid,)))
     how = "their devices" if by_device else "their process ids"
     warning = RunWarning("rank-guessed", f"the ranks of {len(found)} processes in one file are assumed by {how}")
     traces = [replace(_trace(found[at]), rank=rank) for rank, at in enumerate(order)]
     return [replace(trace, warnings=(*trace.warnings, warning)) for trace in traces]
+
+
+def _numbers_first(value: object) -> tuple[bool, int]:
+    """A key that sorts by number; whatever else a broken database holds comes last."""
+    return (False, value) if isinstance(value, int) else (True, 0)
 
 
 def _trace(process: Process) -> Trace:

@@ -48,3 +48,16 @@ def test_a_database_of_events_without_an_end_is_refused(tmp_path):
         database.execute('UPDATE rocpd_op SET "end" = NULL')
     with pytest.raises(InputError, match="has no event with a begin and an end"):
         load(path)
+
+
+def test_a_process_without_a_number_is_the_last_rank(tmp_path):
+    path = write_rpd(tmp_path / "results.db")
+    with sqlite3.connect(path) as database:
+        database.execute("INSERT INTO rocpd_api SELECT id + 1, NULL, tid, start, end, apiName_id FROM rocpd_api")
+        database.execute(
+            "INSERT INTO rocpd_op SELECT id + 10, gpuId, queueId, start + 9, end + 9, description_id, opType_id "
+            "FROM rocpd_op WHERE id = 30"
+        )
+        database.execute("INSERT INTO rocpd_api_ops SELECT id + 1, api_id + 1, op_id + 10 FROM rocpd_api_ops")
+    run = load(path)
+    assert [len(run.events(rank)) for rank in (0, 1)] == [3, 2]  # its copy is of the process with a number

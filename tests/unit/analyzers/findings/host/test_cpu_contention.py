@@ -39,7 +39,7 @@ def found(*ready_ms, throttled_ms=0, threads=None):
     }
     made = run_of(rows, steps=noted, cpus=dict.fromkeys(ranks, (0, 1, 2, 3)))
     metas = tuple(msgspec.structs.replace(rank, threads=threads) for rank in made.meta.ranks)
-    run = Run(msgspec.structs.replace(made.meta, ranks=metas), lambda name, rank: getattr(made, name)(rank))
+    run = Run(msgspec.structs.replace(made.meta, ranks=metas), made.recorded)
     found = ungrouped(run)
     msgspec.json.encode(found)
     return [finding for finding in found if finding.id == "ESP404"]
