@@ -41,6 +41,7 @@ def job_that_saves(
     stages = table({"name": [name] * len(rows), "pid": [7] * len(rows), **columns}, STAGES)
 
     def read(what, rank):
-        return {"steps": tables[rank], "stages": stages if rank == 0 else None}.get(what, table({}, EVENTS))
+        found = {"steps": tables[rank], "stages": stages if rank == 0 else None, "events": table({}, EVENTS)}
+        return found.get(what)
 
     return Run(meta(world), read)

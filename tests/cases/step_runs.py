@@ -30,7 +30,9 @@ def meta(ranks=1, *, device="NVIDIA H100", host="node0", **fields) -> RunMeta:
 
 def run(*steps: Table, **fields) -> Run:
     """A Run of one rank for each step table."""
-    return Run(meta(len(steps), **fields), lambda name, rank: steps[rank] if name == "steps" else table({}, EVENTS))
+    return Run(
+        meta(len(steps), **fields), lambda name, rank: {"steps": steps[rank], "events": table({}, EVENTS)}.get(name)
+    )
 
 
 def write(path: Path, *steps: Table, **fields) -> Path:

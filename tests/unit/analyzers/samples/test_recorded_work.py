@@ -26,7 +26,7 @@ def work(*sampled_ms):
         "samples": table(dict(zip(SAMPLES.names, zip(*samples, strict=True), strict=True)), SAMPLES),
         "steps": step_table([100], start_ns=EPOCH_NS, phase="timed"),
     }
-    job = RecordedJob(Run(run.meta, lambda name, rank: known.get(name) or getattr(run, name)(rank)))
+    job = RecordedJob(Run(run.meta, lambda name, rank: known.get(name) or run.recorded(name, rank)))
     return RecordedSamples(job.samples).of(lambda stack: stack == LOOP)
 
 

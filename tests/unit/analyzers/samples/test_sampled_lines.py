@@ -26,7 +26,7 @@ def run(*sampled_at: tuple[float, str]) -> Run:
     rows = [(round(at * MS), 10 * MS, MS, 1, stack) for at, stack in sampled_at]
     samples = table(dict(zip(SAMPLES.names, zip(*rows, strict=True), strict=True)) if rows else {}, SAMPLES)
     steps = step_table([100] * 10)
-    return Run(meta(1), lambda name, rank: {"steps": steps, "samples": samples}.get(name, table({}, EVENTS)))
+    return Run(meta(1), lambda name, rank: {"steps": steps, "samples": samples, "events": table({}, EVENTS)}.get(name))
 
 
 def spans(*ms: tuple[float, float]) -> np.ndarray:

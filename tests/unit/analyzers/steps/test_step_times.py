@@ -156,5 +156,5 @@ def test_a_pass_started_before_the_first_step_is_the_first():
         },
         STAGES,
     )
-    run = Run(meta(1), lambda name, rank: {"steps": steps, "stages": stages}.get(name, table({}, EVENTS)))
+    run = Run(meta(1), lambda name, rank: {"steps": steps, "stages": stages, "events": table({}, EVENTS)}.get(name))
     assert JobSteps(run).epochs == (3, 6)

@@ -31,7 +31,7 @@ def job(*step_ms, stages=(), phase="plain", loader_wait_ms=None) -> Run:
     }
 
     def read(name, rank):
-        return {"steps": steps[rank], "stages": tables.get(rank)}.get(name, table({}, EVENTS))
+        return {"steps": steps[rank], "stages": tables.get(rank), "events": table({}, EVENTS)}.get(name)
 
     return Run(meta(len(steps)), read)
 
@@ -175,7 +175,7 @@ def sampled(run: Run, *stacks_of_ranks) -> Run:
         tables[rank] = table({name: [row[name] for row in rows] for name in SAMPLES.names}, SAMPLES)
 
     def read(name, rank):
-        return tables[rank] if name == "samples" else getattr(run, name)(rank)
+        return tables[rank] if name == "samples" else run.recorded(name, rank)
 
     return Run(run.meta, read)
 
@@ -272,7 +272,7 @@ def test_the_first_steps_of_epochs_are_a_group_of_their_own():
         for epoch, start in zip(epoch_of, starts, strict=True)
     ]
     stages = table({name: [row.get(name) for row in nexts] for name in STAGES.names}, STAGES)
-    (cause,) = found(Run(run.meta, lambda name, rank: stages if name == "stages" else getattr(run, name)(rank)))
+    (cause,) = found(Run(run.meta, lambda name, rank: stages if name == "stages" else run.recorded(name, rank)))
     assert (cause.id, cause.evidence["when"].value) == ("ESP807", "where an epoch begins")
     assert cause.title.startswith(
         "The first step of an epoch takes 300.0 ms instead of 100.0 ms: rank 0 spends the extra time waiting"
@@ -311,7 +311,7 @@ def test_ranks_with_more_cpu_time_are_reported_without_other_evidence():
     step_ms = np.where(np.arange(60) > 40, 400, 100)
     ran = [[round(ms * MS) for ms in step_ms], [90 * MS] * 60]
     steps = [step_table(step_ms, first=1, cpu_ns=one) for one in ran]
-    run = Run(meta(2), lambda name, rank: steps[rank] if name == "steps" else table({}, EVENTS))
+    run = Run(meta(2), lambda name, rank: {"steps": steps[rank], "events": table({}, EVENTS)}.get(name))
     (cause,) = found(run)
     assert cause.title.endswith(": rank 0 spends the extra time computing on its CPU")
     assert cause.evidence["lost_there"].of(0) == pytest.approx(300 * MS)
@@ -348,7 +348,7 @@ def epochs(run: Run, *first_steps: int) -> Run:
         for at in range(begin - 1, end - 1)
     ]
     stages = table({name: [row.get(name) for row in rows] for name in STAGES.names}, STAGES)
-    return Run(run.meta, lambda name, rank: stages if name == "stages" else getattr(run, name)(rank))
+    return Run(run.meta, lambda name, rank: stages if name == "stages" else run.recorded(name, rank))
 
 
 def test_a_single_slow_epoch_is_reported_if_the_job_waited_for_its_loader():

@@ -51,7 +51,7 @@ def found(*stacks_of_ranks, gap_ms=20, stack="train.py(30): main", stages=(), pl
 
     def read(name, rank):
         known = {"samples": samples, "steps": steps} | ({"stages": stages[rank]} if stages else {})
-        return known.get(name) or getattr(run, name)(rank)
+        return known.get(name) or run.recorded(name, rank)
 
     found = ungrouped(Run(run.meta, read))
     msgspec.json.encode(found)

@@ -40,7 +40,7 @@ def job(slow: list, usual: list | None = None, **columns) -> Run:
         )
         for of in (0, 1)
     }
-    return Run(run.meta, lambda name, of: steps[of] if name == "steps" else getattr(run, name)(of))
+    return Run(run.meta, lambda name, of: steps[of] if name == "steps" else run.recorded(name, of))
 
 
 def straggler(run: Run):

@@ -47,7 +47,7 @@ def stragglers(*stacks_of_ranks, ms=10, late_ms=0):
     run = run_of({rank: rows(late_ms if rank == late else 0) for rank in range(len(samples))})
 
     def read(name, rank):
-        return {"samples": samples[rank], "steps": steps}.get(name) or getattr(run, name)(rank)
+        return {"samples": samples[rank], "steps": steps}.get(name) or run.recorded(name, rank)
 
     return [one for one in diagnose(Run(run.meta, read)).findings if one.id.startswith("ESP20")]
 
