@@ -292,8 +292,7 @@ def at_window(run: Run, step: int) -> Run:
     def read(name: str, rank: Rank) -> Table | None:
         if name == "steps":
             return _without_other_windows(run.steps(rank), window)
-        table: Table = getattr(run, name)(rank)  # The method of each table has the name of the table.
-        return table
+        return run.recorded(name, rank)
 
     warnings = run.warnings[len(run.meta.warnings) :]
     return Run(run.meta, read, run.path, warnings, run.flight, step, run.sources, run.probes)

@@ -37,6 +37,6 @@ def test_a_descent_that_meets_the_bound_needs_no_further_replay(saved):
     assert "complete, by" in searched(saved, "--max-replays", "0").stdout
 
 
-def test_a_term_without_a_bound_is_refused(saved):
-    with pytest.raises(EsprofError, match="'balance=fix' cannot be searched"):
-        searched(saved, "--try", "balance=fix")
+def test_other_batches_are_no_change_to_search_for(saved):
+    with pytest.raises(EsprofError, match="'batch=2x' cannot be searched"):
+        searched(saved, "--try", "batch=2x")
