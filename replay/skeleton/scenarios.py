@@ -22,8 +22,8 @@ from esprof.replay.whatif.scenario import Bound, Declined, GraphPart, NothingFou
 from esprof.replay.whatif.term import Edit, Term, TermPhase
 
 OF_ONE_RANK = frozenset({
-    "allocator", "barriers", "compile", "cpu", "data", "double_precision", "gpu", "host", "kernel", "launches", "padding",
-    "python", "recompute", "repeated_calls", "runqueue", "sync", "unused_gradients",
+    "allocator", "barriers", "compile", "cpu", "data", "double_precision", "gpu", "host", "kernel", "launches", "loops",
+    "padding", "python", "recompute", "repeated_calls", "runqueue", "sync", "unused_gradients",
 })  # fmt: skip
 """Terms that need no rank but those that they change."""
 

@@ -1,6 +1,7 @@
 """Wherever ESTs run and move, every step's bits are those of one process that runs them all; ranks are threads here."""
 
 from dataclasses import replace
+from queue import SimpleQueue
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,14 +51,14 @@ def test_any_history_gives_the_bits_of_the_static_run(run):
 def test_every_sample_is_seen_once_an_epoch(run):
     job, world, history = run
     job = replace(job, model="mlp", codecs=((0, "none"),), prove_every=0)
-    seen = []
+    queue = SimpleQueue()  # A list would belong to each EST.
 
     class Noted(Samples):
         def __getitem__(self, index):
             return super().__getitem__(index)[0], index
 
     def noting(model, batch):
-        seen.extend(batch[1].tolist())
+        queue.put(batch[1].tolist())
         return loss_fn(model, (batch[0], batch[1] % 5))
 
     def body(transport):
@@ -69,5 +70,6 @@ def test_every_sample_is_seen_once_an_epoch(run):
         return elastic.order
 
     (order, *_) = on_threads(world, body)
+    seen = [sample for _ in range(queue.qsize()) for sample in queue.get()]
     assert len(seen) == len(set(seen))
     assert len(seen) == (order.steps_per_epoch * order.per_step if job.drop_last else job.samples)
