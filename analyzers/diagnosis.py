@@ -19,6 +19,7 @@ from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.step_words import Unit, in_words_of
 from esprof.core.types import NS_PER_S, ns, us
+from esprof.replay.over_ranks import IN_THIS_PROCESS, RankWorkers
 from esprof.replay.replayed import Replayed
 from esprof.replay.skeleton.large import replayed as replay_by_size
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
@@ -36,13 +37,18 @@ MIN_TIMES_AS_LONG = 2.0
 profiler alone makes steps of small kernels up to 1.9 times as long (docs/results/gpu.md)."""
 
 
-def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: float = MAX_ERROR_PCT) -> Diagnosis:
+def diagnose(
+    of: Run | Replayed,
+    ignores: Ignores = NOTHING,
+    max_error_pct: float = MAX_ERROR_PCT,
+    workers: RankWorkers = IN_THIS_PROCESS,
+) -> Diagnosis:
     """Findings by loss (`losses.py`); causes of a hang or an end of the job precede them. Findings covered by `ignores` are
     listed separately.
 
-    A Run is built and replayed. Nothing is priced if replay's own error exceeds `max_error_pct`, in per cent of a step.
-    A run without windows, or one that hung before all ranks had one, is diagnosed without replay. Raises InputError if it
-    has no graph and did not hang.
+    A Run is built and replayed, a large one by `workers`. Nothing is priced if replay's error exceeds `max_error_pct`, in
+    per cent of a step. A run without windows, or one that hung before all ranks had one, is diagnosed without replay. Raises
+    InputError if it has no graph and did not hang.
     """
     if isinstance(of, Replayed):
         return diagnose_replayed(of, RecordedJob(of.run), ignores)
@@ -51,7 +57,7 @@ def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: floa
     if is_device_only(of):
         return _diagnose_device_only(DeviceOnly.of(of), ignores)
     try:
-        replayed = replay_by_size(of, max_error_pct=max_error_pct)
+        replayed = replay_by_size(of, max_error_pct=max_error_pct, workers=workers)
         return diagnose_replayed(replayed, RecordedJob(replayed.run), ignores)
     except InputError:
         if not stopped_by(job := RecordedJob(of)):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from esprof.reports.answers.store import Kept
 from esprof.reports.commands.common import (
     answer_remembered,
     ignore_option,
@@ -16,6 +17,7 @@ from esprof.reports.commands.common import (
     text_of,
     window_option,
 )
+from esprof.reports.commands.rank_workers import WhereRanksAre, rank_workers, rank_workers_options
 from esprof.reports.pyproject import IgnoreList
 
 
@@ -24,6 +26,7 @@ from esprof.reports.pyproject import IgnoreList
 @max_error_option
 @window_option
 @ignore_option
+@rank_workers_options
 @json_option
 @output_options("-", "result")
 def command(
@@ -31,6 +34,8 @@ def command(
     max_error: float,
     window: int | None,
     ignores: IgnoreList,
+    processes: int | None,
+    dask: str | None,
     as_json: bool,
     output: Path,
     force: bool,
@@ -48,14 +53,17 @@ def command(
     esprof diagnose RUN --json -o diagnosis.json
     """
 
-    def compute() -> str:
+    def compute() -> Kept:
         from esprof.analyzers import diagnose
+        from esprof.replay.skeleton.large import RANK_FAILED
         from esprof.reports.terminal.diagnosis import draw_diagnosis
 
         ignored = ignores.parsed()
         run, _ = open_run(sources, window)
-        with status("Diagnosing"):
-            found = diagnose(run, ignored, max_error)
-        return text_of(found, draw_diagnosis, as_json=as_json, output=output)
+        where = WhereRanksAre(processes, dask)
+        with status("Diagnosing") as tell, rank_workers(run, where, tell) as workers:
+            found = diagnose(run, ignored, max_error, workers)
+        text = text_of(found, draw_diagnosis, as_json=as_json, output=output)
+        return Kept(text, is_final=not any(warning.code == RANK_FAILED for warning in found.warnings))
 
     answer_remembered(compute, sources, as_json=as_json, output=output, force=force)

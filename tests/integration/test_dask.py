@@ -14,7 +14,7 @@ from esprof.replay.over_ranks import RankWorkers
 from esprof.replay.replayed import answer
 from esprof.replay.skeleton import large
 from esprof.replay.skeleton.large import LargeReplay
-from esprof.reports.commands.replay import command
+from esprof.reports.commands import diagnose, replay
 
 pytestmark = pytest.mark.integration
 
@@ -60,12 +60,16 @@ def test_the_answer_is_the_same_if_a_worker_is_killed(run, client):
     assert on_cluster == answer_by(run, RankWorkers())
 
 
-def test_replay_takes_the_address_of_a_scheduler(run, client, monkeypatch):
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [(replay.command, ["--what-if", "cpu=2x", "--what-if", "network=2x,straggler=fix"]), (diagnose.command, [])],
+    ids=["replay", "diagnose"],
+)
+def test_processes_and_a_cluster_answer_as_one_process_does(run, client, monkeypatch, verb, options):
     monkeypatch.setattr(large, "MAX_EVENTS", 0)
-    address = client.scheduler.address
     answers = [
-        CliRunner().invoke(command, [str(run.path), "--json", *more], catch_exceptions=False)
-        for more in ([], ["--dask", address])
+        CliRunner().invoke(verb, [str(run.path), "--json", *options, *more], catch_exceptions=False)
+        for more in (["--processes", "1"], ["--processes", "2"], ["--dask", client.scheduler.address])
     ]
     shown = [msgspec.json.decode(one.stdout) | {"timing_s": None} for one in answers]
-    assert shown[0] == shown[1]
+    assert shown[0] == shown[1] == shown[2]
