@@ -41,6 +41,7 @@ class LargeCase(Case):
     """A large run: `replayed` holds the graphs of some ranks."""
 
     of_all_ranks: tuple[RankBreakdown, ...]
+    large: LargeReplay
 
     @classmethod
     def of(cls, large: LargeReplay, job: RecordedJob) -> "LargeCase":
@@ -48,11 +49,15 @@ class LargeCase(Case):
         assert isinstance(pricer, SkeletonPricer)
         found = tuple(pricer.job.over_ranks("Breaking down steps", _breakdown, pricer.workers))
         pricer.prices(_LIKELY)
-        return cls(ShownRanks.on(examined_ranks(large, found), large), job, found)
+        return cls(ShownRanks.on(examined_ranks(large, found), large), job, found, large)
 
     @cached_property
     def breakdown(self) -> tuple[RankBreakdown, ...]:
         return self.of_all_ranks
+
+    @property
+    def communication(self) -> Replayed:
+        return self.large
 
     @property
     def warning(self) -> RunWarning:

@@ -109,6 +109,11 @@ class Case:
         return pipeline_of(self.run, self.replayed.built.dfg, self.replayed.steps.steady)
 
     @property
+    def communication(self) -> Replayed:
+        """The run with all communication of all ranks. Of a large run other work is not in its graph."""
+        return self.replayed
+
+    @property
     def run(self) -> Run:
         return self.replayed.run
 

@@ -2,8 +2,9 @@
 
 from esprof import __version__
 from esprof.analyzers.advisors.recommend import Recommendations, recommend_all
-from esprof.analyzers.diagnosis import diagnose_replayed
+from esprof.analyzers.diagnosis import diagnose_case
 from esprof.analyzers.ignore import NOTHING, Ignores
+from esprof.analyzers.large import case_of
 from esprof.analyzers.ops.over_ranks import Asked, ops
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.samples.flame import flame
@@ -19,7 +20,10 @@ from esprof.analyzers.summary.timeline_excerpt import excerpt
 from esprof.analyzers.views.memory_use import memory_use
 from esprof.analyzers.views.probed import probed
 from esprof.core.errors import EsprofError
+from esprof.replay.over_ranks import IN_THIS_PROCESS, RankWorkers
 from esprof.replay.replayed import Replayed, answer
+from esprof.replay.skeleton.large import LargeReplay
+from esprof.replay.skeleton.large import replayed as replay_by_size
 from esprof.run.run import Run
 
 WHAT_IFS = ("gpu=2x", "cpu=2x", "network=2x", "data=0", "straggler=fix")
@@ -31,13 +35,19 @@ MAX_RANKS_CHARTED = 32
 """Most ranks with a bar of their own in the breakdown."""
 
 
-def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
-    """Everything that a renderer shows about a run. A Run is built and replayed; findings covered by `ignores` are listed
-    separately. Raises InputError if the run has no graph."""
-    replayed = of if isinstance(of, Replayed) else Replayed.of(of)
-    run, job = replayed.run, RecordedJob(replayed.run)
-    diagnosis, replay = diagnose_replayed(replayed, job, ignores), answer(replayed, WHAT_IFS)
-    timeline, operations = excerpt(replayed), ops(replayed.steps, job.samples, Asked(top=MAX_OPERATIONS))
+def summarize(of: Run | Replayed, ignores: Ignores = NOTHING, workers: RankWorkers = IN_THIS_PROCESS) -> Report:
+    """Everything that a renderer shows about a run. A Run is built and replayed, a large one by `workers`; findings covered
+    by `ignores` are listed separately. Raises InputError if the run has no graph.
+
+    Of a large run, the timeline is of the ranks that its diagnosis examines. It has no critical path there, no grids of
+    what-ifs, and no advice: they need the graph of all ranks.
+    """
+    replayed = of if isinstance(of, Replayed) else replay_by_size(of, workers=workers)
+    run, job, is_large = replayed.run, RecordedJob(replayed.run), isinstance(replayed, LargeReplay)
+    case = case_of(replayed, job)
+    diagnosis, replay = diagnose_case(case, ignores), answer(replayed, WHAT_IFS)
+    timeline = excerpt(case.replayed)
+    operations = ops(replayed.steps, job.samples, Asked(top=MAX_OPERATIONS))
     return Report(
         title=str(run.path.name) if run.path else "run",
         source=str(run.path or ""),
@@ -49,7 +59,7 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
         diagnosis=diagnosis,
         replay=replay,
         charted_ranks=drawn_ranks(replayed, MAX_RANKS_CHARTED),
-        explorer=explorer(replayed),
+        explorer=None if is_large else explorer(replayed),
         steps=step_times(job, diagnosis.findings),
         timeline=timeline,
         arrivals=arrival_map(replayed, timeline.ranks),
@@ -58,7 +68,7 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
         flame=flame(job.samples),
         memory=memory_use(run),
         probed=probed(run.probes) if run.probes is not None else None,
-        advice=_advice(replayed, job),
+        advice=None if is_large else _advice(replayed, job),
         not_recorded=tuple(not_recorded(job, operations.shapes_recorded)),
         history=run.history[-MAX_EVENTS:],
         proof=JobProof.of_history(run.history),

@@ -14,6 +14,7 @@ from esprof.core.types import Ns, Rank, us
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine.timeline import Timeline
 from esprof.replay.replayed import Replayed
+from esprof.replay.skeleton.large import LargeReplay
 from esprof.run.collective_names import collective_word
 
 MAX_BARS = 3_000
@@ -59,7 +60,7 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[int, ...]
     span_us: float
     ranks: tuple[Rank, ...]
-    """Ranks that are drawn (`drawn_ranks`)."""
+    """Ranks that are drawn (`drawn_ranks`); of a large run those whose graphs were built."""
     of_ranks: int
     """Number of ranks of the run."""
     bars: tuple[Bar, ...]
@@ -121,9 +122,10 @@ def excerpt(replayed: Replayed) -> Excerpt:
         steps=tuple(dfg.marks.steps[first : last + 1]),
         span_us=us(window.finish - window.begin),
         ranks=ranks,
-        of_ranks=len(dfg.marks.ranks),
+        of_ranks=len(replayed.pricer.dfg.marks.ranks),
         bars=tuple(sorted(drawn, key=lambda bar: bar.rank)),
-        path=tuple(_path(replayed, window, ranks)),
+        # The nodes of a large run's path are those of graphs that are not kept.
+        path=() if isinstance(replayed, LargeReplay) else tuple(_path(replayed, window, ranks)),
         arrows=tuple(_arrows(window, ranks, meetings)),
         shown=len(drawn),
         total=int(inside.sum()),

@@ -20,6 +20,7 @@ from esprof.reports.commands.common import (
     window_option,
     wrote,
 )
+from esprof.reports.commands.rank_workers import WhereRanksAre, rank_workers, rank_workers_options
 from esprof.reports.pyproject import IgnoreList
 
 
@@ -27,10 +28,18 @@ from esprof.reports.pyproject import IgnoreList
 @run_argument
 @window_option
 @ignore_option
+@rank_workers_options
 @json_option
 @output_options("report.html", "page")
 def command(
-    sources: tuple[str, ...], window: int | None, ignores: IgnoreList, as_json: bool, output: Path, force: bool
+    sources: tuple[str, ...],
+    window: int | None,
+    ignores: IgnoreList,
+    processes: int | None,
+    dask: str | None,
+    as_json: bool,
+    output: Path,
+    force: bool,
 ) -> None:
     """Write a self-contained HTML report of a run.
 
@@ -46,15 +55,18 @@ def command(
 
     def compute() -> Kept:
         from esprof.analyzers import summarize
+        from esprof.replay.skeleton.large import RANK_FAILED
         from esprof.reports.commands.written import unwritten
         from esprof.reports.html.page import render_html
 
         ignored = ignores.parsed()
         run, _ = open_run(sources, window)
-        with status("Drawing the page"):
-            report = summarize(run, ignored)
-            about = unwritten("page", run, report.diagnosis.warnings)
-            return Kept(render_html(report), about=msgspec.json.encode(about))
+        where = WhereRanksAre(processes, dask)
+        with status("Drawing the page") as tell, rank_workers(run, where, tell) as workers:
+            report = summarize(run, ignored, workers)
+        about = unwritten("page", run, report.diagnosis.warnings)
+        is_final = not any(warning.code == RANK_FAILED for warning in report.diagnosis.warnings)
+        return Kept(render_html(report), about=msgspec.json.encode(about), is_final=is_final)
 
     page = recall(compute, sources)
     if output == STDOUT:

@@ -1,6 +1,6 @@
 """ESP304: collectives between GPUs with far less bandwidth than others of their kind."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,10 +41,16 @@ class _Slow:
     needed_ns: np.ndarray
     """Time at the bandwidth of the fastest collectives of the kind, ns, float64[collectives]; 0 where unknown."""
 
+    def of(self, names: Container[str], sent: SteadyStateCollectives) -> np.ndarray:
+        """Mask of the slow ones of kernels with these names, bool[collectives]."""
+        wanted = np.isin(sent.dfg.name[sent.node], [at for at, name in enumerate(sent.dfg.names) if name in names])
+        mask: np.ndarray = self.is_slow & wanted
+        return mask
+
 
 def slow_collectives(case: Case) -> Iterator[Cause]:
     """Collectives on GPU streams, many of which are far slower than the fastest of the same kind and process group."""
-    sent = steady_collectives(case.replayed)
+    sent = steady_collectives(case.communication)
     slow = _slow(sent)
     factors = _factors(sent, slow)
     if not factors:
@@ -52,9 +58,12 @@ def slow_collectives(case: Case) -> Iterator[Cause]:
     scenario = ",".join(f"collective[^{literal(name)}$]={factor:.3g}x" for name, factor in sorted(factors.items()))
     if not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
-    mine = slow.is_slow & np.isin(sent.dfg.name[sent.node], [sent.dfg.names.index(name) for name in factors])
+    mine = slow.of(factors, sent)
     longer = float(sent.took_ns[mine].sum() / slow.needed_ns[mine].sum())
-    overlaps = _overlap_compute(sent, mine, slow.is_known & ~slow.is_slow)
+    examined = steady_collectives(case.replayed)
+    of_examined = _slow(examined)
+    shown = of_examined.of(factors, examined)
+    overlaps = bool(shown.any()) and _overlap_compute(examined, shown, of_examined.is_known & ~of_examined.is_slow)
     fastest = float(sent.bytes[mine].sum() / slow.needed_ns[mine].sum()) * NS_PER_S
     use = link_use(sent, mine)
     yield Cause(
@@ -69,7 +78,7 @@ def slow_collectives(case: Case) -> Iterator[Cause]:
             "bandwidth_of_slow": Evidence(round(sent.rate(mine)), "bytes/s"),
             "bandwidth_of_fastest": Evidence(round(fastest), "bytes/s"),
             **(use.evidence({"slow": sent.rate(mine), "fastest": fastest}) if use else {}),
-            "exposed": by_rank({rank: round(ns) for rank, ns in sent.exposed_ns(mine).items()}, "ns"),
+            "exposed": by_rank({rank: round(ns) for rank, ns in examined.exposed_ns(shown).items()}, "ns"),
             "overlap_compute": Evidence(overlaps),
         },
         advice=_OVERLAPPING_COMPUTE if overlaps else _NOT_OVERLAPPING,

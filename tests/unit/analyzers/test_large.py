@@ -2,6 +2,10 @@
 
 import pytest
 
+from benchmarks.large_job import LargeJob, write
+from esprof import load
+from esprof.analyzers import large as analyzers_large
+from esprof.analyzers import summarize
 from esprof.analyzers.diagnosis import diagnose
 from esprof.analyzers.large import MAX_RANKS_EXAMINED, LargeCase, examined_ranks
 from esprof.analyzers.recorded_job import RecordedJob
@@ -9,6 +13,7 @@ from esprof.analyzers.rule import Case
 from esprof.replay.replayed import Replayed
 from esprof.replay.skeleton import large
 from esprof.replay.skeleton.large import LargeReplay
+from esprof.reports.html.page import render_html
 from tests.cases.exported import cpu_rank, cpu_run
 from tests.cases.graph import run_of
 
@@ -48,6 +53,30 @@ def test_a_large_run_of_few_ranks_has_the_findings_of_the_whole_graph(monkeypatc
     found = diagnose(cpu_run())
     assert found.findings == whole.findings
     assert found.uncertain == whole.uncertain
+
+
+@pytest.mark.slow
+def test_a_slow_link_of_few_ranks_has_the_price_of_the_whole_graph(tmp_path, monkeypatch):
+    write(tmp_path / "run", LargeJob(2, 2, 2, steps=5, microbatches=4, kernels=5))
+    whole = diagnose(load(tmp_path / "run")).findings[0]
+    monkeypatch.setattr(large, "MAX_EVENTS", 0)
+    monkeypatch.setattr(analyzers_large, "MAX_RANKS_EXAMINED", 4)
+    found = diagnose(load(tmp_path / "run")).findings[0]
+    assert found.id == whole.id == "ESP304"
+    assert (found.title, found.saving_us, found.what_if) == (whole.title, whole.saving_us, whole.what_if)
+
+
+def test_the_report_draws_the_ranks_that_are_examined(many, monkeypatch):
+    whole = summarize(many)
+    monkeypatch.setattr(large, "MAX_EVENTS", 0)
+    found = summarize(many)
+    assert len(found.timeline.ranks) == MAX_RANKS_EXAMINED
+    assert SLOW in found.timeline.ranks
+    assert (found.timeline.of_ranks, found.timeline.path) == (MANY, ())
+    assert [row.spread_us for row in found.arrivals.rows] == [row.spread_us for row in whole.arrivals.rows]
+    assert {row.last for row in found.arrivals.rows} == {SLOW}
+    assert (found.steps, found.operations) == (whole.steps, whole.operations)
+    assert f"{MANY}" in render_html(found)
 
 
 def test_ranks_with_most_time_in_an_activity_are_examined(many):
