@@ -1,4 +1,4 @@
-"""What a run of many ranks takes: reading, the graph, replays, two what-ifs and the diagnosis; seconds and memory.
+"""What a run of many ranks takes: reading, the graph, replays, five what-ifs and the diagnosis; seconds and memory.
 
     python -m benchmarks.scale [--ranks 64] [--events 50000] [--processes 2] [--repeats 3] [--keep FOLDER]
 
@@ -31,7 +31,7 @@ from esprof.replay.over_ranks import RankWorkers
 from esprof.replay.replayed import Replayed, answer
 from esprof.replay.skeleton.large import LargeReplay, is_large
 
-WHAT_IFS = ("gpu=2x", "straggler=fix")
+WHAT_IFS = ("gpu=2x", "cpu=2x", "network=2x", "overlap=perfect", "straggler=fix")
 
 
 def main() -> int:
@@ -108,7 +108,7 @@ def measured(folder: Path) -> dict[str, float]:
     replayed = Replayed.of(opened)
     lap("replayed")
     replayed.pricer.prices(WHAT_IFS)
-    lap("two_what_ifs")
+    lap("what_ifs")
     diagnose(replayed)
     lap("diagnose")
     return lap.seconds | {"peak_memory": _peak(resource.RUSAGE_SELF)}
@@ -127,7 +127,9 @@ def measured_by_rank(folder: Path, processes: int) -> dict[str, float]:
         replayed = LargeReplay.by_rank(opened, workers=workers)
         lap("by_rank_replay")
         answer(replayed, WHAT_IFS)
-        lap("by_rank_two_what_ifs")
+        lap("by_rank_what_ifs")
+        print(diagnose(replayed).verdict, file=sys.stderr)
+        lap("by_rank_diagnose")
     total = time.perf_counter() - begun
     peak = _peak(resource.RUSAGE_SELF) + (processes * _peak(resource.RUSAGE_CHILDREN) if processes > 1 else 0)
     return lap.seconds | {"by_rank_total": total, "peak_memory_by_rank": peak}
