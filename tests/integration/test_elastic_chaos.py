@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -90,13 +91,11 @@ def random_lives(draw: random.Random, job: Job) -> list[Life]:
 
 def live(job: Job, life: Life, folder: Path, log: Path) -> None:
     """Train on this rank from the last checkpoint on; rank 0 notes the bits after each step."""
-    taken = 0
+    taken = count()  # A number would belong to each EST.
 
     def loss(model, batch):
-        nonlocal taken
-        if life.killed == (made.next_step, dist.get_rank(), taken):
+        if life.killed == (made.next_step, dist.get_rank(), next(taken)):
             os.kill(os.getpid(), signal.SIGKILL)
-        taken += 1
         return loss_fn(model, batch)
 
     made = trainer(job, life.history[0], loss_fn=loss, checkpoint=Checkpoint(folder, every=life.every))
@@ -106,7 +105,7 @@ def live(job: Job, life: Life, folder: Path, log: Path) -> None:
         while made.next_step < (STEPS if life.killed else life.until):
             if made.next_step in life.history:
                 made.assign(Assignment.of(life.history[made.next_step]))
-            taken = 0
+            taken = count()
             done = made.step()
             bits = state_hash(made.state.model, made.state.optimizers[0]) + "".join(loss.hex() for loss in done.losses)
             if dist.get_rank() == 0:

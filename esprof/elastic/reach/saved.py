@@ -16,7 +16,17 @@ from esprof.elastic.checkpoint.pack import pack, unpack
 from esprof.elastic.reach.places import ABSENT
 from esprof.elastic.reach.script import ReachedState
 from esprof.elastic.reach.turns import EstValues
-from esprof.elastic.reach.values import PLAIN, can_move, can_move_with_est, copied, made, note, same, write_into
+from esprof.elastic.reach.values import (
+    PLAIN,
+    can_move,
+    can_move_with_est,
+    copied,
+    is_container,
+    made,
+    note,
+    same,
+    write_into,
+)
 from esprof.elastic.verify.content import content
 
 NAME = "reached"
@@ -56,15 +66,15 @@ def restore(
     """Set what the checkpoint `path` holds. Returns in what the script differs, a sentence each; raises MismatchError for
     that unless it is meant to be another one (`new_script`).
 
-    Whole numbers and booleans that code reads are only told: they often say which process this is, and of how many. Such
-    values are compared on rank 0.
+    Of what code reads, whole numbers, booleans and containers are only told: numbers often say which process this is, and of
+    how many, and containers are often the options of a launch. Such values are compared on rank 0.
     """
     modules, told = state.modules, []
     for name, saved in packed.items():
         if "read" in saved and rank != 0:
             continue
         if fault := _fault(state, name, saved):
-            if not new_script and not _is_of_process(state, name, saved):
+            if not new_script and not _is_of_launch(state, name, saved):
                 raise MismatchError(fault, path=path, remedy=_OTHER_REMEDY)
             told.append(fault)
         if fault or not ("value" in saved or "module" in saved):
@@ -79,9 +89,12 @@ def restore(
     return told
 
 
-def _is_of_process(state: ReachedState, name: str, saved: Mapping[str, Any]) -> bool:
+def _is_of_launch(state: ReachedState, name: str, saved: Mapping[str, Any]) -> bool:
+    """Whether a value may be another one in each launch."""
     place = state.place(name)
-    return "read" in saved and (place is None or type(place.get()) in (bool, int, type(None)))
+    if "read" not in saved or place is None:
+        return "read" in saved
+    return type(place.get()) in (bool, int, type(None)) or is_container(place.get())
 
 
 def _fault(state: ReachedState, name: str, saved: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +31,13 @@ from tests.cases.elastic import Samples, loss_fn
 from tests.cases.elastic_job import small_trainer
 
 SLOW_S = 1.5
+
+
+class Done:
+    """What this process has done. The lock keeps it out of the state of ESTs, each of which would have its own."""
+
+    def __init__(self):
+        self.numbers, self.lock = set(), threading.Lock()
 
 
 def main():
@@ -48,13 +56,18 @@ def main():
     (asked.pids / f"rank-{rank}").write_text(str(os.getpid()))
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         asked.does = []
-    done = set()
+    done = Done()
 
     def doing(*, loads):
         for number, (who, step, what) in enumerate(asked.does):
-            due = who == rank and step == trainer.next_step and number not in done and (what[0] == "load") == loads
+            due = (
+                who == rank
+                and step == trainer.next_step
+                and number not in done.numbers
+                and (what[0] == "load") == loads
+            )
             if due:
-                done.add(number)
+                done.numbers.add(number)
                 yield what
 
     def loss(model, batch):

@@ -154,12 +154,20 @@ def test_a_job_does_not_go_on_with_other_state(tmp_path, capfd, other, why):
     assert why in capfd.readouterr().err
 
 
-def test_numbers_of_the_process_are_told(tmp_path, capfd):
-    def script(world):
-        return {"loss": lambda model, batch: loss_fn(model, batch) * (1 if world else 2)}
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (1, 2, "was trained with loss.given = 1, which is 2 now"),
+        ({"until": 1}, {"until": 2}, "was trained with loss.given = dict"),
+    ],
+    ids=["number of processes", "options"],
+)
+def test_numbers_and_options_of_a_launch_are_told(tmp_path, capfd, before, after, said):
+    def script(given):
+        return {"loss": lambda model, batch: loss_fn(model, batch) * (1 if given else 2)}
 
-    trainer = small_trainer(folder=tmp_path, **script(1))
+    trainer = small_trainer(folder=tmp_path, **script(before))
     trainer.step()
     trainer.save()
-    assert small_trainer(folder=tmp_path, **script(2)).next_step == 1
-    assert "was trained with loss.world = 1, which is 2 now" in capfd.readouterr().err
+    assert small_trainer(folder=tmp_path, **script(after)).next_step == 1
+    assert said in capfd.readouterr().err
