@@ -1,20 +1,13 @@
 """What is fuzzed: for each format that esprof reads, how to make a valid folder, and how esprof reads it."""
 
-import json
-import os
-import re
-import tarfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from benchmarks.fuzz import folders
+from benchmarks.fuzz import folders, inputs
 from esprof import load
 from esprof.analyzers.advisors.cluster.gavel import with_throughputs
 from esprof.analyzers.advisors.cluster.mix import SharingJob, read, read_mix
-from esprof.analyzers.advisors.cluster.questions.ask import ask
 from esprof.analyzers.advisors.compression import instance
 from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.analyzers.advisors.parallel.mixed.files import MixedFiles
@@ -31,12 +24,9 @@ from esprof.elastic.launch import messages
 from esprof.elastic.verify.diff import diff
 from esprof.reports.commands.proofs import check_file
 from esprof.reports.live.proposal import read_search
-from esprof.reports.pyproject import read_ignores
 from esprof.run import request
 from esprof.run.logs import HISTORY, LEDGER, ROUNDS, Tail
-from tests.cases import chakra, databases, flight_dumps, kineto, mixed, operation_tables, xplane
-
-_PAGES = Path(__file__).parents[2] / "docs" / "how-to"
+from tests.cases import chakra, databases, flight_dumps, mixed, operation_tables, xplane
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,101 +47,6 @@ class Target:
     """Whether reading changes the folder."""
 
 
-def _written(**contents: Any) -> Callable[[Path], None]:
-    """Writes these files; `__` in a name stands for a dot. Values other than texts and bytes are written as JSON."""
-
-    def make(folder: Path) -> None:
-        for name, content in contents.items():
-            raw = content.encode() if isinstance(content, str) else content
-            (folder / name.replace("__", ".")).write_bytes(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
-
-    return make
-
-
-def _example(page: str, after: str, name: str) -> Callable[[Path], None]:
-    """Writes the first example of a how-to page after this text."""
-    text = (_PAGES / page).read_text()
-    found = re.search(r"```(?:yaml|json)\n(.*?)```", text[text.index(after) :], re.DOTALL)
-    assert found is not None, after
-    return _written(**{name.replace(".", "__"): found[1]})
-
-
-def _whole(folder: Path) -> None:
-    """Read all that a Run holds."""
-    run = load(folder / "run")
-    for rank in run.ranks:
-        for table in (
-            run.events,
-            run.steps,
-            run.stages,
-            run.accesses,
-            run.memory,
-            run.allocations,
-            run.samples,
-            run.stacks,
-        ):
-            table(rank)
-        run.flight(rank)
-    repr(run)
-
-
-def _traces(name: str) -> Callable[[Path], None]:
-    def read(folder: Path) -> None:
-        run = load(folder / name)
-        for rank in run.ranks:
-            run.events(rank)
-
-    return read
-
-
-def _joined(folder: Path) -> None:
-    run = load([folder / "et.json", folder / "rank0.json"])
-    for rank in run.ranks:
-        run.events(rank)
-
-
-def _archive(folder: Path) -> None:
-    raw = kineto._ENCODER.encode(kineto.job(0, world=1))
-    (folder / "rank0.json").write_bytes(raw)
-    with tarfile.open(folder / "traces.tgz", "w:gz") as packed:
-        packed.add(folder / "rank0.json", "rank0.json")
-    with zipfile.ZipFile(folder / "traces.zip", "w") as zipped:
-        zipped.write(folder / "rank0.json", "rank0.json")
-
-
-def _archives(folder: Path) -> None:
-    load(folder / "traces.zip")
-    load(folder / "traces.tgz")
-
-
-def _ignores(folder: Path) -> None:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        read_ignores()
-    finally:
-        os.chdir(before)
-
-
-def _questions(folder: Path) -> None:
-    """The examples of clusters.md, and catalogs of prices."""
-    page = (_PAGES / "clusters.md").read_text()
-    for question, text in re.findall(r"`--objective (\w+)` .*?```yaml\n(.*?)```", page, re.DOTALL):
-        (folder / f"{question}.yaml").write_text(text)
-    prices = "InstanceType,Price,SpotPrice,Region,AvailabilityZone\np3.2xlarge,3.06,0.95,us-east-1,use1-az4\n"
-    for day in ("monday", "tuesday"):
-        (folder / f"{day}.csv").write_text(prices)
-
-
-def _question(name: Any) -> Callable[[Path], object]:
-    return lambda folder: ask(name, folder / f"{name}.yaml", None)
-
-
-def _kineto(folder: Path) -> None:
-    kineto.write(folder / "trace.json", kineto.job(0, world=1))
-    kineto.write(folder / "trace.json.gz", kineto.job(0, world=1))
-
-
 _TRANSFORMER = (
     '{"schema": "esprof.transformer/1", "layers": 2, "hidden": 64, "heads": 4, "vocabulary": 100, "sequence": 32}'
 )
@@ -160,18 +55,18 @@ _JOB = SharingJob(id="a", workload="W", scale_factor=2, throughput_steps_per_s={
 
 TARGETS: dict[str, Target] = {
     # Run directories, and what processes that share one write to it.
-    "run.json": Target(make=folders.run, files=("run/run.json",), read=_whole, share=20, is_shared=True),
+    "run.json": Target(make=folders.run, files=("run/run.json",), read=inputs.read_whole, share=20, is_shared=True),
     "tables": Target(
         make=folders.run,
         files=("run/events/rank-00000.parquet", "run/steps/rank-00001.parquet"),
-        read=_whole,
+        read=inputs.read_whole,
         share=10,
         is_shared=True,
     ),
     "side files": Target(
         make=folders.run,
         files=("run/probes.json", "run/flight/rank-00000.json", "run/history.jsonl", "run/rounds.jsonl"),
-        read=_whole,
+        read=inputs.read_whole,
         share=20,
         is_shared=True,
     ),
@@ -190,7 +85,7 @@ TARGETS: dict[str, Target] = {
                 "rank-00000.timed.3.json",
             )
         ),
-        read=_whole,
+        read=inputs.read_whole,
         share=5,
         is_shared=True,
         is_used_up=True,
@@ -252,9 +147,11 @@ TARGETS: dict[str, Target] = {
         make=folders.checkpoint, files=(".metadata", "__0_0.distcp"), read=folders.read_tensors, share=10
     ),
     # Traces of other tools.
-    "kineto": Target(make=_kineto, files=("trace.json",), read=_traces("trace.json"), share=20),
-    "kineto, gzip": Target(make=_kineto, files=("trace.json.gz",), read=_traces("trace.json.gz"), share=10),
-    "archives": Target(make=_archive, files=("traces.zip", "traces.tgz"), read=_archives, share=5),
+    "kineto": Target(make=inputs.kineto_traces, files=("trace.json",), read=inputs.read_events("trace.json"), share=20),
+    "kineto, gzip": Target(
+        make=inputs.kineto_traces, files=("trace.json.gz",), read=inputs.read_events("trace.json.gz"), share=10
+    ),
+    "archives": Target(make=inputs.archives, files=("traces.zip", "traces.tgz"), read=inputs.read_archives, share=5),
     "flight recorder": Target(
         make=lambda f: (
             flight_dumps.write(f, flight_dumps.hung()),
@@ -267,52 +164,63 @@ TARGETS: dict[str, Target] = {
     "chakra": Target(
         make=lambda f: (f / "job.0.et").write_bytes(chakra.job(0)),
         files=("job.0.et",),
-        read=_traces("job.0.et"),
+        read=inputs.read_events("job.0.et"),
         share=10,
     ),
     "execution trace": Target(
         make=folders.execution_trace,
         files=("et.json", "rank0.json"),
-        read=_joined,
+        read=inputs.read_joined,
         share=10,
     ),
     "xplane": Target(
         make=lambda f: (f / "node.xplane.pb").write_bytes(xplane.gpu_job(1)),
         files=("node.xplane.pb",),
-        read=_traces("node.xplane.pb"),
+        read=inputs.read_events("node.xplane.pb"),
         share=5,
     ),
     "nsight": Target(
-        make=lambda f: databases.write_nsight(f / "a.sqlite"), files=("a.sqlite",), read=_traces("a.sqlite"), share=3
+        make=lambda f: databases.write_nsight(f / "a.sqlite"),
+        files=("a.sqlite",),
+        read=inputs.read_events("a.sqlite"),
+        share=3,
     ),
-    "rocpd": Target(make=lambda f: databases.write_rocpd(f / "a.db"), files=("a.db",), read=_traces("a.db"), share=3),
+    "rocpd": Target(
+        make=lambda f: databases.write_rocpd(f / "a.db"), files=("a.db",), read=inputs.read_events("a.db"), share=3
+    ),
     "rocprof": Target(
-        make=lambda f: databases.write_rocprof_json(f / "a.json"), files=("a.json",), read=_traces("a.json"), share=10
+        make=lambda f: databases.write_rocprof_json(f / "a.json"),
+        files=("a.json",),
+        read=inputs.read_events("a.json"),
+        share=10,
     ),
     "rocprof, Chrome": Target(
-        make=lambda f: databases.write_rocprof_chrome(f / "a.json"), files=("a.json",), read=_traces("a.json"), share=10
+        make=lambda f: databases.write_rocprof_chrome(f / "a.json"),
+        files=("a.json",),
+        read=inputs.read_events("a.json"),
+        share=10,
     ),
     "operation table": Target(
         make=lambda f: operation_tables.write_table(f / "a.parquet", operation_tables.rows_of_a_job(2, 3)),
         files=("a.parquet",),
-        read=_traces("a.parquet"),
+        read=inputs.read_events("a.parquet"),
         share=5,
     ),
     # Files that a user writes, or has from others.
     "inventory": Target(
-        make=_example("advisors.md", "`--inventory` names", "gpus.yaml"),
+        make=inputs.example("advisors.md", "`--inventory` names", "gpus.yaml"),
         files=("gpus.yaml",),
         read=lambda f: read(f / "gpus.yaml", Inventory),
         share=20,
     ),
     "jobs": Target(
-        make=_example("advisors.md", "`--jobs` names", "jobs.yaml"),
+        make=inputs.example("advisors.md", "`--jobs` names", "jobs.yaml"),
         files=("jobs.yaml",),
         read=lambda f: read_mix(f / "jobs.yaml"),
         share=10,
     ),
     "job logs": Target(
-        make=_written(
+        make=inputs.written(
             philly__json=[
                 {
                     "status": "Pass",
@@ -329,32 +237,37 @@ TARGETS: dict[str, Target] = {
         share=10,
     ),
     "evaluations": Target(
-        make=_written(a__csv="step,time,loss\n1,2.0,3.5\n2,4.0,2.5\n", b__jsonl='{"step": 1, "loss": 3.5}\n'),
+        make=inputs.written(a__csv="step,time,loss\n1,2.0,3.5\n2,4.0,2.5\n", b__jsonl='{"step": 1, "loss": 3.5}\n'),
         files=("a.csv", "b.jsonl"),
         read=lambda f: compare_to_target(*([read_evaluations(f / name, {})] for name in ("a.csv", "b.jsonl")), 3.0),
         share=10,
     ),
-    "sizes": Target(make=_questions, files=("sizes.yaml",), read=_question("sizes"), share=2),
-    "slices": Target(make=_questions, files=("slices.yaml",), read=_question("slices"), share=2),
-    "reclaim": Target(make=_questions, files=("reclaim.yaml",), read=_question("reclaim"), share=2),
-    "proposals": Target(make=_questions, files=("proposals.yaml",), read=_question("proposals"), share=2),
+    "sizes": Target(make=inputs.questions, files=("sizes.yaml",), read=inputs.read_question("sizes"), share=2),
+    "slices": Target(make=inputs.questions, files=("slices.yaml",), read=inputs.read_question("slices"), share=2),
+    "reclaim": Target(make=inputs.questions, files=("reclaim.yaml",), read=inputs.read_question("reclaim"), share=2),
+    "proposals": Target(
+        make=inputs.questions, files=("proposals.yaml",), read=inputs.read_question("proposals"), share=2
+    ),
     "prices": Target(
-        make=_questions, files=("spot.yaml", "monday.csv", "tuesday.csv"), read=_question("spot"), share=2
+        make=inputs.questions,
+        files=("spot.yaml", "monday.csv", "tuesday.csv"),
+        read=inputs.read_question("spot"),
+        share=2,
     ),
     "throughputs": Target(
-        make=_written(gavel__json=_GAVEL),
+        make=inputs.written(gavel__json=_GAVEL),
         files=("gavel.json",),
         read=lambda f: with_throughputs((_JOB,), f / "gavel.json"),
         share=40,
     ),
     "layers": Target(
-        make=_example("parallel.md", "#", "layers.json"),
+        make=inputs.example("parallel.md", "#", "layers.json"),
         files=("layers.json",),
         read=lambda f: read_model([f / "layers.json"]),
         share=20,
     ),
     "transformer": Target(
-        make=_written(gpt__json=_TRANSFORMER),
+        make=inputs.written(gpt__json=_TRANSFORMER),
         files=("gpt.json",),
         read=lambda f: read_model([f / "gpt.json"]),
         share=20,
@@ -395,11 +308,11 @@ TARGETS: dict[str, Target] = {
         share=5,
     ),
     "pyproject.toml": Target(
-        make=_written(
+        make=inputs.written(
             pyproject__toml='[[tool.esprof.ignore]]\nid = "ESP301"\nreason = "known"\nuntil = 2099-01-01\n[tool.ruff]\nx=1\n'
         ),
         files=("pyproject.toml",),
-        read=_ignores,
+        read=inputs.read_ignore_list,
         share=40,
     ),
 }
