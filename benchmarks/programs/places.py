@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.programs.training import LATE, MANY, Changed, Points, Training, late, mean_loss, mlp, rank
+from benchmarks.programs.training import LATE, MANY, Changed, Points, Training, late, mlp
+from tests.cases.programs.script import mean_loss, rank
 
 # What one rank does.
 

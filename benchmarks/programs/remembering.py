@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.programs.training import LATE, MANY, Training, late, mean_loss, mlp
+from benchmarks.programs.training import LATE, MANY, Training, late, mlp
+from tests.cases.programs.script import mean_loss
 
 CALLS = 0
 

@@ -5,13 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset
 
 from esprof.elastic import Data, ElasticTrainer
+from tests.cases.programs.script import mean_loss, sgd
 
 N_EST, EPOCHS, STEPS = 4, 4, 120
 LATE, MANY = 60, 80
@@ -47,19 +45,6 @@ class Changed(Points):
 
 def mlp(*middle: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(16, 32), *middle, nn.ReLU(), nn.Linear(32, 8))
-
-
-def mean_loss(model: nn.Module, batch: Any) -> Tensor:
-    points, kinds = batch
-    return F.cross_entropy(model(points), kinds)
-
-
-def sgd(model: nn.Module) -> Optimizer:
-    return SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-
-def rank() -> int:
-    return dist.get_rank()
 
 
 @dataclass

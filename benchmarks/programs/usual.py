@@ -11,8 +11,9 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import Dataset, Sampler, WeightedRandomSampler
 
-from benchmarks.programs.training import LATE, STEPS, Changed, Points, Training, mlp, rank, right
+from benchmarks.programs.training import LATE, STEPS, Changed, Points, Training, mlp, right
 from esprof.elastic import Gradients, Updates
+from tests.cases.programs.script import rank
 
 
 @right
