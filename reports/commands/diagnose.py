@@ -17,7 +17,7 @@ from esprof.reports.commands.common import (
     text_of,
     window_option,
 )
-from esprof.reports.commands.rank_workers import WhereRanksAre, rank_workers, rank_workers_options
+from esprof.reports.commands.rank_workers import WhereRanksAre, is_final, rank_workers, rank_workers_options
 from esprof.reports.pyproject import IgnoreList
 
 
@@ -34,8 +34,7 @@ def command(
     max_error: float,
     window: int | None,
     ignores: IgnoreList,
-    processes: int | None,
-    dask: str | None,
+    where: WhereRanksAre,
     as_json: bool,
     output: Path,
     force: bool,
@@ -55,15 +54,13 @@ def command(
 
     def compute() -> Kept:
         from esprof.analyzers import diagnose
-        from esprof.replay.skeleton.large import RANK_FAILED
         from esprof.reports.terminal.diagnosis import draw_diagnosis
 
         ignored = ignores.parsed()
         run, _ = open_run(sources, window)
-        where = WhereRanksAre(processes, dask)
         with status("Diagnosing") as tell, rank_workers(run, where, tell) as workers:
             found = diagnose(run, ignored, max_error, workers)
         text = text_of(found, draw_diagnosis, as_json=as_json, output=output)
-        return Kept(text, is_final=not any(warning.code == RANK_FAILED for warning in found.warnings))
+        return Kept(text, is_final=is_final(found.warnings))
 
     answer_remembered(compute, sources, as_json=as_json, output=output, force=force)

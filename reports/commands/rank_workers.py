@@ -1,10 +1,11 @@
 """Options and workers of verbs that build the ranks of a large run one by one."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,8 +14,7 @@ from esprof.core.errors import InputError, MissingDependencyError, UsageError
 if TYPE_CHECKING:
     from esprof import Run
     from esprof.replay.over_ranks import RankWorkers
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+    from esprof.run.run import RunWarning
 
 _MOST_PROCESSES = 8
 """Unless --processes asks for more. Each needs up to a gigabyte."""
@@ -30,20 +30,32 @@ class WhereRanksAre:
     dask: str | None
 
 
-def rank_workers_options(command: _Command) -> _Command:
-    """--processes and --dask. Both change nothing in the answer to a run of usual size."""
-    processes = click.option(
+def rank_workers_options(command: Callable[..., None]) -> Callable[..., None]:
+    """--processes and --dask, which `command` takes as `where`. Both change nothing in the answer to a run of usual size."""
+
+    @wraps(command)
+    def with_where(*arguments: Any, processes: int | None, dask: str | None, **options: Any) -> None:
+        command(*arguments, where=WhereRanksAre(processes, dask), **options)
+
+    add_processes = click.option(
         "--processes",
         metavar="N",
         type=click.IntRange(min=1),
         help=f"Processes that build the ranks of a large run. Default: one per CPU, at most {_MOST_PROCESSES}.",
     )
-    dask = click.option(
+    add_dask = click.option(
         "--dask",
         metavar="ADDRESS",
         help="Build them on the Dask cluster of this scheduler.",
     )
-    return processes(dask(command))
+    return add_processes(add_dask(with_where))
+
+
+def is_final(warnings: "Iterable[RunWarning]") -> bool:
+    """Whether an answer with these warnings would be the same again: a rank whose tasks failed may be built another time."""
+    from esprof.replay.skeleton.large import RANK_FAILED
+
+    return all(warning.code != RANK_FAILED for warning in warnings)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from esprof.reports.commands.common import (
     text_of,
     window_option,
 )
-from esprof.reports.commands.rank_workers import WhereRanksAre, rank_workers, rank_workers_options
+from esprof.reports.commands.rank_workers import WhereRanksAre, is_final, rank_workers, rank_workers_options
 
 
 @click.command("replay")
@@ -41,8 +41,7 @@ def command(
     scenarios: tuple[str, ...],
     max_error: float,
     window: int | None,
-    processes: int | None,
-    dask: str | None,
+    where: WhereRanksAre,
     as_json: bool,
     output: Path,
     force: bool,
@@ -61,17 +60,16 @@ def command(
 
     def compute() -> Kept:
         from esprof import replay
-        from esprof.replay.skeleton.large import RANK_FAILED, replayed
+        from esprof.replay.skeleton.large import replayed
         from esprof.replay.whatif.grammar import parse
         from esprof.reports.terminal.replay import draw_replay
 
         for spec in scenarios:
             parse(spec)  # Report a typo before reading the run, which may take minutes.
         run, read_s = open_run(sources, window)
-        where = WhereRanksAre(processes, dask)
         with status("Replaying") as tell, rank_workers(run, where, tell) as workers:
             answer = replay.answer(replayed(run, read_s, max_error, workers), scenarios)
         text = text_of(answer, draw_replay, as_json=as_json, output=output)
-        return Kept(text, is_final=not any(warning.code == RANK_FAILED for warning in answer.warnings))
+        return Kept(text, is_final=is_final(answer.warnings))
 
     answer_remembered(compute, sources, as_json=as_json, output=output, force=force)

@@ -20,7 +20,7 @@ from esprof.reports.commands.common import (
     window_option,
     wrote,
 )
-from esprof.reports.commands.rank_workers import WhereRanksAre, rank_workers, rank_workers_options
+from esprof.reports.commands.rank_workers import WhereRanksAre, is_final, rank_workers, rank_workers_options
 from esprof.reports.pyproject import IgnoreList
 
 
@@ -35,8 +35,7 @@ def command(
     sources: tuple[str, ...],
     window: int | None,
     ignores: IgnoreList,
-    processes: int | None,
-    dask: str | None,
+    where: WhereRanksAre,
     as_json: bool,
     output: Path,
     force: bool,
@@ -55,18 +54,16 @@ def command(
 
     def compute() -> Kept:
         from esprof.analyzers import summarize
-        from esprof.replay.skeleton.large import RANK_FAILED
         from esprof.reports.commands.written import unwritten
         from esprof.reports.html.page import render_html
 
         ignored = ignores.parsed()
         run, _ = open_run(sources, window)
-        where = WhereRanksAre(processes, dask)
         with status("Drawing the page") as tell, rank_workers(run, where, tell) as workers:
             report = summarize(run, ignored, workers)
         about = unwritten("page", run, report.diagnosis.warnings)
-        is_final = not any(warning.code == RANK_FAILED for warning in report.diagnosis.warnings)
-        return Kept(render_html(report), about=msgspec.json.encode(about), is_final=is_final)
+        encoded = msgspec.json.encode(about)
+        return Kept(render_html(report), about=encoded, is_final=is_final(report.diagnosis.warnings))
 
     page = recall(compute, sources)
     if output == STDOUT:
