@@ -63,8 +63,8 @@ class JobCheckpoints:
                 path, tensors = found
                 lenient = asked.new_script or fingerprint.determinism == "hetero-relaxed"
                 with together(transport):
-                    told = restore(state, path, tensors, rank=transport.rank, new_script=lenient)
-                self.checkpoints.tell(path, told)
+                    differences = restore(state, path, tensors, rank=transport.rank, new_script=lenient)
+                self.checkpoints.tell(path, differences)
                 state.proof = self.checkpoints.proof
 
     def whole_step(self) -> Callable[[], int | None]:

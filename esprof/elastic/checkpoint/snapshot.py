@@ -81,7 +81,8 @@ def restore(job: TrainingState, path: Path, tensors: NamedTensors, *, rank: Rank
             item.load_state_dict(unpack(state["schedule"][name], tensors))
     job.attributes.restore(_of_bytes(tensors[f"shared/{_ATTRIBUTES}"]))
     reached = {name.removeprefix("shared/"): tensor for name, tensor in tensors.items()}
-    told = saved.restore(job.reached, _of_bytes(reached[saved.NAME]), reached, path, rank=rank, new_script=new_script)
+    packed = _of_bytes(reached[saved.NAME])
+    differences = saved.restore(job.reached, packed, reached, path, rank=rank, new_script=new_script)
     extra.unpack_extra(job.model, job.own, state, tensors)
     job.next_step = plan["next_step"]
     job.codecs = unpack(plan["codecs"], {})
@@ -92,7 +93,7 @@ def restore(job: TrainingState, path: Path, tensors: NamedTensors, *, rank: Rank
         if context.rng.cuda is None or fresh.rng.cuda is None:  # Saved on another type of device.
             context.rng.cuda = fresh.rng.cuda
         job.contexts[est] = context
-    return told
+    return differences
 
 
 def training_tensors(job: TrainingState) -> NamedTensors:

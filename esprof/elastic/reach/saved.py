@@ -66,17 +66,17 @@ def restore(
     """Set what the checkpoint `path` holds. Returns in what the script differs, a sentence each; raises MismatchError for
     that unless it is meant to be another one (`new_script`).
 
-    Of what code reads, whole numbers, booleans and containers are only told: numbers often say which process this is, and of
-    how many, and containers are often the options of a launch. Such values are compared on rank 0.
+    A difference in a whole number, a boolean or a container that code reads raises no error: numbers often say which process
+    this is, and of how many, and containers are often the options of a launch. Such values are compared on rank 0.
     """
-    modules, told = state.modules, []
+    modules, differences = state.modules, []
     for name, saved in packed.items():
         if "read" in saved and rank != 0:
             continue
         if fault := _fault(state, name, saved):
             if not new_script and not _is_of_launch(state, name, saved):
                 raise MismatchError(fault, path=path, remedy=_OTHER_REMEDY)
-            told.append(fault)
+            differences.append(fault)
         if fault or not ("value" in saved or "module" in saved):
             continue
         state.restored.add(name)
@@ -86,7 +86,7 @@ def restore(
         copy, place = unpack(saved["value"], tensors), state.place(name)
         if place is not None and not write_into(place.get(), copy):
             place.set(made(copy))
-    return told
+    return differences
 
 
 def _is_of_launch(state: ReachedState, name: str, saved: Mapping[str, Any]) -> bool:
