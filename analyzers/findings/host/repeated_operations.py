@@ -13,8 +13,7 @@ from esprof.replay.whatif.gradients.operation_loops import operation_loops
 from esprof.run.schema import Table
 
 CERTAIN_SHARE = 0.5
-"""Share of the predicted saving that is certain: every step spends it in calls of small operations. Planted loops cost 0.7
-to 2.1 times their prediction (seventh set, docs/results/planted-faults.md)."""
+"""Share of the predicted saving that is certain: every step spends it in calls of small operations."""
 
 _SCENARIO = "loops=0"
 

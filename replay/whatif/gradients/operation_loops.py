@@ -108,11 +108,11 @@ def _repetitions(calls: _Outermost) -> list[tuple[int, int, int]]:
         for column in (calls.name, calls.tid, calls.step):
             same &= column[period:] == column[:-period]
         edges = np.diff(np.concatenate(([0], same.astype(np.int8), [0])))
-        for first, end in zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True):
-            last = end + period - 1
-            took = int(calls.end_ns[last] - calls.begin_ns[first])
-            if last - first + 1 >= MIN_ITERATIONS * period and took >= MIN_LOOP_NS:
-                found.append((-took, period, first, last))
+        first, last = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1) + period - 1
+        took = calls.end_ns[last] - calls.begin_ns[first]
+        is_loop = (last - first + 1 >= MIN_ITERATIONS * period) & (took >= MIN_LOOP_NS)
+        columns = (-took[is_loop], first[is_loop], last[is_loop])
+        found += [(longer, period, one, other) for longer, one, other in np.stack(columns, axis=1).tolist()]
     taken = np.zeros(len(calls.name), bool)
     chosen = []
     for _, period, first, last in sorted(found):

@@ -8,7 +8,7 @@ from esprof.replay.whatif.gradients.marked_calls import backward_of
 from esprof.replay.whatif.gradients.operation_loops import operation_loops
 from esprof.replay.whatif.graph.selections import without_share
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
-from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 from esprof.run.schema import Table
 
@@ -19,6 +19,8 @@ ones compute."""
 
 def _without_loops(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     dfg = now.dfg
+    if dfg.has_gpu():
+        raise Declined("on a GPU the kernels of a loop would have to change, too: see launches=graph")
     share = share_within(now.run, dfg, {rank: _ranges(now.run.events(rank)) for rank in dfg.marks.ranks})
     is_small = dfg.of(Cls.CPU, Cls.COMPUTE, Cls.HOST_GAP) & (dfg.dur_ns <= MAX_OPERATION_NS)
     missing = "no loop over small operations was recorded, or the trace does not tell the modules that are called"
