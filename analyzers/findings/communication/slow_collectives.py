@@ -11,6 +11,7 @@ from esprof.analyzers.views.collectives import SteadyStateCollectives, steady_co
 from esprof.analyzers.views.links import link_use
 from esprof.core.types import NS_PER_S
 from esprof.replay.dfg import LaneKind
+from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.communication.links import line
 from esprof.replay.whatif.grammar import literal
 
@@ -50,8 +51,7 @@ class _Slow:
 
 def slow_collectives(case: Case) -> Iterator[Cause]:
     """Collectives on GPU streams, many of which are far slower than the fastest of the same kind and process group."""
-    sent = steady_collectives(case.communication)
-    slow = _slow(sent)
+    sent, slow = _compared(case.communication)
     factors = _factors(sent, slow)
     if not factors:
         return
@@ -60,8 +60,7 @@ def slow_collectives(case: Case) -> Iterator[Cause]:
         return
     mine = slow.of(factors, sent)
     longer = float(sent.took_ns[mine].sum() / slow.needed_ns[mine].sum())
-    examined = steady_collectives(case.replayed)
-    of_examined = _slow(examined)
+    examined, of_examined = (sent, slow) if sent.replayed is case.replayed else _compared(case.replayed)
     shown = of_examined.of(factors, examined)
     overlaps = bool(shown.any()) and _overlap_compute(examined, shown, of_examined.is_known & ~of_examined.is_slow)
     fastest = float(sent.bytes[mine].sum() / slow.needed_ns[mine].sum()) * NS_PER_S
@@ -83,6 +82,11 @@ def slow_collectives(case: Case) -> Iterator[Cause]:
         },
         advice=_OVERLAPPING_COMPUTE if overlaps else _NOT_OVERLAPPING,
     )
+
+
+def _compared(replayed: Replayed) -> tuple[SteadyStateCollectives, _Slow]:
+    sent = steady_collectives(replayed)
+    return sent, _slow(sent)
 
 
 def _slow(sent: SteadyStateCollectives) -> _Slow:
