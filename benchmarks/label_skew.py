@@ -1,11 +1,10 @@
-"""Ranks that train on other mixes of labels than the job: how far apart, what that does to models, and what local SGD saves.
+"""Ranks that train on other mixes of labels than the job: how far apart they are, and what that does to models.
 
-    python -m benchmarks.label_skew [--ranks 2] [--shares 0 0.4 1] [--norm group] [--averages 8] [--repeats 3]
+    python -m benchmarks.label_skew [--ranks 2] [--shares 0 0.4 1] [--norm group] [--averages 8]
 
 Trains a small network on scikit-learn's digits over gloo (benchmarks/jobs/skewed.py). For shares of digits that are dealt by
 label it prints the distance of the ranks' mixes beside its closed form, share · (1 - 1/ranks), and the accuracy loss after
-some numbers of steps apart, with its 95 % interval. Then it predicts `sync_every=` from recordings of a larger network, in
-which DDP exchanges gradients, and compares with steps that exchanged none but averaged models.
+some numbers of steps apart, with its 95 % interval. What steps apart take is in `benchmarks.local_steps`.
 """
 
 import argparse
@@ -15,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import esprof
@@ -23,12 +21,9 @@ from benchmarks.figures import show
 from esprof import Run
 from esprof.analyzers.findings.data.label_mixes import LabelMixes
 from esprof.core.statistics import mean_margin
-from esprof.replay.replayed import Replayed
 
 _APART = (2, 8, 32, 128)
-_WIDTH = 1024
-"""Width of the network whose steps are predicted: gradients of 2.1 MiB."""
-_WINDOW = ["--skip", "5", "--warmup", "2", "--steps", "24", "--stack-steps", "0", "--shapes"]
+_WINDOW = ["--skip", "5", "--warmup", "2", "--steps", "24", "--stack-steps", "0"]
 _TOGETHER = 60
 
 
@@ -38,18 +33,11 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.4, 1.0], help="dealt by label")
     parser.add_argument("--norm", choices=("group", "batch"), default="group")
     parser.add_argument("--averages", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for share in options.shares:
             job = ["--share", str(share), "--norm", options.norm, "--averages", str(options.averages)]
             _show_skew(*_recorded(Path(folder) / f"share-{share}", options.ranks, *job), share, options.norm)
-        errors = []
-        for repeat in range(options.repeats):
-            job = ["--width", str(_WIDTH), "--averages", "3"]
-            errors += _show_steps(*_recorded(Path(folder) / f"steps-{repeat}", options.ranks, *job), repeat)
-        if errors:
-            show("sync_every_error_median", median(map(abs, errors)), "%", {"repeats": options.repeats})
 
 
 def _recorded(out: Path, ranks: int, *job: str) -> tuple[Run, dict[str, Any]]:
@@ -74,23 +62,6 @@ def _show_skew(run: Run, printed: dict[str, Any], share: float, norm: str) -> No
     for every, one in printed.items():
         margin, tested = round(mean_margin(one["losses"]), 4), round(one["tested"], 4)
         show("accuracy_loss", one["mean_loss"], "share", setting | {"apart": every, "margin": margin, "test": tested})
-
-
-def _show_steps(run: Run, printed: dict[str, Any], repeat: int) -> list[float]:
-    replayed = Replayed.of(run, max_error_pct=100.0)
-    plain_ns, recorded_ns = replayed.unprofiled_ns, replayed.pricer.step_ns
-    errors = []
-    for every, answer in zip(printed, replayed.pricer.answers([f"sync_every={one}" for one in printed]), strict=True):
-        if answer.predicted_us is None or plain_ns is None:
-            raise SystemExit(f"{answer.spec} was declined: {answer.reason}")
-        # Local steps run without the profiler: the predicted ratio is applied to steps together without it.
-        predicted_ms = answer.predicted_us / 1e3 * plain_ns / recorded_ns
-        measured_ms = printed[every]["step_ms"]
-        errors.append(100 * (predicted_ms / measured_ms - 1))
-        figures = {"together_ms": plain_ns / 1e6, "predicted_ms": predicted_ms, "measured_ms": measured_ms}
-        rounded = {name: round(value, 2) for name, value in figures.items()}
-        show("sync_every_error", errors[-1], "%", {"repeat": repeat, "every": int(every)} | rounded)
-    return errors
 
 
 if __name__ == "__main__":
