@@ -1,10 +1,15 @@
 """Readers of layer profiles: PipeDream's graphs and esprof's own files."""
 
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from esprof.analyzers.advisors.parallel.advise import advise_parallel
+from esprof.analyzers.advisors.parallel.partition import search
+from esprof.analyzers.advisors.parallel.problem import Problem, Stage, ranges
 from esprof.analyzers.advisors.parallel.profile import Devices
 from esprof.analyzers.advisors.parallel.published import read_profile
 from esprof.core.errors import InputError
@@ -85,3 +90,44 @@ def test_pipedreams_profiles_give_its_published_configurations() -> None:
         inventory = Devices(devices={"V100": devices}, network_gb_per_s=1.0)
         best = advise_parallel(profile, inventory, 4 * devices).plans[0]
         assert [stage.replicas for stage in best.stages] == replicas
+
+
+class _PipeDream(Problem):
+    """The same layers with the times of a stage that PipeDream's released optimizer assumes: replicas exchange gradients
+    after each minibatch, and a transfer of activations or gradients overlaps with everything else."""
+
+    @cached_property
+    def stages_us(self) -> np.ndarray:
+        """Without the transfer to the stage behind: it is that stage's, too."""
+        replicas = np.arange(1, int(self.counts.max()) + 1)[:, None, None]
+        exchange_us = 4 * (replicas - 1) / replicas * self.us_per_byte_between * ranges(self.parameters)[: self.layers]
+        work_us = (ranges(self.work_us[0])[: self.layers] + exchange_us) / replicas
+        times = np.maximum(work_us, 2 * self.receive_us[:, None] / replicas)
+        return np.broadcast_to(times, (2, 1, *times.shape))
+
+    def stage_us(self, stage: Stage) -> float:
+        return float(self.stages_us[0, 0, stage.replicas - 1, stage.first, stage.end])
+
+    def bottleneck_us(self, split: tuple[Stage, ...]) -> float:
+        sent_us = [2 * self.receive_us[behind.first] / stage.replicas for stage, behind in pairwise(split)]
+        return max([*sent_us, *map(self.stage_us, split)])
+
+
+@pytest.mark.skipif(not _PUBLISHED.exists(), reason="PipeDream's profiles are not here")
+@pytest.mark.parametrize(
+    ("name", "devices", "gb_per_s", "seconds"),
+    [
+        ("vgg16", 4, 1.0, 0.205520896),
+        ("vgg16", 8, 1.0, 0.10383317028571429),
+        ("vgg16", 16, 1.0, 0.05652976738461538),
+        ("vgg16", 16, 1.25, 0.05479489083076924),
+        ("resnet50", 4, 1.0, 0.162880924),
+        ("resnet50", 8, 1.0, 0.09201227200000005),
+        ("resnet50", 16, 1.0, 0.04780134530612244),
+    ],
+)
+def test_the_search_finds_pipedreams_optima(name: str, devices: int, gb_per_s: float, seconds: float) -> None:
+    profile = read_profile(_PUBLISHED / f"{name}.graph.txt")
+    # With so many minibatches in flight only the longest stage counts.
+    problem = _PipeDream.of(profile, Devices(devices={"any": devices}, network_gb_per_s=gb_per_s), 10**9)
+    assert min(map(problem.bottleneck_us, search(problem))) <= 1e6 * seconds * (1 + 1e-6)
