@@ -1,6 +1,6 @@
 """TCP congestion controls on links with short and long queues: what `network.cc=` predicts, and what the change brings.
 
-    python -m benchmarks.congestion KEEP [--repeats 3] [--only REGEX]
+    python -m benchmarks.congestion KEEP [--repeats 3] [--only REGEX] [--write-model-errors]
 
 Trains a job on two hosts of the test bed (needs root), whose links lose what does not fit into their queues. Records it
 once for each queue, probed, into KEEP, and makes each change by `esprof verify`. Prints a JSON line a change, and one for
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import esprof
 from benchmarks.figures import show
-from benchmarks.verified import Job, done, record, verify
+from benchmarks.model_errors import write_carried_out
+from benchmarks.verified import Job, carried_out, done, record, verify
 from esprof.replay.whatif.communication.congestion import measured_controls
 from esprof.run.logs import LEDGER, ObservedOutcome
 
@@ -33,8 +34,12 @@ def main() -> None:
     parser.add_argument(
         "--only", type=re.compile, default=re.compile(""), help="changes whose `QUEUE WHAT-IF` this matches"
     )
+    parser.add_argument(
+        "--write-model-errors", action="store_true", help="write what answers were off by for intervals"
+    )
     options = parser.parse_args()
     options.keep.mkdir(parents=True, exist_ok=True)
+    runs = []
     for queue in QUEUES:
         job = Job("mlp", JOB, (), RATES, queue)
         run = options.keep / job.called
@@ -44,6 +49,10 @@ def main() -> None:
             if spec not in done(run) and options.only.search(f"{queue} {spec}"):
                 verify(job, spec, run, options.keep, options.repeats)
         show_best(run, queue, present)
+        runs.append(run)
+    if options.write_model_errors:
+        answers = (one for run in runs for one in carried_out(run))
+        write_carried_out("congestion", "python -m benchmarks.congestion KEEP", answers)
 
 
 def controls_of(run: Path) -> tuple[str | None, list[str]]:
