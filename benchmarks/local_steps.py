@@ -27,7 +27,7 @@ from esprof.replay.replayed import Replayed
 PLACES: Mapping[str, tuple[str, ...]] = {
     "on this machine": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
     "two hosts, 200 Mbit/s": (
-        *("-m", "benchmarks.testbed", "torchrun", "--cpu", "1", "1", "--rate", "200mbit", "200mbit", "--"),
+        *("-m", "benchmarks.testbed", "torchrun", "--cpu", "0.8", "0.8", "--rate", "200mbit", "200mbit", "--"),
     ),
 }
 APART = (2, 8, 32, 128)
