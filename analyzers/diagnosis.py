@@ -1,6 +1,7 @@
 """Diagnosis: run every rule on a run, order the findings by price, and state the verdict in one sentence."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ from esprof.core.step_words import Unit, in_words_of
 from esprof.core.types import NS_PER_S, ns, us
 from esprof.replay.over_ranks import IN_THIS_PROCESS, RankWorkers
 from esprof.replay.replayed import Replayed
-from esprof.replay.skeleton.large import replayed as replay_by_size
+from esprof.replay.skeleton.large import answered
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.run.run import Run, RunWarning
 from esprof.run.schema import Table
@@ -50,19 +51,23 @@ def diagnose(
     per cent of a step. A run without windows, or one that hung before all ranks had one, is diagnosed without replay. Raises
     InputError if it has no graph and did not hang.
     """
+    diagnosed = partial(_diagnosed, ignores=ignores)
     if isinstance(of, Replayed):
-        return diagnose_replayed(of, RecordedJob(of.run), ignores)
+        return diagnosed(of)
     if not any(len(of.events(rank)) for rank in of.ranks):
         return _diagnose_unreplayed(RecordedJob(of), ignores)
     if is_device_only(of):
         return _diagnose_device_only(DeviceOnly.of(of), ignores)
     try:
-        replayed = replay_by_size(of, max_error_pct=max_error_pct, workers=workers)
-        return diagnose_replayed(replayed, RecordedJob(replayed.run), ignores)
+        return answered(of, diagnosed, max_error_pct=max_error_pct, workers=workers)
     except InputError:
         if not stopped_by(job := RecordedJob(of)):
             raise
         return _diagnose_unreplayed(job, ignores)
+
+
+def _diagnosed(replayed: Replayed, ignores: Ignores) -> Diagnosis:
+    return diagnose_replayed(replayed, RecordedJob(replayed.run), ignores)
 
 
 def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) -> Diagnosis:

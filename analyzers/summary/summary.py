@@ -1,5 +1,7 @@
 """The Report of a run: diagnosis, replay with the usual what-ifs, and the views of the page."""
 
+from functools import partial
+
 from esprof import __version__
 from esprof.analyzers.advisors.recommend import Recommendations, recommend_all
 from esprof.analyzers.diagnosis import diagnose_case
@@ -22,8 +24,7 @@ from esprof.analyzers.views.probed import probed
 from esprof.core.errors import EsprofError
 from esprof.replay.over_ranks import IN_THIS_PROCESS, RankWorkers
 from esprof.replay.replayed import Replayed, answer
-from esprof.replay.skeleton.large import LargeReplay
-from esprof.replay.skeleton.large import replayed as replay_by_size
+from esprof.replay.skeleton.large import LargeReplay, answered
 from esprof.run.run import Run
 
 WHAT_IFS = ("gpu=2x", "cpu=2x", "network=2x", "data=0", "straggler=fix")
@@ -42,7 +43,11 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING, workers: RankWorke
     Of a large run, the timeline is of the ranks that its diagnosis examines. It has no critical path there, no grids of
     what-ifs, and no advice: they need the graph of all ranks.
     """
-    replayed = of if isinstance(of, Replayed) else replay_by_size(of, workers=workers)
+    summed_up = partial(_summed_up, ignores=ignores)
+    return summed_up(of) if isinstance(of, Replayed) else answered(of, summed_up, workers=workers)
+
+
+def _summed_up(replayed: Replayed, ignores: Ignores) -> Report:
     run, job, is_large = replayed.run, RecordedJob(replayed.run), isinstance(replayed, LargeReplay)
     case = case_of(replayed, job)
     diagnosis, replay = diagnose_case(case, ignores), answer(replayed, WHAT_IFS)

@@ -35,7 +35,13 @@ class EsprofError(Exception):
 
 
 class InputError(EsprofError):
-    """A trace, Run or baseline is unreadable or invalid."""
+    """A trace, Run or baseline is unreadable or invalid. `rank` is the rank whose table it is, if it is one of a Run."""
+
+    def __init__(
+        self, reason: str, *, path: str | Path | None = None, remedy: str | None = None, rank: int | None = None
+    ) -> None:
+        super().__init__(reason, path=path, remedy=remedy)
+        self.rank = rank
 
 
 def unreadable(path: str | Path, error: OSError) -> InputError:

@@ -167,7 +167,10 @@ def read_run(path: Path) -> Run:
         raise InputError(f"no rank of this run is readable ({faults})", path=path, remedy="Record the job again.")
 
     def read(name: str, rank: Rank) -> Table | None:
-        return None if (name, rank) in broken else _read_table(table_path(path, name, rank), SCHEMAS[name])
+        found = None if (name, rank) in broken else _read_table(path, name, rank)
+        if name == "events" and found is None:
+            raise InputError("is missing or broken", path=table_path(path, name, rank), rank=rank)
+        return found
 
     return Run(
         msgspec.structs.replace(meta, ranks=tuple(whole)),
@@ -253,7 +256,8 @@ def _fault(run: Path, name: str, rank: Rank) -> str | None:
     return None
 
 
-def _read_table(path: Path, schema: pa.Schema) -> Table | None:
+def _read_table(run: Path, name: str, rank: Rank) -> Table | None:
+    path, schema = table_path(run, name, rank), SCHEMAS[name]
     if not path.exists():
         return None
     try:
@@ -261,7 +265,8 @@ def _read_table(path: Path, schema: pa.Schema) -> Table | None:
             found = file.read(columns=schema.names)
             return table({column: found[column] for column in found.column_names}, schema)
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
-        raise InputError(f"cannot be read: {_first_line(error)}", path=path, remedy=_WITHOUT_IT) from error
+        reason = f"cannot be read: {_first_line(error)}"
+        raise InputError(reason, path=path, remedy=_WITHOUT_IT, rank=rank) from error
 
 
 def _first_line(error: Exception) -> str:

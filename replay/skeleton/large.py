@@ -1,9 +1,10 @@
 """The replay of a run that is too large for one graph: its ranks are built one by one, and only their skeletons are kept."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -33,12 +34,37 @@ MAX_EVENTS = 20_000_000
 `benchmarks.scale` measured 4.4 GB for 5.1 million events."""
 
 RANK_FAILED = "rank-failed"
-"""Code of the warning of ranks that could be read or built by no worker."""
+"""Code of the warning of ranks that could not be read or built."""
+
+_Answer = TypeVar("_Answer")
 
 
 def is_large(run: Run) -> bool:
     """Whether `replayed` builds the ranks of the run one by one."""
     return sum(meta.events for meta in run.meta.ranks) > MAX_EVENTS
+
+
+def answered(
+    run: Run,
+    answer: Callable[[Replayed], _Answer],
+    read_s: float = 0.0,
+    max_error_pct: float = MAX_ERROR_PCT,
+    workers: RankWorkers = IN_THIS_PROCESS,
+) -> _Answer:
+    """The `answer` to the replayed run, as `replayed` makes it.
+
+    Ranks of a large run that are lost, even while `answer` works, are left out with a warning, and all is done again. Their
+    tasks failed twice on an executor, or their files are broken. Raises InputError if no rank is left.
+    """
+    while True:
+        try:
+            return answer(replayed(run, read_s, max_error_pct, workers))
+        except RanksLost as lost:
+            run = _without(run, lost.reasons)
+        except InputError as error:
+            if error.rank not in run.ranks or not is_large(run):
+                raise
+            run = _without(run, {error.rank: error})
 
 
 def replayed(
@@ -48,7 +74,7 @@ def replayed(
     workers: RankWorkers = IN_THIS_PROCESS,
 ) -> Replayed:
     """`Replayed.of`; of a large run a `LargeReplay`, whose ranks `workers` build, and which declines what-ifs that need the
-    graph of all ranks."""
+    graph of all ranks. Raises InputError where the run has no graph, and RanksLost, as later work on the ranks does."""
     if is_large(run):
         run.keeps_one_rank = True
         try:
@@ -76,17 +102,7 @@ class LargeReplay(Replayed):
         workers: RankWorkers = IN_THIS_PROCESS,
         max_error_pct: float = MAX_ERROR_PCT,
     ) -> "LargeReplay":
-        """Build and replay `run` rank by rank. Ranks whose tasks fail twice on an executor are left out, with a warning.
-
-        Raises InputError where the run has no graph (`build`), and CyclesAcrossRanks."""
-        while True:
-            try:
-                return cls._by_rank(run, read_s, workers, max_error_pct)
-            except RanksLost as lost:
-                run = _without(run, lost)
-
-    @classmethod
-    def _by_rank(cls, run: Run, read_s: float, workers: RankWorkers, max_error_pct: float) -> "LargeReplay":
+        """Build and replay `run` rank by rank. Raises what `build` raises, RanksLost, and CyclesAcrossRanks."""
         started = time.perf_counter()
         steps = steps_of(run, workers)
         run, ranks, steady_at = steps.run, RanksAlone.of(steps, workers=workers), steps.steady_at
@@ -96,8 +112,7 @@ class LargeReplay(Replayed):
         skeleton, *others = (join(of_variant) for of_variant in zip(*(one.variants for one in contracted), strict=True))
         recorded, (without_residuals, of_first_steps) = skeleton.dfg, (other.dfg for other in others)
         missing = [one for rank in contracted for one in rank.not_run]
-        matched = ranks.matched
-        rendezvous = matched.rendezvous
+        matched, rendezvous = ranks.matched, ranks.matched.rendezvous
         built = Built(
             recorded,
             matched.coverage + job.counts,
@@ -172,14 +187,14 @@ def _with_work(during: Stretches | None, ranks: Iterable[_Contracted]) -> Stretc
     return None if during is None else during.with_work(np.max(worked, axis=0))
 
 
-def _without(run: Run, lost: RanksLost) -> Run:
+def _without(run: Run, reasons: Mapping[Rank, Exception]) -> Run:
     """The run without these ranks. Raises InputError if no other rank is left."""
-    ranks, reason = sorted(lost.reasons), next(iter(lost.reasons.values()))
-    why = str(reason) if isinstance(reason, EsprofError) else f"{type(reason).__name__}: {reason}"
+    ranks, reason = sorted(reasons), next(iter(reasons.values()))
+    why = str(reason).splitlines()[0] if isinstance(reason, EsprofError) else f"{type(reason).__name__}: {reason}"
     if set(ranks).issuperset(run.ranks):
         remedy = "The workers must have this version of esprof, and the run under the same path."
-        raise InputError(f"no rank could be read and built by the workers: {why}", path=run.path, remedy=remedy)
-    text = f"{readable.ranks(ranks)} left out: could not be read or built by two workers ({why})"
+        raise InputError(f"no rank could be read and built: {why}", path=run.path, remedy=remedy)
+    text = f"{readable.ranks(ranks)} left out: could not be read or built ({why})"
     return run.without(ranks, RunWarning(RANK_FAILED, text, tuple(ranks)))
 
 

@@ -119,6 +119,9 @@ class SkeletonPricer(Pricer):
     def _reason_against(self, terms: Iterable[Term]) -> str | None:
         """Why a scenario cannot be replayed rank by rank; None if it can."""
         for term in terms:
+            # A worker reads ranks from the directory of the run, where one that was left out still is.
+            if gone := [rank for rank in term.only if rank not in self.run.ranks]:
+                return f"rank {gone[0]} is not in this run"
             if needs_whole_graph(term):
                 return (
                     f"{term.text} needs the graph of all ranks at once, and a run of this size is replayed rank by rank"

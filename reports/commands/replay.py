@@ -60,7 +60,7 @@ def command(
 
     def compute() -> Kept:
         from esprof import replay
-        from esprof.replay.skeleton.large import replayed
+        from esprof.replay.skeleton.large import answered
         from esprof.replay.whatif.grammar import parse
         from esprof.reports.terminal.replay import draw_replay
 
@@ -68,7 +68,7 @@ def command(
             parse(spec)  # Report a typo before reading the run, which may take minutes.
         run, read_s = open_run(sources, window)
         with status("Replaying") as tell, rank_workers(run, where, tell) as workers:
-            answer = replay.answer(replayed(run, read_s, max_error, workers), scenarios)
+            answer = answered(run, lambda found: replay.answer(found, scenarios), read_s, max_error, workers)
         text = text_of(answer, draw_replay, as_json=as_json, output=output)
         return Kept(text, is_final=is_final(answer.warnings))
 

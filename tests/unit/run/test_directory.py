@@ -214,6 +214,16 @@ def test_data_broken_behind_a_whole_footer_names_the_file(run):
         opened.events(1)
     assert caught.value.path == path
     assert caught.value.remedy
+    assert caught.value.rank == 1
+
+
+def test_events_that_go_after_the_run_was_opened_are_missed(run):
+    path = table_path(run, "events", 1)
+    opened = load(run)
+    path.unlink()
+    with pytest.raises(InputError, match="missing") as caught:
+        opened.events(1)
+    assert (caught.value.path, caught.value.rank) == (path, 1)
 
 
 def test_tables_in_another_order_or_with_more_columns_read(run):

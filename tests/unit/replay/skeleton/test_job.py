@@ -109,41 +109,6 @@ def test_processes_that_open_the_run_by_name_give_the_same(tmp_path):
     assert at_once.path == one_by_one.path
 
 
-class FailsFor(ThreadPoolExecutor):
-    """Tasks of these ranks fail, as on a worker that cannot read their files."""
-
-    def __init__(self, *ranks):
-        super().__init__(2)
-        self.ranks = ranks
-
-    def submit(self, work, task):
-        return super().submit(self.fail if self.rank_of(task) in self.ranks else work, task)
-
-    def rank_of(self, task):
-        for name in ("alone", "recorded"):
-            task = getattr(task, name, task)
-        return task.rank
-
-    def fail(self, task):
-        raise OSError("no such disk")
-
-
-def test_a_rank_that_fails_twice_is_left_out_and_named():
-    run = run_of({rank: several_steps(rank) for rank in (0, 1, 2)})
-    with FailsFor(1) as pool:
-        found = LargeReplay.by_rank(run, workers=RankWorkers(pool))
-    assert found.run.ranks == [0, 2]
-    (warning,) = (one for one in found.warnings if one.code == "rank-failed")
-    assert warning.ranks == (1,)
-    assert "rank 1 left out" in warning.message
-    assert "OSError: no such disk" in warning.message
-
-
-def test_the_error_is_shown_if_all_ranks_fail():
-    with FailsFor(0, 1) as pool, pytest.raises(InputError, match="OSError: no such disk"):
-        LargeReplay.by_rank(cpu_run(), workers=RankWorkers(pool))
-
-
 def test_runs_are_replayed_rank_by_rank_above_a_size(monkeypatch):
     run = cpu_run()
     assert type(replayed(run)) is Replayed
