@@ -17,7 +17,7 @@ from esprof.core import readable
 from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank, ns
 from esprof.replay.building.build import MatchedRanks, matched_ranks
-from esprof.replay.ranks.blame import Arrivals
+from esprof.replay.ranks.arrivals import Arrivals
 from esprof.replay.runtime_names import copies_across_bus
 from esprof.replay.steps import RecordedSteps, steps_of
 from esprof.run.run import Run, RunWarning
@@ -191,17 +191,11 @@ class DeviceOnly:
     def _arrivals(self) -> Arrivals:
         """When each rank arrived at the matched collectives of the steady-state steps, ns on one clock."""
         rendezvous, ranks = self.matched.rendezvous, self.run.ranks
-        moments: dict[int, dict[int, float]] = {}
-        of_step: dict[int, int] = {}
+        found: list[tuple[np.ndarray, ...]] = []
         for column, rank in enumerate(ranks):
             events, number = self.matched.events[column], rendezvous.by_rank[column].number
             start = events.start[events.collectives.row]
             step, arrived = events.step_at(start), rendezvous.clocks.apply(rank, start)
-            for at in np.flatnonzero(np.isin(step, self.steps.steady) & (number >= 0)).tolist():
-                moments.setdefault(int(number[at]), {})[column] = float(arrived[at])
-                of_step.setdefault(int(number[at]), int(step[at]))
-        found = np.full((len(moments), len(ranks)), np.nan)
-        for row, arrivals in enumerate(moments.values()):
-            found[row, [*arrivals]] = [*arrivals.values()]
-        numbers, steps = (np.array([*some], np.int64) for some in (moments, of_step.values()))
-        return Arrivals(tuple(ranks), numbers, steps, found)
+            rows = np.flatnonzero(np.isin(step, self.steps.steady) & (number >= 0))
+            found.append((number[rows], np.full(len(rows), column), step[rows], arrived[rows]))
+        return Arrivals.of(tuple(ranks), *map(np.concatenate, zip(*found, strict=True)))

@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.core.types import Bytes, Rank, us
 from esprof.replay.dfg import Cls
-from esprof.replay.ranks.blame import Arrivals, arrivals
+from esprof.replay.ranks.arrivals import Arrivals, arrivals
 from esprof.replay.replayed import Replayed
 from esprof.run.collective_names import collective_word
 
@@ -49,7 +49,7 @@ def arrival_map(replayed: Replayed, ranks: tuple[Rank, ...]) -> ArrivalMap | Non
     columns = [dfg.marks.ranks.index(rank) for rank in ranks]
     rows = []
     for (name, size, _, _), members in groups.items():
-        arrived = seen.arrived_ns[members]
+        arrived = seen.table_ns(members)
         late = (arrived - np.nanmin(arrived, axis=1, keepdims=True)).mean(axis=0)
         last = int(np.nanargmax(late))
         row = ArrivalRow(
@@ -89,15 +89,14 @@ def _alike(seen: Arrivals, named: list[tuple[str, Bytes]]) -> dict[tuple[str, By
 
     Collectives of one rank only are left out: nobody waits there.
     """
-    members = np.isfinite(seen.arrived_ns)
-    first = np.where(members, seen.arrived_ns, np.inf).min(axis=1, initial=np.inf)
     counts: dict[tuple[int, str, Bytes, bytes], int] = defaultdict(int)
     found: dict[tuple[str, Bytes, bytes, int], list[int]] = defaultdict(list)
-    for row in np.lexsort((first, seen.step)).tolist():
-        if members[row].sum() < 2:
+    for row in np.lexsort((seen.first_ns(), seen.step)).tolist():
+        members = seen.column[seen.begin[row] : seen.begin[row + 1]]
+        if len(members) < 2:
             continue
         name, size = named[row]
-        who = np.packbits(members[row]).tobytes()
+        who = members.tobytes()
         occurrence = counts[int(seen.step[row]), name, size, who]
         counts[int(seen.step[row]), name, size, who] += 1
         found[name, size, who, occurrence].append(row)

@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay.engine.timeline import rank_totals
-from esprof.replay.ranks.blame import arrivals
+from esprof.replay.ranks.arrivals import arrivals
 from esprof.replay.replayed import Replayed
 
 MAX_RANKS_DRAWN = 16
@@ -32,8 +32,8 @@ def _by_arrival(replayed: Replayed) -> list[Rank]:
     seen = arrivals(replayed.built.dfg, replayed.steps.steady)
     if not len(seen):
         return []
-    behind = seen.arrived_ns - np.nanmedian(seen.arrived_ns, axis=1, keepdims=True)
-    took_part = np.isfinite(behind)
-    mean = np.where(took_part, behind, 0).sum(axis=0) / np.maximum(took_part.sum(axis=0), 1)
+    behind = seen.arrived_ns - seen.median_ns()[seen.row]
+    count = np.bincount(seen.column, minlength=len(seen.ranks))
+    mean = np.bincount(seen.column, behind, len(seen.ranks)) / np.maximum(count, 1)
     order = np.argsort(-mean, kind="stable")
-    return [seen.ranks[column] for column in order.tolist() if took_part[:, column].any()]
+    return [seen.ranks[column] for column in order.tolist() if count[column]]

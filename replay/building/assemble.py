@@ -1,7 +1,8 @@
 """Assemble the graphs of all ranks: joins between them, common numbers and names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def graph_of(
     Names of nodes are indices into `names`; node numbers in `marks` are positions in `nodes`.
     """
     order, before = in_order.order, in_order.predecessors
-    key = keys(nodes, lanes)
+    key = keyed(nodes, lanes).of_node
     number = np.empty(len(order), np.int64)  # The inverse of `order`: the new number of each node.
     number[order] = np.arange(len(order))
     t0 = int(nodes["start_ns"].min())
@@ -131,10 +132,32 @@ def graph_of(
     )
 
 
-def keys(nodes: np.ndarray | Mapping[str, np.ndarray], lanes: Sequence[Lane]) -> np.ndarray:
-    """`Dfg.key`, int32[N]: key of lane role, name, previous neighbour, and occurrence in the step; -1 without a lane.
+class Keys(NamedTuple):
+    """Keys of N nodes (`Dfg.key`), of K kinds. A kind has as many keys, one after the other, as it has nodes in a step of a
+    lane at most."""
 
-    `nodes`, or columns of them, are sorted by lane. Gaps and waits are no neighbours, since they differ between ranks.
+    of_node: np.ndarray
+    """int32[N], -1 without a lane."""
+    role: np.ndarray
+    """Lane role of each kind, an index into `roles`, int64[K]."""
+    name: np.ndarray
+    """int64[K]."""
+    before: np.ndarray
+    """Name of the previous neighbour, -1 without one, int64[K]."""
+    most: np.ndarray
+    """Number of keys of each kind, int32[K]."""
+    roles: tuple[str, ...]
+
+    def kinds(self) -> Iterator[tuple[str, int, int]]:
+        """(lane role, name, previous neighbour) of each kind."""
+        roles = (self.roles[role] for role in self.role.tolist())
+        return zip(roles, self.name.tolist(), self.before.tolist(), strict=True)
+
+
+def keyed(nodes: np.ndarray | Mapping[str, np.ndarray], lanes: Sequence[Lane]) -> Keys:
+    """The keys of `nodes`, or of columns of them, which are sorted by lane.
+
+    Gaps and waits are no neighbours, since they differ between ranks.
     """
     roles = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in lanes))}
     # JOIN_LANE is -1 and reads the last entry.
@@ -154,4 +177,6 @@ def keys(nodes: np.ndarray | Mapping[str, np.ndarray], lanes: Sequence[Lane]) ->
     occurrence[by_visit], counts = occurrences(identity[by_visit], visit[by_visit], len(distinct))
     # Each `identity` gets a range of keys as long as its maximum number of occurrences in one visit.
     key = (np.cumsum(counts) - counts)[identity] + occurrence
-    return np.where(nodes["lane"] == JOIN_LANE, -1, key).astype(np.int32)
+    of_node = np.where(nodes["lane"] == JOIN_LANE, -1, key).astype(np.int32)
+    what, neighbour = distinct >> 32, distinct & 0xFFFFFFFF
+    return Keys(of_node, what % (len(roles) + 1), what // (len(roles) + 1), neighbour - 1, counts, (*roles, ""))

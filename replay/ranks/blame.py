@@ -1,17 +1,17 @@
-"""Slow ranks and their cost: arrivals at collectives, and the delay that each rank alone causes."""
+"""Slow ranks and their cost: the delay that each rank alone causes."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from esprof.core.statistics import binomial_test, trimmed_mean, trimmed_test
 from esprof.core.types import Rank
-from esprof.replay import rules
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine import longest_path
-from esprof.replay.engine.timeline import covered_ns, union_ns
+from esprof.replay.ranks.arrivals import arrivals, held_ns
 from esprof.replay.ranks.counterparts import Counterparts, counterparts, roles_of
 
 MIN_BLAME_RATIO = 1.4
@@ -36,77 +36,32 @@ MIN_DEVIATIONS = 3.0
 """Number of standard deviations from which on excess work is more than scatter."""
 
 
-@dataclass(frozen=True)
-class Arrivals:
-    """Arrivals of each rank at each of C matched collectives."""
+class Sums(NamedTuple):
+    """Sums over the nodes of some ranks of a job; those of parts of it add up."""
 
-    ranks: tuple[Rank, ...]
-    collective: np.ndarray
-    """Number of each collective, int64[C]."""
-    step: np.ndarray
-    """Step that launched each collective, int64[C]."""
-    arrived_ns: np.ndarray
-    """Recorded arrival of each rank, ns since the graph's `t0_ns`, float64[C, ranks]; NaN if the rank is not a member."""
-
-    def __len__(self) -> int:
-        return len(self.step)
-
-    def last(self) -> np.ndarray:
-        """Column of the rank that arrived last at each collective, shape (C,)."""
-        column: np.ndarray = np.argmax(np.nan_to_num(self.arrived_ns, nan=-np.inf), axis=1)
-        return column
-
-    def lateness(self) -> np.ndarray:
-        """(second last arrival, last arrival) of each collective, ns, shape (C, 2); equal where only one rank arrived."""
-        # Ranks that did not arrive sort first.
-        order = np.sort(np.nan_to_num(self.arrived_ns, nan=-np.inf), axis=1)
-        # With one arrival (the other ranks launched it in another step) nobody is late.
-        return np.stack([np.where(np.isfinite(order[:, -2]), order[:, -2], order[:, -1]), order[:, -1]], axis=1)
-
-    def late_ns(self) -> np.ndarray:
-        """Time that all other ranks waited for each rank alone, ns, int64[ranks].
-
-        Overlapping delays count once, however many collectives were outstanding.
-        """
-        spans, last = self.lateness(), self.last()
-        return np.array([union_ns(*spans[last == column].T) for column in range(len(self.ranks))], np.int64)
+    beyond_ns: np.ndarray
+    """Excess work of each rank, of the lanes and steps that have any, ns, float64[ranks]."""
+    clear_ns: np.ndarray
+    """As `Blame.clear_excess_ns`."""
+    of_name_ns: np.ndarray
+    """Own work of each name in all steady-state steps, of ranks that share their role, without gaps, ns, float64[names]."""
+    matched_ns: np.ndarray
+    """As `Blame.matched_ns` of all ranks."""
 
 
-def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
-    """Arrivals at the collectives that were launched in `steps`."""
-    nodes = np.flatnonzero((dfg.collective >= 0) & dfg.of(Cls.WAIT) & (dfg.rank >= 0) & np.isin(dfg.step, steps))
-    numbers, row = np.unique(dfg.collective[nodes], return_inverse=True)
-    arrived = np.full((len(numbers), len(dfg.marks.ranks)), np.nan)
-    arrived[row, np.searchsorted(dfg.marks.ranks, dfg.rank[nodes])] = dfg.recorded_ns[nodes]
-    step = np.zeros(len(numbers), np.int64)
-    step[row] = dfg.step[nodes]
-    return Arrivals(dfg.marks.ranks, numbers.astype(np.int64), step, arrived)
+class NewDurations(NamedTuple):
+    """What nodes take instead."""
 
+    of: "Blame"
+    """The nodes are those of its graph."""
+    nodes: np.ndarray
+    dur_ns: np.ndarray
 
-def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
-    """Time that allocator and launch calls wait for one of the ranks `by`, ns, int64[N]; 0 for other nodes.
-
-    An allocator call waits until its device has completed pending work, which may be a collective that waits for other
-    ranks: the overlap of a long call with such a wait is not the rank's own work. Of a long launch, all time beyond
-    `MAX_BLOCKING_OWN` counts as waiting: it waits for room in the queue after work that may have been launched before the
-    first step (docs/explanation/replay.md §4).
-    """
-    seen = arrivals(dfg, dfg.marks.steps)
-    is_long = dfg.dur_ns > rules.MIN_WAITING_CALL
-    calls = np.flatnonzero(dfg.of(Cls.ALLOCATOR) & is_long)
-    found = np.where(dfg.of(Cls.LAUNCH) & is_long, dfg.dur_ns - rules.MAX_BLOCKING_OWN, 0)
-    if not len(seen) or not len(calls):
-        return found
-    last = seen.last()
-    until = seen.arrived_ns[np.arange(len(seen)), last]
-    collective, column = np.nonzero(np.isin(seen.ranks, by)[last][:, None] & (seen.arrived_ns < until[:, None]))
-    # Each rank gets its own section of one time axis, so that calls and waits of different ranks never overlap.
-    span = int((dfg.recorded_ns + dfg.dur_ns).max()) + 1
-    begin, end = column * span + seen.arrived_ns[collective, column], column * span + until[collective]
-    start = np.searchsorted(seen.ranks, dfg.rank[calls]) * span + dfg.recorded_ns[calls]
-    within = covered_ns(begin, end, start + dfg.dur_ns[calls]) - covered_ns(begin, end, start)
-    found[calls] = np.minimum(within.astype(np.int64), dfg.dur_ns[calls] - rules.MAX_BLOCKING_OWN)
-    return found
+    @classmethod
+    def to(cls, blame: "Blame", dur_ns: np.ndarray) -> "NewDurations":
+        """The change of a graph to these durations."""
+        nodes = np.flatnonzero(dur_ns != blame.dfg.dur_ns)
+        return cls(blame, nodes, dur_ns[nodes])
 
 
 @dataclass(frozen=True)
@@ -152,10 +107,10 @@ class Blame:
     @property
     def shares_role(self) -> np.ndarray:
         """Mask of the nodes of ranks that share their role with another, bool[N]."""
-        shared = np.append(np.bincount(self.roles)[self.roles] > 1, False)
-        mask: np.ndarray = shared[
-            np.where(self.dfg.rank >= 0, np.searchsorted(self.dfg.marks.ranks, self.dfg.rank), -1)
-        ]
+        ranks = np.searchsorted(self.dfg.marks.ranks, [lane.rank for lane in self.dfg.lanes])
+        shared = (np.bincount(self.roles)[self.roles] > 1)[ranks]
+        # JOIN_LANE is -1 and reads the last entry.
+        mask: np.ndarray = np.append(shared, False)[self.dfg.lane]
         return mask
 
     @cached_property
@@ -163,6 +118,44 @@ class Blame:
         """Duration of each node beyond `usual_ns`, ns, float64[N]; negative for shorter nodes, 0 for waits."""
         excess: np.ndarray = self.work_ns - self.usual_ns
         return np.where(self.dfg.of(Cls.HOST_GAP), 0, excess) if self.gaps_wait else excess
+
+    # A job of many ranks has its nodes in parts.
+
+    def parts(self) -> "Iterable[Blame]":
+        """The same on the nodes of some ranks at a time, which together are those of all ranks."""
+        return (self,)
+
+    def of_ranks(self, ranks: Collection[Rank]) -> "Blame":
+        """The same on the nodes of these ranks, if not of more."""
+        return self
+
+    def changed(self, changes: Iterable[NewDurations]) -> "Blame":
+        """The comparison of ranks that take this time instead."""
+        dur = self.dfg.dur_ns.copy()
+        for change in changes:
+            dur[change.nodes] = change.dur_ns
+        return replace(self, dfg=replace(self.dfg, dur_ns=dur))
+
+    @cached_property
+    def sums(self) -> Sums:
+        """Over all nodes."""
+        dfg = self.dfg
+        named = self.peers.own & self.shares_role & np.isin(dfg.step, self.steps) & ~dfg.of(Cls.HOST_GAP)
+        of_name = np.bincount(dfg.name[named], dfg.dur_ns[named], len(dfg.names))
+        matched = self.matched_ns(self.peers.others, dfg.marks.ranks)
+        return Sums(self._beyond_ns(), self.clear_excess_ns(), of_name, matched)
+
+    def matched_ns(self, others_ns: np.ndarray, ranks: Sequence[Rank]) -> np.ndarray:
+        """(time of the nodes of `ranks` that have counterparts, which take `others_ns`, float64[N]; of all that can have
+        some), in all steady-state steps, ns, float64[2]."""
+        dfg = self.dfg
+        # A step that was lost on the other ranks has counterparts nowhere.
+        mine = self.peers.own & np.isin(dfg.rank, ranks) & np.isin(dfg.step, self.steps)
+        # What only one stage of a pipeline computes has nothing to be compared with.
+        bound = dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR, Cls.HOST_GAP)
+        unlike = bound & np.isnan(self.peers.others) & ~self.shares_role
+        of = (mine & ~np.isnan(others_ns), mine & ~unlike)
+        return np.array([dfg.dur_ns[nodes].sum() for nodes in of], np.float64)
 
     @cached_property
     def late_ns(self) -> np.ndarray:
@@ -196,14 +189,18 @@ class Blame:
 
     def _suspects(self) -> list[int]:
         """Columns of the ranks with most excess work, summed over lanes and steps; at most `MAX_SUSPECTS`."""
+        beyond = self.sums.beyond_ns
+        most = np.argsort(-beyond, kind="stable")[:MAX_SUSPECTS]
+        return [int(rank) for rank in most if beyond[rank] > 0]
+
+    def _beyond_ns(self) -> np.ndarray:
+        """Excess work of each rank, of the lanes and steps that have any, ns, float64[ranks]."""
         dfg, count = self.dfg, len(self.steps)
         within = np.flatnonzero(np.isin(dfg.step, self.steps) & (dfg.lane >= 0))
         visit = dfg.lane[within].astype(np.int64) * count + np.searchsorted(self.steps, dfg.step[within])
         visits = np.bincount(visit, self.excess_ns[within], minlength=len(dfg.lanes) * count)
         column = np.repeat(np.searchsorted(dfg.marks.ranks, [lane.rank for lane in dfg.lanes]), count)
-        beyond = np.bincount(column, np.maximum(visits, 0), minlength=len(dfg.marks.ranks))
-        most = np.argsort(-beyond, kind="stable")[:MAX_SUSPECTS]
-        return [int(rank) for rank in most if beyond[rank] > 0]
+        return np.bincount(column, np.maximum(visits, 0), minlength=len(dfg.marks.ranks))
 
     @cached_property
     def step_ns(self) -> float:
@@ -300,7 +297,8 @@ class Blame:
         A category is all nodes of a lane with one name, all with one class, or all nodes of the lane. Only ranks in the
         columns `suspects` and only these classes are tested; `among` is the number of ranks from which chance could pick.
         """
-        extra, of_rank = self._extra_by_category(suspects, only)
+        ranks = np.array(self.dfg.marks.ranks)[suspects]
+        extra, of_rank = self.of_ranks(ranks.tolist())._extra_by_category(suspects, only)
         # The significance level is divided among all categories of a rank, noticed or not.
         categories = np.bincount(of_rank, minlength=1)
         noticed = trimmed_mean(extra) > MIN_CATEGORY_SHARE_OF_STEP * self.step_ns
@@ -335,6 +333,12 @@ class Blame:
         largest excess does not contribute: a rank may be late by all of its work, or by one pause. The clear lanes of a rank
         together must explain most of the delay that the rank causes in a mean step.
         """
+        more = self.clear_excess_ns(besides) if besides else self.sums.clear_ns
+        most: np.ndarray = more > self.delay_ns / 2
+        return most & (more > 0)
+
+    def clear_excess_ns(self, besides: tuple[Cls, ...] = ()) -> np.ndarray:
+        """Excess work of each rank in each of `steps`, of the lanes where it is clear, ns, float64[steps, ranks]."""
         dfg, steps, lanes = self.dfg, len(self.steps), len(self.dfg.lanes)
         nodes = np.flatnonzero(self.peers.own & ~dfg.of(*besides) & np.isin(dfg.step, self.steps))
         visit = np.searchsorted(self.steps, dfg.step[nodes]) * lanes + dfg.lane[nodes]
@@ -347,5 +351,4 @@ class Blame:
         column = np.searchsorted(dfg.marks.ranks, [one.rank for one in dfg.lanes])[lane]
         more = np.zeros((steps, len(dfg.marks.ranks)))
         np.add.at(more, (row, column), beyond.reshape(steps, lanes)[row, lane])
-        most: np.ndarray = more > self.delay_ns / 2
-        return most & (more > 0)
+        return more

@@ -1,13 +1,21 @@
-"""Counterparts: nodes that do the same work on other ranks, and their durations."""
+"""Counterparts: nodes that do the same work on other ranks, and their durations.
+
+Nodes are compared by identities: numbers of what counterparts share. Of the work of all ranks, which may be read some ranks
+at a time, a `PeerTable` keeps the durations in the middle for each identity. They give each node the median over the others.
+"""
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from esprof.core.statistics import medians_of
 from esprof.core.types import NS_PER_MS
 from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.ranks.narrow import narrow
 
 MIN_SHARED_WORK_SHARE = 0.9
 """Least share of their compute nodes that two ranks must have in common to have the same role in a pipeline."""
@@ -15,6 +23,12 @@ MIN_SHARED_WORK_SHARE = 0.9
 MIN_SLEEP_NS = NS_PER_MS
 """A longer gap is a sleep or a blocking call, which is never due to a stage's role in a pipeline (`host` in
 docs/reference/what-ifs.md)."""
+
+_SORTED_AT_ONCE = 1 << 22
+"""Durations that are sorted at once, which bounds the memory that takes."""
+
+_SAMPLED = 64
+"""Of so many identities one is looked at to share them out evenly."""
 
 _MESSAGE = re.compile("send|recv", re.IGNORECASE)
 """Occurs in the names of all point-to-point operations of any backend."""
@@ -48,109 +62,269 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
     `roles`, int[ranks], is the role of each rank of `dfg.marks` (`roles_of`). Compute nodes, and allocator calls, which wait
     for compute, have counterparts only on ranks of the same role.
     """
-    before = (dfg.step < 0) & dfg.on(LaneKind.STREAM)
-    own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0) & ((dfg.step >= 0) | before)
-    column = np.searchsorted(dfg.marks.ranks, dfg.rank).astype(np.int64)
-    # The role of the rank where it matters, otherwise a number above all roles. Joins have no rank and are not compared.
-    bound = dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR) & (dfg.rank >= 0)
-    role = np.full(dfg.nodes, roles.max() + 1)
-    role[bound] = roles[column[bound]]
-    sharing = np.bincount(roles)[roles]
-    found = Counterparts(own, *(np.full(dfg.nodes, np.nan) for _ in range(3)))
-    gap, loader = dfg.of(Cls.HOST_GAP), dfg.on(LaneKind.LOADER)
-    step, purpose = dfg.step.astype(np.int64) + 1, _purpose(dfg)
-    # Each identity packs the numbers that counterparts share into one int64; later ones serve nodes without counterparts.
-    exact, alike = (
-        (step * (int(shared.max()) + 1) + shared) * (int(roles.max()) + 2) + role for shared in (dfg.key, purpose)
+    work = RankWork(dfg, work_ns, roles, keys=int(dfg.key.max(initial=0)) + 1)
+    return PeerTable.of([work]).counterparts(work)
+
+
+@dataclass(frozen=True)
+class RankWork:
+    """What ranks of a job do: all of them, or some. The graph has N nodes."""
+
+    dfg: Dfg
+    """Names, keys, lanes and ranks have the numbers that they have in the job."""
+    work_ns: np.ndarray
+    """Duration of each node, ns, int64[N]."""
+    roles: np.ndarray
+    """Role of each rank of the job, int64[ranks]."""
+    keys: int
+    """More than any key of the job."""
+
+    @cached_property
+    def before(self) -> np.ndarray:
+        """Mask of the work launched before the first step, bool[N]."""
+        mask: np.ndarray = (self.dfg.step < 0) & self.dfg.on(LaneKind.STREAM)
+        return mask
+
+    @cached_property
+    def own(self) -> np.ndarray:
+        """Mask of the compared nodes, bool[N]."""
+        dfg = self.dfg
+        compared = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0)
+        mask: np.ndarray = compared & ((dfg.step >= 0) | self.before)
+        return mask
+
+    @cached_property
+    def gap(self) -> np.ndarray:
+        return self.dfg.of(Cls.HOST_GAP)
+
+    @cached_property
+    def loader(self) -> np.ndarray:
+        return self.dfg.on(LaneKind.LOADER)
+
+    @cached_property
+    def column(self) -> np.ndarray:
+        """Position of the rank of each node among those of the job, int64[N]. Joins have no rank and are not compared."""
+        of_lane = np.searchsorted(self.dfg.marks.ranks, [lane.rank for lane in self.dfg.lanes])
+        column: np.ndarray = of_lane.astype(np.int64)[self.dfg.lane]
+        return column
+
+    @cached_property
+    def sharing(self) -> np.ndarray:
+        """Number of ranks that have the role of each node's rank, int64[N]."""
+        ranks: np.ndarray = np.bincount(self.roles)[self.roles][self.column]
+        return ranks
+
+    # Each identity packs the numbers that counterparts share into one int64.
+
+    @cached_property
+    def exact(self) -> np.ndarray:
+        """Identity of step, key, and role where it matters, int64[N]."""
+        return self._with_step_and_role(self.dfg.key, self.keys)
+
+    @cached_property
+    def alike(self) -> np.ndarray:
+        """Identity of step, purpose, and role where it matters, int64[N]."""
+        lane_roles = len({lane.role for lane in self.dfg.lanes})
+        return self._with_step_and_role(self.purpose, lane_roles * len(self.dfg.names))
+
+    @cached_property
+    def purpose(self) -> np.ndarray:
+        """Identity of lane role and name, int64[N]."""
+        dfg = self.dfg
+        numbers = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in dfg.lanes))}
+        role = np.array([numbers[lane.role] for lane in dfg.lanes] + [-1], np.int64)[dfg.lane]
+        purpose: np.ndarray = role * len(dfg.names) + dfg.name
+        return purpose
+
+    def _with_step_and_role(self, shared: np.ndarray, count: int) -> np.ndarray:
+        """`shared` is below `count`."""
+        dfg = self.dfg
+        step = np.where(dfg.step < 0, 0, dfg.step.astype(np.int64) - dfg.marks.steps[0] + 1)
+        # The role of the rank where it matters, otherwise a number above all roles.
+        bound = dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR) & (dfg.rank >= 0)
+        role = np.full(dfg.nodes, self.roles.max() + 1)
+        role[bound] = self.roles[self.column[bound]]
+        identity: np.ndarray = (step * count + shared) * (int(self.roles.max()) + 2) + role
+        return identity
+
+    # Which nodes are compared by which identity; later ones serve nodes without counterparts.
+
+    @cached_property
+    def by_exact(self) -> "_ByRank":
+        return self._by_rank(self.exact, np.flatnonzero(self.own & ~self.before))
+
+    @cached_property
+    def by_alike(self) -> "_ByRank":
+        return self._by_rank(self.alike, np.flatnonzero(self.own & ~self.loader & ~self.gap))
+
+    @cached_property
+    def by_purpose(self) -> "_ByRank":
+        return self._by_rank(self.purpose, np.flatnonzero(self.own & self.loader))
+
+    def _by_rank(self, identity: np.ndarray, nodes: np.ndarray) -> "_ByRank":
+        work_ns, column = self.work_ns[nodes], self.column[nodes]
+        width = int(column.max(initial=0)) + 1
+        distinct, pair = np.unique(identity[nodes] * width + column, return_inverse=True)
+        size = np.bincount(pair, minlength=len(distinct))
+        ranks = np.where(work_ns > MIN_SLEEP_NS, len(self.roles), self.sharing[nodes])
+        least = np.zeros(len(distinct), np.int64)
+        # With repeated indices numpy stores the last value; in reverse order that is the first node of each pair.
+        least[pair[::-1]] = np.where(self.gap[nodes], ranks, 0)[::-1]
+        mean_ns = np.bincount(pair, work_ns, len(distinct)) / size
+        return _ByRank(nodes, pair, distinct // width, mean_ns, size, least)
+
+
+class _ByRank(NamedTuple):
+    """N nodes by identity and rank; P pairs of these, sorted by identity."""
+
+    nodes: np.ndarray
+    """Ids of the nodes, int64[N]."""
+    pair: np.ndarray
+    """Pair of each node, int64[N]."""
+    identity: np.ndarray
+    """int64[P]."""
+    mean_ns: np.ndarray
+    """Mean duration of the nodes, ns, float64[P]."""
+    size: np.ndarray
+    """Number of the nodes, int64[P]."""
+    least: np.ndarray
+    """If fewer ranks have the identity, it counts as 0 on the rest, int64[P]."""
+
+
+@dataclass(frozen=True)
+class _Middles:
+    """The durations in the middle of those of all ranks, for each of I identities."""
+
+    identity: np.ndarray
+    """Ascending, int64[I]."""
+    ranks: np.ndarray
+    """Number of ranks that have it, or count as 0, int64[I]."""
+    middle_ns: np.ndarray
+    """The (n - 2) // 2 th of n durations and the two that follow, ascending from the 0 th, ns, float64[I, 3]. The last is
+    meaningless for even n, all are for n = 1."""
+    mean_ns: np.ndarray
+    """Mean over the ranks, ns, float64[I]."""
+
+    @classmethod
+    def of(cls, parts: Sequence[_ByRank]) -> "_Middles":
+        """Of the pairs of all parts, each of which has other ranks."""
+        found = [_middles(*block) for block in _blocks(parts)]
+        return cls(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    def around(self, identity: np.ndarray, own_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(median over the other ranks, median over all, mean over all) for ranks that take `own_ns`, ns, float64; NaN if
+        no other rank has the identity."""
+        at = np.searchsorted(self.identity, identity)
+        low, middle, high = self.middle_ns[at].T
+        ranks = self.ranks[at]
+        is_odd = ranks % 2 == 1
+        # Without the own duration, those that are not below it move down by one place.
+        first = np.where(low >= own_ns, middle, low)
+        second = np.where(is_odd, np.where(middle >= own_ns, high, middle), first)
+        of_all = np.where(is_odd, middle, (low + middle) / 2)
+        others, median, mean = (
+            np.where(ranks > 1, of, np.nan) for of in ((first + second) / 2, of_all, self.mean_ns[at])
+        )
+        return others, median, mean
+
+
+def _blocks(parts: Sequence[_ByRank]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(identity, duration, least) of the pairs of all parts, in blocks of some identities."""
+    pairs = sum(len(part.identity) for part in parts)
+    count = max(1, -(-pairs // _SORTED_AT_ONCE))
+    sample = np.sort(np.concatenate([part.identity[::_SAMPLED] for part in parts]))
+    borders = sample[np.linspace(0, len(sample), count + 1)[1:-1].astype(np.int64)]
+    cuts = [np.searchsorted(part.identity, borders) for part in parts]
+    columns = (
+        [np.split(column, cut) for column, cut in zip(of_parts, cuts, strict=True)]
+        for of_parts in zip(*((part.identity, part.mean_ns, part.least) for part in parts), strict=True)
     )
-    for identity, allowed in ((exact, own & ~before), (alike, own & ~loader & ~gap), (purpose, own & loader)):
-        todo = np.unique(identity[allowed & np.isnan(found.others)])
-        nodes = np.flatnonzero(allowed)
-        nodes = nodes[np.isin(identity[nodes], todo)]
-        new = np.isnan(found.others[nodes])
-        if identity is alike:
-            surplus = new & ~before[nodes] & _surplus(identity[nodes], column[nodes], new)
-            new &= ~surplus
-            # A rank that is alone in its role has no counterparts.
-            extra = nodes[surplus & (sharing[column[nodes]] > 1)]
-            _fill_in(found, extra, work_ns, sharing[column[extra]])
-        present = np.where(work_ns[nodes] > MIN_SLEEP_NS, len(roles), sharing[column[nodes]])
-        least = np.where(gap[nodes], present, 0)
-        columns = _over_ranks(identity[nodes], column[nodes], work_ns[nodes], least)
-        for into, values in zip((found.others, found.median, found.mean), columns, strict=True):
-            into[nodes[new]] = values[new]
-    return found
+    for identity, mean_ns, least in zip(*(zip(*one, strict=True) for one in columns), strict=True):
+        yield np.concatenate(identity), np.concatenate(mean_ns), np.concatenate(least)
 
 
-def _surplus(identity: np.ndarray, column: np.ndarray, is_new: np.ndarray) -> np.ndarray:
-    """Mask of the new nodes beyond the number of nodes of that identity that a rank usually has.
-
-    These are nodes of ranks that do something more often than the others.
-    """
-    pairs, first, which = np.unique(
-        identity * (int(column.max(initial=0)) + 1) + column, return_index=True, return_inverse=True
-    )
-    count, new = np.bincount(which), np.bincount(which, is_new, len(pairs))
-    # With two ranks, the lower count is the usual one.
-    usual, _ = medians_of(identity[first], count, identity[first], low=True)
-    mask: np.ndarray = is_new & (count - new >= usual)[which]
-    return mask
-
-
-def _fill_in(found: Counterparts, nodes: np.ndarray, work_ns: np.ndarray, ranks: np.ndarray) -> None:
-    """Set the counterparts of `nodes` to 0 on all other ranks; `ranks` is the number of compared ranks."""
-    found.others[nodes] = 0
-    found.median[nodes] = np.where(ranks == 2, work_ns[nodes] / 2, 0)
-    found.mean[nodes] = work_ns[nodes] / ranks
-
-
-def _purpose(dfg: Dfg) -> np.ndarray:
-    """A number for each lane role and name, int64[N]."""
-    numbers = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in dfg.lanes))}
-    role = np.array([numbers[lane.role] for lane in dfg.lanes] + [-1], np.int64)[dfg.lane]
-    purpose: np.ndarray = role * len(dfg.names) + dfg.name
-    return purpose
-
-
-def _over_ranks(
-    identity: np.ndarray, column: np.ndarray, dur_ns: np.ndarray, least: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(median over the other ranks, median over all, mean over all) of the durations of each identity, ns, float64[nodes].
-
-    NaN if fewer than two ranks have it. `column` is the rank of each node; if fewer than `least` ranks have its identity, it
-    counts as 0 on the rest.
-    """
+def _middles(identity: np.ndarray, value: np.ndarray, least: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The columns of `_Middles` for these pairs."""
     if not len(identity):
-        return (np.zeros(0),) * 3
-    # One value for each identity and rank; sorted by identity, then value.
-    pairs, first_of, which = np.unique(
-        identity * (int(column.max(initial=0)) + 1) + column, return_index=True, return_inverse=True
-    )
-    value = np.bincount(which, weights=dur_ns, minlength=len(pairs)) / np.maximum(np.bincount(which), 1)
-    name = identity[first_of]
-    order = np.lexsort((value, name))
-    _, first, group, count = np.unique(name[order], return_index=True, return_inverse=True, return_counts=True)
-    zeros = np.maximum(np.maximum.reduceat(least[first_of][order], first) - count, 0)[group]
-    ranked, begin, total = value[order], first[group], count[group] + zeros
-    own_position = zeros + np.arange(len(order)) - begin
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3)), np.zeros(0)
+    order = np.lexsort((value, identity))
+    names, first, group, count = np.unique(identity[order], return_index=True, return_inverse=True, return_counts=True)
+    ranked = value[order]
+    zeros = np.maximum(np.maximum.reduceat(least[order], first) - count, 0)
+    total = count + zeros
 
     def at(position: np.ndarray) -> np.ndarray:
-        """Value at this position of each pair's sorted group, which begins with the zeros."""
-        last = len(ranked) - 1
-        values: np.ndarray = np.where(position < zeros, 0, ranked[np.clip(begin + position - zeros, 0, last)])
+        """Value at this position of each sorted group, which begins with the zeros."""
+        inside = np.clip(first + position - zeros, 0, len(ranked) - 1)
+        values: np.ndarray = np.where(position < zeros, 0, ranked[inside])
         return values
 
-    # Without the pair itself, later positions move up by one.
-    low, high = ((k + (k >= own_position)) for k in ((total - 2) // 2, (total - 1) // 2))
-    others = (at(low) + at(high)) / 2
-    medians = (at((total - 1) // 2) + at(total // 2)) / 2
-    means = np.bincount(group, weights=ranked)[group] / total
-    back = np.empty(len(order), np.int64)
-    back[order] = np.arange(len(order))
-    of_node = back[which]
-    known = (total > 1)[of_node]
-    others, medians, means = (np.where(known, values[of_node], np.nan) for values in (others, medians, means))
-    return others, medians, means
+    middle = np.stack([at((total - 2) // 2 + behind) for behind in range(3)], axis=1)
+    return names.astype(np.int64), total, middle, np.bincount(group, weights=ranked) / total
+
+
+@dataclass(frozen=True)
+class PeerTable:
+    """What the work of a job's ranks is compared with, by identity."""
+
+    exact: _Middles
+    alike: _Middles
+    usual: np.ndarray
+    """How many nodes of each identity of `alike` a rank usually has, int64; with two ranks, the lower count."""
+    purpose: _Middles
+
+    @classmethod
+    def of(cls, parts: Iterable[RankWork]) -> "PeerTable":
+        """Of the work of all ranks, which the parts share out. Of each, only durations by identity are kept."""
+        kept = (tuple(map(_kept, (part.by_exact, part.by_alike, part.by_purpose))) for part in parts)
+        exact, alike, purpose = zip(*kept, strict=True)
+        middles = _Middles.of(alike)
+        identity, size = (np.concatenate([getattr(one, name) for one in alike]) for name in ("identity", "size"))
+        usual, _ = medians_of(identity, size, middles.identity, low=True)
+        return cls(_Middles.of(exact), middles, usual, _Middles.of(purpose))
+
+    def counterparts(self, work: RankWork) -> Counterparts:
+        """The counterparts of the nodes of one of the parts."""
+        found = Counterparts(work.own, *(np.full(work.dfg.nodes, np.nan) for _ in range(3)))
+        _fill_in(found, self.exact, work.by_exact)
+        pairs = work.by_alike
+        # What a rank does more often than the others.
+        is_new = np.isnan(found.others[pairs.nodes])
+        compared = pairs.size - np.bincount(pairs.pair, is_new, len(pairs.size))
+        is_more = compared >= self.usual[np.searchsorted(self.alike.identity, pairs.identity)]
+        surplus = is_new & ~work.before[pairs.nodes] & is_more[pairs.pair]
+        _fill_in(found, self.alike, pairs, ~surplus)
+        # A rank that is alone in its role has no counterparts.
+        extra = pairs.nodes[surplus]
+        _count_as_zero(found, extra[work.sharing[extra] > 1], work)
+        _fill_in(found, self.purpose, work.by_purpose)
+        return found
+
+
+def _kept(pairs: _ByRank) -> _ByRank:
+    """The pairs in little memory, without the nodes."""
+    none = np.zeros(0, np.int64)
+    small = {name: narrow(getattr(pairs, name)) for name in ("identity", "size", "least")}
+    return pairs._replace(nodes=none, pair=none, **small)
+
+
+def _fill_in(found: Counterparts, among: _Middles, pairs: _ByRank, which: np.ndarray | None = None) -> None:
+    """Set the counterparts of nodes that have none yet, of those in `which`."""
+    new = np.isnan(found.others[pairs.nodes])
+    if which is not None:
+        new &= which
+    nodes, pair = pairs.nodes[new], pairs.pair[new]
+    of_pairs = among.around(pairs.identity, pairs.mean_ns)
+    for into, values in zip((found.others, found.median, found.mean), of_pairs, strict=True):
+        into[nodes] = values[pair]
+
+
+def _count_as_zero(found: Counterparts, nodes: np.ndarray, work: RankWork) -> None:
+    """Set the counterparts of `nodes` to 0 on all other ranks of the role."""
+    ranks, work_ns = work.sharing[nodes], work.work_ns[nodes]
+    found.others[nodes] = 0
+    found.median[nodes] = np.where(ranks == 2, work_ns / 2, 0)
+    found.mean[nodes] = work_ns / ranks
 
 
 def roles_of(dfg: Dfg) -> np.ndarray:
@@ -159,20 +333,32 @@ def roles_of(dfg: Dfg) -> np.ndarray:
     All ranks of a job have the same role, unless they exchange messages like the stages of a pipeline. Then ranks have the
     same role only if they share at least `MIN_SHARED_WORK_SHARE` of their compute nodes.
     """
-    roles = np.zeros(len(dfg.marks.ranks), np.int64)
-    if not _passes_messages(dfg):
-        return roles
-    computed = [set(np.unique(dfg.key[dfg.of(Cls.COMPUTE) & (dfg.rank == rank)]).tolist()) for rank in dfg.marks.ranks]
+    ranks = dfg.marks.ranks
+    if not passes_messages(dfg):
+        return np.zeros(len(ranks), np.int64)
+    is_compute = dfg.of(Cls.COMPUTE)
+    return roles_by_compute(dfg.key[mine[is_compute[mine]]] for mine in map(dfg.nodes_of, ranks))
+
+
+def roles_by_compute(keys_of_ranks: Iterable[np.ndarray]) -> np.ndarray:
+    """`roles_of` ranks whose compute nodes have these keys."""
+    roles: list[int] = []
     known: list[set[int]] = []
-    for column, keys in enumerate(computed):
-        alike = (n for n, other in enumerate(known) if len(keys & other) >= MIN_SHARED_WORK_SHARE * len(keys | other))
-        roles[column] = next(alike, len(known))
-        if roles[column] == len(known):
-            known.append(keys)
-    return roles
+    seen: dict[bytes, int] = {}
+    for keys in map(np.unique, keys_of_ranks):
+        if (content := keys.tobytes()) not in seen:
+            mine = set(keys.tolist())
+            alike = (
+                n for n, other in enumerate(known) if len(mine & other) >= MIN_SHARED_WORK_SHARE * len(mine | other)
+            )
+            seen[content] = next(alike, len(known))
+            if seen[content] == len(known):
+                known.append(mine)
+        roles.append(seen[content])
+    return np.array(roles, np.int64)
 
 
-def _passes_messages(dfg: Dfg) -> bool:
+def passes_messages(dfg: Dfg) -> bool:
     """Whether ranks exchange messages: whether a collective between two ranks has the name of a send or receive."""
     arrivals = (dfg.collective >= 0) & dfg.of(Cls.WAIT) & (dfg.rank >= 0)
     if not arrivals.any():

@@ -13,6 +13,9 @@ from esprof.run.run import Run
 
 _SEND = "send"
 
+_MAX_PLACES = 1 << 20
+"""More than a rank runs nodes of one name in a micro-batch."""
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -138,7 +141,8 @@ class MicroBatchWork:
     number: np.ndarray
     """Number of the micro-batch on its rank and in its step, in order of time."""
     same: np.ndarray
-    """A number that nodes of the same work share: of one stage, step, lane role, name and place in the micro-batch."""
+    """A number that nodes of the same work share: of one stage, step, lane role, name and place in the micro-batch. In
+    graphs of some ranks it is the same if lanes and names have the numbers of the job."""
 
 
 def micro_batch_work(dfg: Dfg, pipeline: Pipeline) -> MicroBatchWork:
@@ -150,15 +154,14 @@ def micro_batch_work(dfg: Dfg, pipeline: Pipeline) -> MicroBatchWork:
     nodes = nodes[np.argsort(dfg.recorded_ns[nodes], kind="stable")]
     roles = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in dfg.lanes))}
     role = np.array([roles[lane.role] for lane in dfg.lanes] + [-1])[dfg.lane[nodes]]
-    kind = (dfg.step[nodes].astype(np.int64) * len(roles) + role) * len(dfg.names) + dfg.name[nodes]
+    step = dfg.step[nodes].astype(np.int64) - dfg.marks.steps[0]
+    kind = (step * len(roles) + role) * len(dfg.names) + dfg.name[nodes]
     occurrence, count = _occurrences(kind * (max(stage) + 1) + dfg.rank[nodes])
     fits = count % pipeline.micro_batches == 0
     node, each = nodes[fits], count[fits] // pipeline.micro_batches
     place = occurrence[fits] % each
     at_stage = np.array([stage.get(rank, -1) for rank in range(max(stage) + 1)])[dfg.rank[node]]
-    same = np.unique(
-        (kind[fits] * pipeline.stages + at_stage) * (int(each.max(initial=1)) + 1) + place, return_inverse=True
-    )[1]
+    same = (kind[fits] * pipeline.stages + at_stage) * _MAX_PLACES + place
     return MicroBatchWork(node, occurrence[fits] // each, same)
 
 

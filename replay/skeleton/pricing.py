@@ -20,6 +20,7 @@ from esprof.replay.ranks.blame import Blame
 from esprof.replay.skeleton.blame import SkeletonBlame
 from esprof.replay.skeleton.job import CalibratedJob
 from esprof.replay.skeleton.scenarios import (
+    ComparedScenario,
     RankScenario,
     RankTask,
     Replaced,
@@ -30,6 +31,7 @@ from esprof.replay.skeleton.scenarios import (
     needs_whole_graph,
     of_ranks,
     of_skeleton,
+    replaced,
     scenarios_of_rank,
 )
 from esprof.replay.whatif.apply import apply
@@ -161,14 +163,9 @@ class SkeletonPricer(Pricer):
             return _Mended([None] * len(self.run.ranks), ())
         blame = self.blame
         assert isinstance(blame, SkeletonBlame)
-        after = apply(Scenario(self.run, blame, blame.dfg), mending)
-        changed = np.flatnonzero(after.dfg.dur_ns != blame.dfg.dur_ns)
-        by_rank = np.split(changed, np.searchsorted(changed, blame.nodes.begin[1:-1]))
-        replaced = [
-            Replaced(nodes - begin, after.dfg.dur_ns[nodes])
-            for nodes, begin in zip(by_rank, blame.nodes.begin[:-1], strict=True)
-        ]
-        return _Mended(replaced, after.notes)
+        after = apply(ComparedScenario(self.run, blame, blame.dfg, compared=blame), mending)
+        assert isinstance(after, ComparedScenario)
+        return _Mended(replaced(blame.nodes, after.compared.nodes), after.notes)
 
     def _scenario(self, terms: tuple[Term, ...]) -> Scenario:
         """The skeleton of the job as these terms change it. Raises Declined."""

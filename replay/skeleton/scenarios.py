@@ -8,11 +8,13 @@ import numpy as np
 
 from esprof.replay.dfg import Dfg
 from esprof.replay.ranks.blame import Blame
+from esprof.replay.ranks.narrow import narrow
+from esprof.replay.skeleton.blame import SkeletonBlame
 from esprof.replay.skeleton.calibrated_rank import CalibratedRank
 from esprof.replay.skeleton.contract import Skeleton
 from esprof.replay.skeleton.job import for_answers
 from esprof.replay.skeleton.joined import join
-from esprof.replay.skeleton.nodes import own_nodes
+from esprof.replay.skeleton.nodes import JobNodes, own_nodes
 from esprof.replay.whatif.apply import apply
 from esprof.replay.whatif.communication.links import RecordedLinks
 from esprof.replay.whatif.grammar import parse
@@ -82,11 +84,38 @@ def _place(term: Term) -> tuple[TermPhase, str]:
     return term.kind.phase, term.kind.name
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComparedScenario(Scenario):
+    """A scenario of terms that compare ranks, on the nodes of all ranks."""
+
+    compared: SkeletonBlame
+    """The work of the ranks as it is now."""
+
+    @property
+    def blame_now(self) -> Blame:
+        return self.compared
+
+    def mended(self, blame: Blame) -> "ComparedScenario":
+        assert isinstance(blame, SkeletonBlame)
+        return replace(self, compared=blame)
+
+
 class Replaced(NamedTuple):
     """Nodes of a rank, as indexes into its `own_nodes`, and what they take instead, ns."""
 
     own: np.ndarray
     dur_ns: np.ndarray
+
+
+def replaced(before: JobNodes, after: JobNodes) -> list[Replaced]:
+    """What of each rank takes another time."""
+    found = []
+    for one, other in zip(before.columns, after.columns, strict=True):
+        # A rank that is the same has the same array.
+        is_same = one["dur_ns"] is other["dur_ns"]
+        own = np.zeros(0, np.uint8) if is_same else narrow(np.flatnonzero(one["dur_ns"] != other["dur_ns"]))
+        found.append(Replaced(own, other["dur_ns"][own]))
+    return found
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from esprof.core.types import Rank
 from esprof.replay.engine.timeline import Timeline
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.ranks.counterparts import Counterparts
-from esprof.replay.skeleton.blame import SkeletonBlame
+from esprof.replay.skeleton.blame import PartBlame, SkeletonBlame
 from esprof.replay.skeleton.large import LargeReplay
 from esprof.replay.skeleton.pricing import SkeletonPricer
 
@@ -53,12 +53,17 @@ class _ShownBlame(Blame):
         return roles
 
     @cached_property
+    def _part(self) -> PartBlame:
+        """The nodes of the ranks, as they are compared with those of the job."""
+        return self.of_job.of_ranks(self.dfg.marks.ranks)
+
+    @cached_property
     def work_ns(self) -> np.ndarray:
-        return self._shown(self.of_job.work_ns, 0)
+        return self._shown(self._part.work_ns, 0)
 
     @cached_property
     def peers(self) -> Counterparts:
-        found = self.of_job.peers
+        found = self._part.peers
         return Counterparts(
             self._shown(found.own, fill=False),
             *(self._shown(values, np.nan) for values in (found.others, found.median, found.mean)),
@@ -66,11 +71,11 @@ class _ShownBlame(Blame):
 
     @cached_property
     def usual_ns(self) -> np.ndarray:
-        return self._shown(self.of_job.usual_ns, 0)
+        return self._shown(self._part.usual_ns, 0)
 
     @cached_property
     def shares_role(self) -> np.ndarray:
-        return self._shown(self.of_job.shares_role, fill=False)
+        return self._shown(self._part.shares_role, fill=False)
 
     @cached_property
     def late_ns(self) -> np.ndarray:
@@ -92,18 +97,18 @@ class _ShownBlame(Blame):
 
     @cached_property
     def _at(self) -> tuple[np.ndarray, np.ndarray]:
-        """(nodes of the ranks, the same nodes among those of the job)."""
-        mine, theirs = [], []
-        for rank, column in zip(self.dfg.marks.ranks, self._columns.tolist(), strict=True):
-            nodes, begin = self.dfg.nodes_of(rank), int(self.of_job.nodes.begin[column])
-            of_job = np.arange(begin, int(self.of_job.nodes.begin[column + 1]))
-            # Only on a lane the order of nodes is sure to be the same in both.
-            mine.append(nodes[np.argsort(self.dfg.lane[nodes], kind="stable")])
-            theirs.append(of_job[np.argsort(self.of_job.dfg.lane[of_job], kind="stable")])
-        return np.concatenate(mine), np.concatenate(theirs)
+        """(nodes of the ranks, the same nodes of `_part`)."""
+        part = self._part
+        in_part = part.by_rank(np.arange(part.dfg.nodes))
+        # Only on a lane the order of nodes is sure to be the same in both.
+        mine, theirs = (
+            np.concatenate([nodes[np.argsort(dfg.lane[nodes], kind="stable")] for nodes in of_ranks])
+            for dfg, of_ranks in ((self.dfg, map(self.dfg.nodes_of, self.dfg.marks.ranks)), (part.dfg, in_part))
+        )
+        return mine, theirs
 
     def _shown(self, values: np.ndarray, fill: float) -> np.ndarray:
-        """Those of the `values` of all nodes of the job that the nodes of the ranks have; `fill` for joins."""
+        """Those of the `values` of the nodes of `_part` that the nodes of the ranks have; `fill` for joins."""
         shown = np.full(self.dfg.nodes, fill, values.dtype)
         mine, theirs = self._at
         shown[mine] = values[theirs]

@@ -98,6 +98,10 @@ class Scenario:
         """Who delays the steady-state steps of the graph with the changes made so far: another term may have rebuilt it."""
         return self.blame if self.dfg is self.recorded else replace(self.blame, dfg=self.dfg)
 
+    def mended(self, blame: Blame) -> "Scenario":
+        """The scenario in which the ranks work as in `blame`: `blame_now` with other durations."""
+        return replace(self, dfg=blame.dfg)
+
     @property
     def steps(self) -> tuple[int, ...]:
         """Numbers of the steady-state steps."""

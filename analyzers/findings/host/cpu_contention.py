@@ -10,7 +10,7 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core import readable
 from esprof.core.types import Rank
-from esprof.replay.ranks.blame import arrivals
+from esprof.replay.ranks.arrivals import arrivals
 from esprof.replay.ranks.stalls import starved_ns
 from esprof.replay.whatif.graph.host_cpus import cpus_of
 from esprof.replay.whatif.term import scope

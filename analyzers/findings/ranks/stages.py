@@ -25,7 +25,7 @@ def uneven_stages(case: Case) -> Iterator[Cause]:
     if not blame.roles.any():
         return
     saving = case.pricer.saving_ns(_BALANCED)
-    took = stage_ns(blame.dfg, blame.roles, blame.steps)
+    took = stage_ns([blame.dfg], blame.roles, blame.steps)
     is_long = took > max(MIN_TIMES_THE_MEAN_STAGE * took.mean(), MIN_SHARE_OF_LONGEST * took.max())
     longest = tuple(np.array(blame.dfg.marks.ranks)[is_long[blame.roles]].tolist())
     if not longest or saving is None or not case.is_worth_reporting(saving):

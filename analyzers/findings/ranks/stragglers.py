@@ -27,7 +27,8 @@ from esprof.analyzers.samples.function_time import OwnFunction
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank, us
-from esprof.replay.ranks.blame import MIN_STEPS_FOR_TEST, arrivals
+from esprof.replay.ranks.arrivals import arrivals
+from esprof.replay.ranks.blame import MIN_STEPS_FOR_TEST
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES
 

@@ -1,7 +1,6 @@
 """`straggler=fix`: slow ranks as fast as their peers."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,8 @@ from esprof.core.errors import UsageError
 from esprof.core.statistics import medians_of
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg
-from esprof.replay.ranks.blame import Blame, held_ns
+from esprof.replay.ranks.arrivals import held_ns
+from esprof.replay.ranks.blame import Blame, NewDurations
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, word
 
@@ -43,15 +43,19 @@ def _mended(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     # Who is slow was recorded; what they are compared with is what there is now.
     for term in terms:
         mended = fix_stragglers(now.blame_now, slow, term.argument)  # type: ignore[arg-type]
-        now = replace(now, dfg=mended.dfg).noted(mended.note)
+        now = now.mended(mended.blame).noted(mended.note)
     return now
 
 
 class Mended(NamedTuple):
-    """A graph whose slow ranks are as fast as their peers, and what should be said of it."""
+    """Ranks of which the slow ones are as fast as their peers, and what should be said of it."""
 
-    dfg: Dfg
+    blame: Blame
     note: str
+
+    @property
+    def dfg(self) -> Dfg:
+        return self.blame.dfg
 
 
 def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] | None = None) -> Mended:
@@ -67,24 +71,44 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
         raise Declined("needs at least two ranks")
     if not (dfg.collective >= 0).any():
         raise Declined("no collective was matched across ranks, so slow ranks are unknown")
-    peers = np.where(_is_more(blame, slow), 0, _as_slow_as_the_rest(blame, slow))
-    # Where ranks do different things, none can be called slow.
-    mine = blame.peers.own & np.isin(dfg.rank, slow or dfg.marks.ranks)
-    found = mine & ~np.isnan(peers)
-    # A step that was lost on the other ranks has counterparts nowhere.
-    counted = np.isin(dfg.step, blame.steps)
-    share = float(dfg.dur_ns[found & counted].sum()) / max(
-        1.0, float(dfg.dur_ns[mine & counted & ~_unlike(blame)].sum())
-    )
-    if share < MIN_MATCHED_SHARE:
-        whose = "slow ranks'" if slow else "ranks'"
-        raise Declined(f"only {100 * share:.0f} % of the {whose} time has a counterpart on the other ranks")
     if not slow:
-        return Mended(dfg, _nothing(blame))
+        # Where ranks do different things, none can be called slow.
+        _matched_share(blame.sums.matched_ns, "ranks'")
+        return Mended(blame, _nothing(blame))
+    mine = blame.of_ranks(slow)
+    is_more = _is_more(blame, mine, slow)
+    share = _matched_share(mine.matched_ns(_others_ns(mine, slow, is_more=is_more), slow), "slow ranks'")
+    changes, known, took = [], list[np.ndarray](), list[np.ndarray]()
+    # The other ranks change only in how long they wait for the slow ones.
+    for part in blame.parts() if blame.gaps_wait else (mine,):
+        dur = _mended_ns(part, slow, classes, is_more=is_more)
+        changes.append(NewDurations.to(part, dur))
+        calls = (part.dfg.key >= 0) & np.isin(part.dfg.rank, slow) & part.dfg.of(Cls.ALLOCATOR, Cls.LAUNCH)
+        known.append(_in_step(part.dfg, calls))
+        took.append(dur[calls])
+    if classes is None or Cls.ALLOCATOR in classes:
+        changes.append(_without_waiting(blame, slow, np.concatenate(known), np.concatenate(took)))
+    covered = f"{100 * share:.0f} % of their operations have a counterpart on other ranks, by time"
+    return Mended(blame.changed(changes), f"{readable.ranks(slow)} as fast as the others; {covered}")
+
+
+def _matched_share(matched_ns: np.ndarray, whose: str) -> float:
+    """The share of the time that has counterparts. Raises Declined where it is too small."""
+    share = float(matched_ns[0] / max(1.0, matched_ns[1]))
+    if share < MIN_MATCHED_SHARE:
+        raise Declined(f"only {100 * share:.0f} % of the {whose} time has a counterpart on the other ranks")
+    return share
+
+
+def _mended_ns(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] | None, *, is_more: bool) -> np.ndarray:
+    """Duration of each node where the `slow` ranks are as fast as their peers, int64[N]. Other ranks still wait for them
+    in calls."""
+    dfg, others = blame.dfg, _others_ns(blame, slow, is_more=is_more)
+    found = blame.peers.own & np.isin(dfg.rank, slow) & ~np.isnan(others)
     if classes is not None:
         found &= dfg.of(*classes)
     dur = dfg.dur_ns.copy()
-    dur[found] = np.rint(peers[found]).astype(np.int64)
+    dur[found] = np.rint(others[found]).astype(np.int64)
     if blame.gaps_wait:  # The other ranks no longer wait for the slow ones.
         waits = dfg.of(Cls.HOST_GAP) & blame.peers.own & (dfg.dur_ns > blame.peers.others)
         dur[waits] = np.rint(blame.peers.others[waits]).astype(np.int64)
@@ -92,27 +116,42 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
     # this rank.
     spared = (dfg.of(Cls.ALLOCATOR) & (dur > dfg.dur_ns)) | _made_longer(dfg, dur)
     dur[spared] = dfg.dur_ns[spared]
-    if classes is None or Cls.ALLOCATOR in classes:
-        dur = _without_waiting(dfg, dur, slow)
-    covered = f"{100 * share:.0f} % of their operations have a counterpart on other ranks, by time"
-    note = f"{readable.ranks(slow)} as fast as the others; {covered}"
-    return Mended(replace(dfg, dur_ns=dur), note)
+    return dur
 
 
-def _is_more(blame: Blame, slow: Sequence[Rank]) -> np.ndarray:
-    """Mask of what the `slow` ranks do and no other rank of their role does at all, bool[N]: mended, it takes no time.
+def _others_ns(blame: Blame, slow: Sequence[Rank], *, is_more: bool) -> np.ndarray:
+    """Median over the other ranks for each node, ns, float64[N]; NaN without counterparts.
 
-    Nothing where the others have operations that the slow ranks lack: then they do the same in another way, as unlike
+    If they do more (`_is_more`), what no other rank does takes no time.
+    """
+    others = _as_slow_as_the_rest(blame, slow)
+    return np.where(_only_here(blame, slow), 0, others) if is_more else others
+
+
+def _only_here(blame: Blame, slow: Sequence[Rank]) -> np.ndarray:
+    """Mask of what the `slow` ranks do and no other rank of their role does at all, bool[N]."""
+    mask: np.ndarray = _compared(blame) & np.isin(blame.dfg.rank, slow) & np.isnan(blame.peers.others)
+    return mask
+
+
+def _compared(blame: Blame) -> np.ndarray:
+    """Mask of the own work of ranks that share their role, in steady-state steps, bool[N]."""
+    mask: np.ndarray = blame.peers.own & blame.shares_role & np.isin(blame.dfg.step, blame.steps)
+    return mask
+
+
+def _is_more(blame: Blame, mine: Blame, slow: Sequence[Rank]) -> bool:
+    """Whether what only the `slow` ranks do, whose nodes are in `mine`, is more work: mended, it takes no time.
+
+    It is not where the others have operations that the slow ranks lack: then they do the same in another way, as unlike
     devices do.
     """
-    dfg = blame.dfg
-    is_slow = np.isin(dfg.rank, slow)
-    own = blame.peers.own & blame.shares_role & np.isin(dfg.step, blame.steps)
-    more = own & is_slow & np.isnan(blame.peers.others)
-    lacking = own & ~is_slow & ~dfg.of(Cls.HOST_GAP) & ~np.isin(dfg.name, np.unique(dfg.name[own & is_slow]))
-    mine, theirs = float(dfg.dur_ns[more].sum()) / max(1, len(slow)), float(dfg.dur_ns[lacking].sum())
-    is_more: np.ndarray = more & (theirs / max(1, len(dfg.marks.ranks) - len(slow)) <= (1 - MIN_MATCHED_SHARE) * mine)
-    return is_more
+    dfg = mine.dfg
+    only_ns = float(dfg.dur_ns[_only_here(mine, slow)].sum()) / len(slow)
+    of_name = blame.sums.of_name_ns.copy()
+    of_name[dfg.name[_compared(mine) & np.isin(dfg.rank, slow)]] = 0
+    lacking_ns = float(of_name.sum()) / max(1, len(dfg.marks.ranks) - len(slow))
+    return lacking_ns <= (1 - MIN_MATCHED_SHARE) * only_ns
 
 
 def _as_slow_as_the_rest(blame: Blame, slow: Sequence[Rank]) -> np.ndarray:
@@ -140,29 +179,25 @@ def _nothing(blame: Blame) -> str:
     return "no rank is significantly slower than its peers"
 
 
-def _unlike(blame: Blame) -> np.ndarray:
-    """Mask of what only one stage of a pipeline computes: it has nothing to be compared with, bool[N]."""
-    dfg = blame.dfg
-    bound = dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR, Cls.HOST_GAP)
-    mask: np.ndarray = bound & np.isnan(blame.peers.others) & ~blame.shares_role
-    return mask
+def _without_waiting(blame: Blame, slow: Sequence[Rank], known: np.ndarray, took_ns: np.ndarray) -> NewDurations:
+    """The calls of other ranks without the time that they wait for a `slow` rank (`held_ns`).
 
-
-def _without_waiting(dfg: Dfg, dur_ns: np.ndarray, slow: Sequence[Rank]) -> np.ndarray:
-    """`dur_ns` without the time that calls of other ranks wait for a `slow` rank (`held_ns`).
-
-    Such a call still takes no less than its counterpart on the slow rank.
+    Such a call still takes no less than its counterparts on the slow ranks: `known` calls (`_in_step`) that take `took_ns`.
     """
+    dfg = blame.dfg
     waits = held_ns(dfg, slow)
-    # One number for step and key: counterparts in the same step.
-    known = dfg.step.astype(np.int64) * (int(dfg.key.max()) + 1) + dfg.key
-    own, waiting = (dfg.key >= 0) & np.isin(dfg.rank, slow), np.flatnonzero((waits > 0) & ~np.isin(dfg.rank, slow))
-    own &= dfg.of(Cls.ALLOCATOR, Cls.LAUNCH)
-    medians, found = medians_of(known[own], dur_ns[own], known[waiting])
-    least = np.where(found, np.minimum(medians, dfg.dur_ns[waiting]), 0)
-    dur = dur_ns.copy()
-    dur[waiting] = np.minimum(dur[waiting], np.maximum(dfg.dur_ns[waiting] - waits[waiting], least))
-    return dur
+    nodes = np.flatnonzero((waits > 0) & ~np.isin(dfg.rank, slow))
+    medians, found = medians_of(known, took_ns, _in_step(dfg, nodes))
+    least = np.where(found, np.minimum(medians, dfg.dur_ns[nodes]), 0)
+    return NewDurations(
+        blame, nodes, np.minimum(dfg.dur_ns[nodes], np.maximum(dfg.dur_ns[nodes] - waits[nodes], least))
+    )
+
+
+def _in_step(dfg: Dfg, nodes: np.ndarray) -> np.ndarray:
+    """A number that counterparts in the same step share, for each of `nodes`."""
+    numbers: np.ndarray = (dfg.step[nodes].astype(np.int64) << 32) + dfg.key[nodes]
+    return numbers
 
 
 def _made_longer(dfg: Dfg, after_ns: np.ndarray) -> np.ndarray:

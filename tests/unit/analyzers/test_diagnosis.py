@@ -655,6 +655,6 @@ def test_steps_of_zero_length_are_accepted():
 def test_stage_time_ignores_missing_steps_and_slower_ranks():
     dfg = build(run_of({rank: stage_of_pipeline(rank, 1, 3) for rank in (0, 1)}))
     lost = replace(dfg, dur_ns=np.where((dfg.rank == 0) & (dfg.step == 3), 0, dfg.dur_ns))
-    assert stage_ns(lost, np.array([0, 1]), dfg.marks.steps).tolist() == [4e6, 12e6]
+    assert stage_ns([lost], np.array([0, 1]), dfg.marks.steps).tolist() == [4e6, 12e6]
     # The slower of two ranks of one stage may be a straggler.
-    assert stage_ns(lost, np.array([0, 0]), dfg.marks.steps).tolist() == [4e6]
+    assert stage_ns([lost], np.array([0, 0]), dfg.marks.steps).tolist() == [4e6]

@@ -6,7 +6,8 @@ import pytest
 from esprof.core.statistics import trimmed_mean
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
-from esprof.replay.ranks.blame import Blame, held_ns
+from esprof.replay.ranks.arrivals import held_ns
+from esprof.replay.ranks.blame import Blame
 from esprof.replay.ranks.counterparts import counterparts, roles_of
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import fix_stragglers

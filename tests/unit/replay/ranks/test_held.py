@@ -1,7 +1,7 @@
 """Time that calls spend waiting for other ranks."""
 
 from esprof.replay.building.build import build
-from esprof.replay.ranks.blame import held_ns
+from esprof.replay.ranks.arrivals import held_ns
 from tests.cases.graph import call, nccl_ranks, run_of
 
 
