@@ -33,7 +33,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
 APART = (2, 8, 32, 128)
 JOB = ("-m", "benchmarks.jobs.skewed", "--width", "1024", "--together", "60", "--averages", "3", "--apart")
 """Of 2.1 MiB of gradients."""
-WINDOW = ("--skip", "5", "--warmup", "2", "--steps", "24", "--stack-steps", "0", "--shapes")
+WINDOW = ("--skip", "5", "--warmup", "2", "--steps", "24", "--stack-steps", "0")
 COLUMNS = ("ranks", ">steps apart", ">together ms", ">predicted ms", ">measured ms", ">error %", ">range %")
 
 
