@@ -87,7 +87,8 @@ def main() -> None:
                 by_kind(bench, job, folder)
                 inside(bench, job, folder)
         if options.only.search(JOBS[0].name):
-            inside(bench, JOBS[0], folder, "--shapes")
+            inside(bench, JOBS[0], folder, "--shapes", "--stack-steps", "2")
+            inside(bench, JOBS[0], folder, "--shapes")  # In the timed steps, as there are no others.
 
 
 def outside(bench: Bench, job: Job, folder: Path) -> None:

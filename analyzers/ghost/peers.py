@@ -74,7 +74,9 @@ def ghost_schedule(replayed: Replayed, rank: Rank) -> GhostSchedule:
     if not met:
         raise declined(f"no collective of rank {rank} was matched", "`esprof validate` tells what the run lacks.")
     if all(one.bytes == _UNKNOWN for one in met):
-        raise declined("the sizes of its collectives are unknown", "Record it with shapes (`esprof record --shapes`).")
+        raise declined(
+            "the sizes of its collectives are unknown", "Record them: `esprof record --shapes --stack-steps 0`."
+        )
     rounds = _loop(_rounds(met, replayed.steps.all), replayed.steps.steady)
     if rounds is None:
         raise declined("no two steps with the same collectives follow each other", "Record more steps (--steps).")

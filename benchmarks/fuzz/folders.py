@@ -70,7 +70,7 @@ def execution_trace(folder: Path) -> None:
 
 def raw(folder: Path) -> None:
     """The folder of a job whose launcher was killed."""
-    raw_files.whole_rank(raw_files.make(folder / "run"), 0, 1, (3, 5))
+    raw_files.shaped_rank(raw_files.make(folder / "run", stack_steps=2, shapes=True), 8, 8)
 
 
 def proven_plan(folder: Path) -> None:

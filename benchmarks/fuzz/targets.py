@@ -83,6 +83,7 @@ TARGETS: dict[str, Target] = {
                 "rank-00000.jsonl",
                 "rank-00000.roll.0.jsonl",
                 "rank-00000.timed.3.json",
+                "rank-00000.stack.7.json",
             )
         ),
         read=inputs.read_whole,

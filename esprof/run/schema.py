@@ -84,7 +84,7 @@ EVENTS = pa.schema(
 - `in_bytes`: bytes of a collective's input, or of a copy;
 - `out_bytes`: bytes of a collective's output;
 - `dtype`: element type of a collective;
-- `shapes`: shapes of an operation's inputs, with `record --shapes`;
+- `shapes`: shapes of an operation's inputs; with `record --shapes`, of the same call in a step with stacks;
 - `est`: number of the EST (logical worker) that the event belongs to."""
 
 EST_STEP_PREFIX = "EasyScaleThread#"

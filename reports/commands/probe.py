@@ -24,7 +24,7 @@ from esprof.run.probes import Probes, Sweep, VariedStep, put_together
 from esprof.run.raw.settings import Settings
 
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
-_RECORDED = Settings(stack_steps=0, shapes=True, ends_early=True)
+_RECORDED = Settings(shapes=True, ends_early=True)
 """A short recording: the job's own step is one of the measurements."""
 
 

@@ -88,7 +88,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     type=click.IntRange(0),
     default=_DEFAULT.stack_steps,
     show_default=True,
-    help="Further steps that record Python stacks (file and line); they are not timed.",
+    help="Further steps that record Python stacks (file and line) and, with --shapes, shapes; they are not timed.",
 )
 @click.option(
     "--every",
@@ -111,7 +111,11 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         "Report a hang if a step takes longer than SECONDS and longer than 3 times the longest recent step. 0: never."
     ),
 )
-@click.option("--shapes", is_flag=True, help="Record input shapes; doubles the overhead on CPU.")
+@click.option(
+    "--shapes",
+    is_flag=True,
+    help="Record input shapes in the steps with stacks. With --stack-steps 0: in timed steps, which slows them.",
+)
 @click.option("--memory", is_flag=True, help="Record allocations, for the peak memory of what-ifs.")
 @click.option(
     "--sample-keys",

@@ -82,3 +82,20 @@ def whole_rank(raw: Path, rank: int = 0, world_size: int = 1, *windows: tuple[in
     rows = [step(number, "timed" if number in timed else "plain") for number in numbers]
     roll(raw, f"rank-{rank:05d}.roll.0", "steps", *rows)
     note(raw, rank, {"kind": "memory", "peak": 1 << 20, "of": "rss"}, {"kind": "end", "step": steps + 1})
+
+
+def shaped_rank(raw: Path, *widths: int) -> None:
+    """A rank with timed steps 3 to 5 and, after them, steps with stacks that tell shapes: one for each of `widths`."""
+
+    def linear(number: int, **arguments: object) -> dict:
+        return event("cpu_op", "aten::linear", (EPOCH_NS + number * STEP_NS) / 1000 + 10, 20, **arguments)
+
+    note(raw, 0, identity(), window(3, 5))
+    trace(raw, 0, 3, 5, *map(linear, (3, 4, 5)))
+    if widths:
+        last = 6 + len(widths)
+        shaped = [linear(7 + at, **{"Input Dims": [[width, 4]]}) for at, width in enumerate(widths)]
+        trace(raw, 0, 7, last, *shaped, phase="stack")
+        note(raw, 0, window(7, last, "stack"))
+    roll(raw, "rank-00000.roll.0", "steps", *[step(n, "timed" if n in (3, 4, 5) else "plain") for n in range(1, 11)])
+    note(raw, 0, {"kind": "memory", "peak": 1 << 20, "of": "rss"}, {"kind": "end", "step": 11})

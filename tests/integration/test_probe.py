@@ -157,5 +157,5 @@ def test_a_recording_gets_the_curves_and_is_otherwise_unchanged(tmp_path):
 def test_a_job_that_ends_before_the_probe_is_an_error(tmp_path):
     ended = run([*ESPROF, "probe", "-o", str(tmp_path / "run"), "--", *job("train.py", "--steps", 5)])
     assert ended.code == 1
-    assert "before step 16" in ended.stderr
+    assert "before step 19" in ended.stderr
     assert not list(tmp_path.iterdir())

@@ -6,6 +6,8 @@ import re
 import numpy as np
 import pytest
 
+import esprof
+from esprof import load
 from esprof.analyzers.findings.kernels.padding import padding
 from esprof.analyzers.ops.over_ranks import Asked, ops_run
 from esprof.analyzers.recorded_job import RecordedJob
@@ -13,7 +15,11 @@ from esprof.analyzers.rule import Case
 from esprof.analyzers.samples.flame import flame
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.job_steps import JobSteps
+from esprof.analyzers.views.amounts import input_elements
 from esprof.replay import Replayed
+from esprof.replay.whatif.gradients.backward import gradient_elements
+from esprof.run.kineto.reader import read_trace
+from esprof.run.raw import names
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Window
 from tests.cases.marks import flight_recorder_of_gloo, soak
@@ -104,6 +110,28 @@ def test_operations_have_shapes_with_the_option(recorded, tmp_path):
     ]
     assert linear
     assert all(shape and "[8" in shape for shape in linear)
+
+
+def test_steps_with_stacks_tell_the_shapes_of_timed_operations(tmp_path):
+    out = tmp_path / "run"
+    settings = {"skip": 1, "warmup": 1, "steps": 3, "stack_steps": 2, "shapes": True}
+    ended = run(job("train.py", "--steps", 12), **esprof.environment(out, **settings))
+    assert ended.code == 0, ended.stderr
+    windows = [out / "raw" / names.window(0, phase, first) for phase, first in (("timed", 2), ("stack", 6))]
+    timed, stacks = (read_trace(window).events for window in windows)
+    assert set(timed.texts("shapes")) <= {None, "[]"}
+    assert "[[8, 64], [32, 64], [32]]" in stacks.texts("shapes")
+    recorded = load(out)
+    events = recorded.events(0)
+    assert set(events.ints("step").tolist()) - {-1} == {2, 3, 4}
+    assert [warning for warning in recorded.warnings if warning.code == "shapes-unknown"] == []
+    by_shape = ops_run(recorded, Asked(top=1_000, by_shape=True))
+    linear = {one.shapes for one in by_shape.ops if one.name == "aten::linear"}
+    assert linear == {"[[8, 64], [32, 64], [32]]", "[[8, 32], [8, 32], [8]]"}
+    gradients = sorted([32 * 64, 32, 8 * 32, 8])
+    found = gradient_elements(recorded, 0)
+    assert {step: sorted(sizes) for step, sizes in found.items()} == dict.fromkeys((2, 3, 4), gradients)
+    assert len(set(input_elements(events, (2, 3, 4)))) == 1
 
 
 @pytest.mark.compat("recording")

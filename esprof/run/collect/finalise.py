@@ -207,7 +207,7 @@ def _read_rank(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffse
 def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None, *, alive: bool) -> _Recorded:
     rows = read_rows(raw, notes)
     samples = samples_of(notes, rows)
-    windows = read_windows(raw, notes, rows, samples, settings.max_trace)
+    windows = read_windows(raw, notes, rows, samples, settings)
     lost = lost_windows(notes, rows, alive=alive)
     tables = _tables(notes, rows, windows) | ({"samples": samples} if len(samples) else {})
     warnings, unreadable = _broken_snapshots(raw, notes)

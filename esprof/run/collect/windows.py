@@ -1,7 +1,7 @@
 """Read the windows of a rank, its Kineto traces, into one event table."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,10 +17,13 @@ from esprof.run.collect.calls import read_calls, with_calls
 from esprof.run.collect.notes import JobsTrace, RankNotes, RecordedWindow
 from esprof.run.collect.raw import calls_path, trace_path
 from esprof.run.collect.rolled_rows import NotedStep, RankRows
+from esprof.run.collect.shapes import with_shapes
 from esprof.run.collect.stacks import stacks_of
+from esprof.run.collect.stages import loads_of_steps
 from esprof.run.groups import Group
 from esprof.run.kineto.reader import Trace, read_trace
 from esprof.run.kineto.steps.trace_steps import TraceSteps
+from esprof.run.raw.settings import Settings
 from esprof.run.run import RunWarning, Window
 from esprof.run.schema import ALLOCATIONS, EVENTS, STACKS, Table, table
 
@@ -44,9 +47,9 @@ class RankWindows:
     unreadable: list[Path] = field(default_factory=list)
 
 
-def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, limit: Bytes) -> RankWindows:
-    """Read the windows of one rank, and the traces that the job wrote itself, if they have at most `limit` bytes. `samples`
-    and the stages in `rows` determine the stacks in silences.
+def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, settings: Settings) -> RankWindows:
+    """Read the windows of one rank, and the traces that the job wrote itself, if they have at most `settings.max_trace`
+    bytes. `samples` and the stages in `rows` determine the stacks in silences.
 
     `warnings` names windows that cannot be read, and `unreadable` their files, without traces of the job itself.
     """
@@ -54,6 +57,8 @@ def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, li
     events: list[tuple[int, Table]] = []
     stacks: list[Table] = []
     allocations: list[Table] = []
+    shaped: dict[int, Table | None] = {}
+    batches = _batch_sizes(notes, rows) if settings.shapes_in == "stack" else {}
     for window in notes.windows:
         try:
             read = _read_window(raw, notes, window, found)
@@ -66,11 +71,16 @@ def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, li
             events.append((window.first, _with_own_ids(read, len(events))))
             if notes.model is not None:
                 allocations.append(read_allocations(trace_path(raw, notes.rank, window), read))
-        else:
-            stacks.append(stacks_of(read, samples, rows.stages))
+            continue
+        stacks.append(stacks_of(read, samples, rows.stages))
+        if settings.shapes_in == "stack" and events and settings.first_stack(events[-1][0]) == window.first:
+            noted = read.where(read.ints("step") <= window.last)
+            shaped[events[-1][0]] = with_shapes(events[-1][1], noted, batches)
+    if settings.shapes_in == "stack":
+        events = _with_shapes(events, shaped, notes, found)
     for trace in notes.jobs_traces.values():
         try:
-            whole, read = _read_jobs_trace(raw, notes, trace, rows.steps, limit, found)
+            whole, read = _read_jobs_trace(raw, notes, trace, rows.steps, settings.max_trace, found)
         except InputError as error:
             _warn(found, notes, "jobs-trace", f"the job's own trace is not included in the run: {error}")
             continue
@@ -186,6 +196,30 @@ def _joined(tables: list[Table], schema: pa.Schema) -> Table:
         return tables[0] if tables else table({}, schema)
     joined = pa.concat_tables([one.arrow for one in tables])
     return Table(joined.unify_dictionaries().combine_chunks())
+
+
+def _batch_sizes(notes: RankNotes, rows: RankRows) -> dict[int, tuple[int | None, int | None]]:
+    """Return (samples, tokens) of the batches of each step."""
+    loads = loads_of_steps(notes, rows)
+    sizes = zip(loads["samples"], loads["tokens"], strict=True)
+    return {step.step: size for step, size in zip(rows.steps, sizes, strict=True)}
+
+
+def _with_shapes(
+    events: list[tuple[int, Table]], shaped: Mapping[int, Table | None], notes: RankNotes, found: RankWindows
+) -> list[tuple[int, Table]]:
+    """Return the timed windows with shapes (`shaped`, by first step), or with none where one of them lacks them: what an
+    operation does would otherwise seem to differ between windows."""
+    whole = [(first, one) for first, _ in events if (one := shaped.get(first)) is not None]
+    if len(whole) == len(events):
+        return whole
+    lacking = next(first for first, _ in events if shaped.get(first) is None)
+    message = (
+        f"the shapes of its operations are unknown: the timed steps from step {lacking} on are followed by no steps with "
+        "stacks that do the same work, and only those record shapes; with --stack-steps 0, timed steps record them"
+    )
+    _warn(found, notes, "shapes-unknown", message)
+    return events
 
 
 def _give_up(found: RankWindows, notes: RankNotes, file: Path, what: str) -> None:

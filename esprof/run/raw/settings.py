@@ -27,7 +27,7 @@ class Settings:
     steps: int = 8
     """Timed steps of a window."""
     stack_steps: int = 2
-    """Further steps, recorded with Python stacks and excluded from all timing."""
+    """Further steps, recorded with Python stacks and excluded from all timing. They record shapes, too, if `shapes`."""
     every: int = 0
     """Steps from one window to the next; 0 for a single window."""
     skip_s: float = 0
@@ -35,7 +35,7 @@ class Settings:
     every_s: float = 0
     """Seconds from one window to the next, instead of `every`."""
     shapes: bool = False
-    """Whether the shapes of operands are recorded: on a CPU this doubles the profiler's cost."""
+    """Whether the shapes of operands are recorded, which doubles the profiler's cost on a CPU (`shapes_in`)."""
     memory: bool = False
     """Whether the allocations of timed steps are recorded, and the sizes of the model's parameters and states."""
     sample_keys: bool = False
@@ -79,6 +79,13 @@ class Settings:
         return self.warmup + self.steps + 1 + stacks
 
     @property
+    def shapes_in(self) -> str | None:
+        """Phase of the steps that record shapes: `stack` or, without such steps, `timed`; None if no step does."""
+        if not self.shapes:
+            return None
+        return "stack" if self.stack_steps else "timed"
+
+    @property
     def probe_at(self) -> int:
         """The first step after the first window: before it the ranks measure, or the job is ended."""
         return self.skip + self.span
@@ -92,6 +99,10 @@ class Settings:
     def by_steps(self) -> bool:
         """Whether windows are scheduled by step number only."""
         return self.windows and not (self.skip_s or self.every_s)
+
+    def first_stack(self, first_timed: int) -> int:
+        """The first step with stacks of a window with this first timed step; a trace is written in between."""
+        return first_timed + self.steps + 1
 
     def write(self, raw: str) -> None:
         write_new(os.path.join(raw, SETTINGS), json.dumps(asdict(self)).encode())

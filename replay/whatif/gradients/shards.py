@@ -104,7 +104,7 @@ def _check(run: Run, dfg: Dfg, scattered: np.ndarray) -> None:
         raise NotBuckets("the cost of compression between GPUs is not modelled yet")
     types = {kind for rank in dfg.marks.ranks for kind in _types(run, dfg, scattered[dfg.rank[scattered] == rank])}
     if "" in types or (dfg.bytes[scattered] <= 0).any():
-        raise NotBuckets("the data type of its reduce-scatters was not recorded (record with --shapes)")
+        raise NotBuckets("the data type of its reduce-scatters was not recorded (record with --shapes --stack-steps 0)")
     if all(ITEM_BYTES.get(kind) == 2 for kind in types):
         raise NotBuckets("its reduce-scatters already send 16-bit floats, so nothing can be saved")
     if not types <= set(_SINGLE):

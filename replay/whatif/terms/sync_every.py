@@ -19,7 +19,7 @@ TERM = Kind(
     "their models (local SGD, `torch.distributed.algorithms.model_averaging`). All-reduces of gradients vanish. Before "
     "an average, an all-reduce of the model follows the update. In between, no rank waits for another at a gradient.",
     needs="A run of all ranks of DDP over gloo, whose all-reduces belong to one process group, and updates of "
-    "`torch.optim`. Sizes of all-reduces may need `--shapes`.",
+    "`torch.optim`. With torch 2.6, sizes of all-reduces need `--shapes --stack-steps 0`.",
     assumes="Parameters have the size of the gradients. Copies into and out of DDP's buckets stay, and stand for those "
     "of an average. Other collectives stay. Without a probe, an average has no fixed cost. Whether training learns as "
     "well is not predicted: `esprof.ModelTravel` measures it.",

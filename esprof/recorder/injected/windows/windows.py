@@ -147,7 +147,7 @@ class Windows:
     def _drive(self, step: int, base: int, phase: str) -> None:
         plan = self._settings
         first_timed = base + plan.warmup
-        first_stack = first_timed + plan.steps + 1
+        first_stack = plan.first_stack(first_timed)
         if phase == "export":
             self._close(step - 1)
         elif step == base and not self._prepare("timed", first_timed):
@@ -175,7 +175,7 @@ class Windows:
         is_timed, settings = phase == "timed", self._settings
         window = ProfilerWindow(
             self._path(phase, first),
-            shapes=settings.shapes and is_timed,
+            shapes=phase == settings.shapes_in,
             memory=settings.memory and is_timed,
             modules=self._modules if is_timed else None,
         )

@@ -16,7 +16,20 @@ from esprof.run.raw.reasons import LossReason
 from esprof.run.raw.settings import Settings
 from esprof.run.run import Window
 from tests.cases.flight import SIGTERM_TEXT, snapshot
-from tests.cases.raw import EPOCH_NS, STEP_NS, event, identity, make, note, roll, step, trace, whole_rank, window
+from tests.cases.raw import (
+    EPOCH_NS,
+    STEP_NS,
+    event,
+    identity,
+    make,
+    note,
+    roll,
+    shaped_rank,
+    step,
+    trace,
+    whole_rank,
+    window,
+)
 
 
 def finished(raw, exit_code=0, **options):
@@ -95,6 +108,47 @@ def test_windows_of_a_rank_are_joined_and_their_ids_kept_apart(tmp_path):
     assert kernels.ints("correlation").tolist() == calls.ints("correlation").tolist()
     assert len(set(calls.ints("correlation").tolist())) == 6
     assert (events.ints("start_ns")[1:] >= events.ints("start_ns")[:-1]).all()
+
+
+def shapes_of(run) -> dict[str, set[str | None]]:
+    events = run.events(0).where(run.events(0).is_kind("op"))
+    found = {name: set() for name in events.texts("name")}
+    for name, shapes in zip(events.texts("name"), events.texts("shapes"), strict=True):
+        found[name].add(shapes)
+    return found
+
+
+def test_timed_operations_get_the_shapes_of_the_steps_with_stacks(tmp_path):
+    raw = make(tmp_path / "run", stack_steps=2, shapes=True)
+    shaped_rank(raw, 8, 8)
+    run = finished(raw)
+    assert run.warnings == ()
+    assert run.rank(0).windows == (Window(first=3, last=5), Window(first=7, last=8, stacks=True))
+    assert shapes_of(run) == {"aten::linear": {"[[8, 4]]"}, "aten::mm": {None}}
+    assert set(run.events(0).ints("step").tolist()) == {3, 4, 5}
+
+
+@pytest.mark.parametrize("widths", [(8, 9), ()])
+def test_shapes_that_are_not_those_of_the_timed_steps_are_left_out_with_a_warning(tmp_path, widths):
+    """They differ from step to step, or the job ended before the steps that record them."""
+    raw = make(tmp_path / "run", stack_steps=2, shapes=True)
+    shaped_rank(raw, *widths)
+    run = finished(raw)
+    (warning,) = run.warnings
+    assert (warning.code, warning.ranks) == ("shapes-unknown", (0,))
+    assert "--stack-steps 0" in warning.message
+    assert shapes_of(run) == {"aten::linear": {None}, "aten::mm": {None}}
+
+
+def test_where_one_window_lacks_shapes_no_window_has_them(tmp_path):
+    raw = make(tmp_path / "run", stack_steps=2, shapes=True, every=10)
+    shaped_rank(raw, 8, 8)
+    trace(raw, 0, 13, 15)
+    note(raw, 0, window(13, 15))
+    run = finished(raw)
+    assert [warning.code for warning in run.warnings] == ["shapes-unknown"]
+    assert "from step 13" in run.warnings[0].message
+    assert shapes_of(run) == {"aten::linear": {None}, "aten::mm": {None}}
 
 
 def with_jobs_trace(raw, path, first: int, last: int, rank: int = 0, **fields) -> None:

@@ -32,3 +32,9 @@ def test_every_process_reads_what_the_launcher_wrote(tmp_path):
     assert Settings.read(str(tmp_path)) == settings
     with pytest.raises(FileExistsError):  # nor follows a link that somebody put there
         settings.write(str(tmp_path))
+
+
+def test_steps_with_stacks_record_shapes_or_timed_ones_if_there_are_none():
+    assert Settings().shapes_in is None
+    assert Settings(shapes=True).shapes_in == "stack"
+    assert Settings(shapes=True, stack_steps=0).shapes_in == "timed"

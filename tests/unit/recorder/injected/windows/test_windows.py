@@ -2,6 +2,8 @@
 
 import errno
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -76,3 +78,26 @@ def test_the_window_that_was_open_is_lost(take):
 def test_the_window_that_could_not_be_written_is_lost(take):
     lost, stopped = take(EXPORT, {})
     assert (lost, stopped["kind"], FakeWindow.closed) == (LOST, "stopped", [True])
+
+
+@pytest.mark.parametrize(("stack_steps", "record"), [(2, {"timed": False, "stack": True}), (0, {"timed": True})])
+def test_steps_with_stacks_record_shapes_or_timed_ones_if_there_are_none(tmp_path, monkeypatch, stack_steps, record):
+    made = {}
+
+    class Written(FakeWindow):
+        def __init__(self, path, *, shapes, memory, modules):
+            super().__init__(path, shapes=shapes, memory=memory, modules=modules)
+            self.path = Path(path)
+            made[self.path.name.split(".")[1]] = shapes
+
+        def close(self, *, keep):
+            self.is_closed = True
+            self.path.touch()
+
+    monkeypatch.setattr(module, "ProfilerWindow", Written)
+    settings, log, state = replace(SETTINGS, shapes=True, stack_steps=stack_steps), Log(), StepState()
+    log.open(str(tmp_path / "rank-00000"), 1 << 20)
+    windows = Windows(str(tmp_path), settings, WindowSchedule(settings), state, log)
+    for state.step in range(1, settings.probe_at + 1):
+        windows.begin_step(state.step)
+    assert made == record
