@@ -1,10 +1,13 @@
 """Training scripts of all kinds on real processes: their bits do not depend on the assignment, or the runtime says why."""
 
+import io
 import multiprocessing
+import re
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import redirect_stderr
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
 import pytest
@@ -39,6 +42,8 @@ class Ran:
     """The error by which the runtime has refused to go on."""
     crashed: str = ""
     """The traceback of any other error."""
+    reported: str = ""
+    """What the runtime has written of reads of the number of processes."""
 
 
 def test_programs_of_long_runs_have_a_similar_one_in_every_run():
@@ -57,25 +62,28 @@ def test_a_program_has_equal_bits_everywhere_or_a_reported_reason(name, record_p
 
 
 def outcome(name: str) -> tuple[str, str]:
-    """What a program comes to, and why: "equal", "refused", or one of the faults "silent", "hang" and "crash".
+    """What a program comes to, and why: "equal", "refused", "reported", or one of the faults "silent", "hang" and "crash".
 
-    "refused" are those alone that no two runs have brought to an end with unlike bits.
+    "refused" are those alone that no two runs have brought to an end with unlike bits; "equal" only without a report.
     """
     ran = _on_processes(name)
     if None in ran:
         return "hang", f"after {LIMIT_S} s processes {[at for at, one in enumerate(ran) if one is None]} still ran"
     static, *ranks = ran
+    reported = next((one.reported for one in ran if one.reported), "")
     for run in zip(*(rank.bits for rank in ranks), strict=False):
         for rank, bits in enumerate(run):
             reference = static.bits[0] if static.bits else run[0]
             if bits != reference:
                 step = [mine == its for mine, its in zip(bits, reference, strict=True)].index(False)
-                return "silent", f"rank {rank} has other bits after step {step}"
+                return (
+                    ("reported", reported) if reported else ("silent", f"rank {rank} has other bits after step {step}")
+                )
     for kind in ("refused", "crashed"):
         texts = [text for text in (getattr(one, kind) for one in ran) if text]
         if texts:
             return {"refused": "refused", "crashed": "crash"}[kind], texts[0]
-    return "equal", ""
+    return ("reported", reported) if reported else ("equal", "")
 
 
 def _on_processes(name: str) -> list[Ran | None]:
@@ -117,16 +125,17 @@ def _process(name: str, rank: int, world: int, port: int, histories: Sequence[Hi
     )  # Loaders' workers start as in a script that nobody has forked.
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    ran: list[list[str]] = []
+    ran, written = Ran([]), io.StringIO()
     try:
-        for history in histories:
-            ran.append(_bits(name, history))
+        with redirect_stderr(written):
+            for history in histories:
+                ran.bits.append(_bits(name, history))
     except EsprofError as error:
-        end.send(Ran(ran, refused=str(error)))
+        ran = replace(ran, refused=str(error))
     except BaseException:  # noqa: BLE001 The test shows it, whatever it is.
-        end.send(Ran(ran, crashed=traceback.format_exc()))
-    else:
-        end.send(Ran(ran))
+        ran = replace(ran, crashed=traceback.format_exc())
+    reported = re.findall(r"esprof: (.* reads the number of processes .*)", written.getvalue())
+    end.send(replace(ran, reported="\n".join(reported)))
     time.sleep(0.1)  # Gloo may abort a process that ends right after its last transfer.
 
 

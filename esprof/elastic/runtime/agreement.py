@@ -23,6 +23,7 @@ from esprof.elastic.runtime.agree import gather_values, together
 from esprof.elastic.runtime.phases import LossFn
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
+from esprof.elastic.verify import processes
 from esprof.elastic.verify.fingerprint import (
     FIRST_BATCHES,
     Level,
@@ -65,12 +66,14 @@ class JobAgreement:
         start: dict[str, object],
         script: Script,
     ) -> "JobAgreement":
-        """Let all ranks agree. Raises MismatchError if the ranks belong to different jobs or start the job
-        differently."""
+        """Let all ranks agree, and at D1 report where the script reads the number of processes. Raises MismatchError if the
+        ranks belong to different jobs or start the job differently."""
         terms, ests = step_terms(state, assignment) | start, json.dumps(assignment.ests)
         fingerprint = agree(level, transport, job, machine_fields(state.device), terms, ests)
         code, around = gather_values(transport, (script.code, script.around))[0]
         fingerprint = msgspec.structs.replace(fingerprint, code=code, around=around)
+        if level == "D1" and transport.rank == 0:
+            processes.report()
         return cls(transport, fingerprint, kernel_settings())
 
     def check_settings(self) -> None:

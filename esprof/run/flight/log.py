@@ -227,13 +227,18 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 _SNAPSHOT = msgspec.json.Decoder(Snapshot)  # Created once, as several threads use it: docs/decisions/0002-libraries.md.
 
 
+def is_own(file: str) -> bool:
+    """Whether a source file is the job's own, not one of Python or of an installed package."""
+    return not _LIBRARY.search(file)
+
+
 def own_frame(frames: Iterable[StackFrame]) -> StackFrame | None:
     """Return the innermost frame of the job's own code, or else the innermost of all; None without frames.
 
     `frames` must be ordered innermost first.
     """
     listed = list(frames)
-    return next((frame for frame in listed if not _LIBRARY.search(frame.file)), listed[0] if listed else None)
+    return next((frame for frame in listed if is_own(frame.file)), listed[0] if listed else None)
 
 
 def main_stack(fatal: str) -> tuple[StackFrame, ...]:

@@ -16,8 +16,8 @@ from tests.cases.programs.script import (
     net,
     rank,
     refused,
+    reported,
     sgd,
-    unseen,
 )
 
 
@@ -264,14 +264,14 @@ def functional_collective_in_the_loss():
     return _talking(lambda value: functional.all_reduce(value.detach(), "sum", dist.group.WORLD).wait())
 
 
-@unseen
+@reported
 def world_size_in_the_loss():
     """The loss is divided by the number of ranks, as DDP's users do who add gradients up."""
     return Script(loss=lambda model, batch: mean_loss(model, batch) / dist.get_world_size())
 
 
 @like("world_size_in_the_loss")
-@unseen
+@reported
 def world_size_in_the_learning_rate():
     """The learning rate grows with the number of ranks."""
 

@@ -16,9 +16,9 @@ from esprof.elastic import Assignment, Data, ElasticTrainer, Loaders, Placement,
 
 N_EST = 4
 WIDTH, KINDS = 8, 3
-Expected = Literal["equal", "refused", "either", "silent"]
+Expected = Literal["equal", "refused", "either", "reported"]
 """Bits that no assignment changes; an error that says why there could be none; whichever of these the runtime can; or other
-bits without a word, which docs/how-to/elastic.md has to say."""
+bits, and a line that names the cause."""
 
 
 class Points(Dataset):
@@ -106,7 +106,7 @@ def _register(expected: Expected) -> Callable[[Callable[[], Script]], Callable[[
     return register
 
 
-equal, refused, either, unseen = map(_register, get_args(Expected))
+equal, refused, either, reported = map(_register, get_args(Expected))
 
 
 def like(other: str) -> Callable[[Callable[[], Script]], Callable[[], Script]]:
