@@ -118,8 +118,7 @@ class DeviceOnly:
         events = self.run.events(rank)
         start = events.ints("start_ns")
         end = start + events.ints("dur_ns")
-        codes, names = events.codes("name")
-        across = np.array([*map(copies_across_bus, names), False])[codes]
+        across = events.matches("name", copies_across_bus)
         on_gpu = events.ints("stream") >= 0
         computes = on_gpu & events.is_kind("kernel", "memcpy", "memset") & ~across
         communicates = on_gpu & events.is_kind("collective")

@@ -61,9 +61,7 @@ def _activity(events: Table, boundaries: Mapping[int, tuple[Ns, Ns]]) -> RankAct
     start, tid = events.ints("start_ns"), events.ints("tid")
     operations, runtime = events.is_kind("op", "loader"), events.is_kind("runtime")
     working = (operations if operations.any() else runtime) & (tid >= 0)
-    codes, names = events.codes("name")
-    allocators = [code for code, name in enumerate(names) if allocates(name)]
-    calls = runtime & np.isin(codes, allocators)
+    calls = runtime & events.matches("name", allocates)
     calls &= np.isin(tid, tid[events.is_kind("op")]) if calls.any() else False
     return RankActivity(
         border_ns,

@@ -121,8 +121,7 @@ def saves_of(job: JobSteps) -> Saves | None:
 
 def _is_save(stages: Table) -> np.ndarray:
     """Which stages of the rank itself are saves, bool[rows]."""
-    names = [name or "" for name in stages.texts("name")]
-    is_named = np.array([name.startswith(SAVES) or bool(_SAVING.search(name)) for name in names], bool)
+    is_named = stages.matches("name", lambda name: name.startswith(SAVES) or _SAVING.search(name))
     found: np.ndarray = is_named & (stages.ints("worker") < 0)
     return found
 
@@ -136,7 +135,7 @@ def _stopping(job: JobSteps, rank: Rank) -> Table:
 def _background(job: JobSteps, rank: Rank, *, staging: bool = False) -> Table:
     """The saves that `rank` writes in the background, or their staging."""
     stages = job.run.stages(rank)
-    is_staging = np.array([(name or "").endswith(STAGING) for name in stages.texts("name")], bool)
+    is_staging = stages.matches("name", lambda name: name.endswith(STAGING))
     return stages.where(stages.is_kind("background") & (is_staging == staging))
 
 

@@ -78,7 +78,7 @@ def _of_all_steps(job: JobSteps, steps: np.ndarray) -> dict[str, np.ndarray]:
     """Series that need no replay, by name without prefix."""
     took_ns = np.where((took := job.durations_ns(steps)) > 0, took, np.nan)
     own_ns, waits_ns = (job.over_ranks(steps, column) for column in ("dur_ns", "loader_wait_ns"))
-    is_plain = [np.array(job.rows(rank, steps).texts("phase"), object) == "plain" for rank in job.run.ranks]
+    is_plain = [job.rows(rank, steps).matches("phase", "plain".__eq__) for rank in job.run.ranks]
     found = {"step_time_ms": took_ns / NS_PER_MS, "is_profiled": (~np.all(is_plain, axis=0)).astype(float)}
     for amount in ("samples", "tokens"):
         counts = job.over_ranks(steps, amount)

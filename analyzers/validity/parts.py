@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from esprof.analyzers.validity.answer import Part, RankParts
 from esprof.analyzers.views.unrecorded import FLIGHT, PLAIN_STEPS, PROBE, SHAPES, Unrecorded, unrecorded
 from esprof.core.errors import InputError
@@ -70,9 +68,8 @@ def _has_shapes(run: Run, rank: RankParts) -> bool:
     if rank.parts["events"].state != "present":
         return False
     events = run.events(rank.rank)
-    (names, texts), (shapes, known) = events.codes("name"), events.codes("shapes")
-    of_model = np.isin(names, [code for code, text in enumerate(texts) if text.startswith("aten::")])
-    return bool((of_model & np.isin(shapes, [code for code, text in enumerate(known) if text])).any())
+    of_model = events.matches("name", lambda name: name.startswith("aten::"))
+    return bool((of_model & events.matches("shapes", bool)).any())
 
 
 def _has_plain_steps(run: Run, rank: RankParts) -> bool:

@@ -55,15 +55,14 @@ class Launching:
 
 def launching(events: Table, steps: Sequence[int]) -> Launching:
     """How the kernels of these steps of a rank are launched."""
-    codes, texts = events.codes("name")
     is_steady = np.isin(events.ints("step"), steps)
-    is_launch = is_steady & events.is_kind("runtime") & _mask(_GRAPH_LAUNCH, texts)[codes]
-    is_operation = is_steady & events.is_kind("op") & _mask(_COMPILED, texts)[codes]
+    is_launch = is_steady & events.is_kind("runtime") & events.matches("name", _GRAPH_LAUNCH.search)
+    is_operation = is_steady & events.is_kind("op") & events.matches("name", _COMPILED.search)
     is_kernel = is_steady & events.is_kind("kernel")
     graphed = np.isin(events.ints("correlation")[is_kernel], events.ints("correlation")[is_launch])
-    fused = _mask(_FUSED, texts)[codes[is_kernel]]
+    fused = events.matches("name", _FUSED.search)[is_kernel]
     count = max(1, len(fused))
-    regions = np.flatnonzero(is_steady & events.is_kind("op") & _mask(_REGION, texts)[codes])
+    regions = np.flatnonzero(is_steady & events.is_kind("op") & events.matches("name", _REGION.search))
     return Launching(
         float(graphed.sum() / count),
         float(fused.sum() / count) if len(fused) else None,
@@ -91,8 +90,3 @@ def _nested(events: Table, rows: np.ndarray) -> int:
         else:
             thread, latest = int(tid[at]), int(end[at])
     return count
-
-
-def _mask(pattern: re.Pattern[str], texts: list[str]) -> np.ndarray:
-    """Mask of the texts that the pattern finds; the last entry is for code -1, no text."""
-    return np.array([pattern.search(text) is not None for text in texts] + [False])

@@ -1,6 +1,6 @@
 """Tables of a Run: the event table, with one row per event, and side tables, as Arrow schemas with numpy views."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -360,10 +360,16 @@ class Table:
         codes, values = self.codes(column)
         return [values[code] if code >= 0 else None for code in codes.tolist()]
 
+    def matches(self, column: str, wanted: Callable[[str], object]) -> np.ndarray:
+        """Boolean mask of the rows for whose text in `column` `wanted` is true; False for null."""
+        codes, texts = self.codes(column)
+        # The last entry is that of code -1, null.
+        mask: np.ndarray = np.array([*(bool(wanted(text)) for text in texts), False])[codes]
+        return mask
+
     def is_kind(self, *kinds: str) -> np.ndarray:
         """Boolean mask of the rows whose `kind` is one of `kinds`."""
-        codes, values = self.codes("kind")
-        return np.isin(codes, [i for i, value in enumerate(values) if value in kinds])
+        return self.matches("kind", kinds.__contains__)
 
     def where(self, mask: np.ndarray) -> "Table":
         """Rows selected by a boolean mask or an index array."""

@@ -121,6 +121,12 @@ def covered_ns(begin: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndar
     return covered
 
 
+def is_covered(begin: np.ndarray, end: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Whether each moment (ns) lies in one of the intervals from `begin` to before `end`, bool[moments]."""
+    inside: np.ndarray = covered_ns(begin, end, at + 1) > covered_ns(begin, end, at)
+    return inside
+
+
 def worked_ns(start_ns: np.ndarray, took_ns: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
     """How much of some pieces of work lies in each range from `begin_ns` to `end_ns`, ns, int64[ranges]. The pieces are
     ascending by start; a piece is over when the next one starts."""

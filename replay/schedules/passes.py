@@ -98,8 +98,7 @@ def _begins(events: Table, rows: np.ndarray) -> np.ndarray:
 
     What a rank does between its call and the pass, it does after it has waited.
     """
-    codes, names = events.codes("name")
-    calls = np.flatnonzero(np.array([*(name.startswith("c10d::") for name in names), False])[codes])
+    calls = np.flatnonzero(events.matches("name", lambda name: name.startswith("c10d::")))
     start, step = events.ints("start_ns"), events.ints("step")
     begin: np.ndarray = start[rows]
     ended = np.append(np.iinfo(np.int64).min, (start + events.ints("dur_ns"))[rows])[:-1]

@@ -166,8 +166,7 @@ def _message_ns(run: Run, dfg: Dfg, step: int, rank: Rank, other: Rank, word: st
     events, nodes = run.events(rank), dfg.nodes_of(rank)
     is_end = dfg.of(Cls.COMMUNICATION)[nodes] & (dfg.collective[nodes] >= 0) & (dfg.event[nodes] >= 0)
     nodes = nodes[is_end & (dfg.step[nodes] == step)]
-    codes, words = events.codes("collective")
-    is_word = np.array([*(one == word for one in words), False])[codes[dfg.event[nodes]]]
-    nodes = nodes[is_word & (events.ints("peer")[dfg.event[nodes]] == other)]
+    is_message = events.matches("collective", word.__eq__) & (events.ints("peer") == other)
+    nodes = nodes[is_message[dfg.event[nodes]]]
     took: np.ndarray = dfg.dur_ns[nodes[np.argsort(dfg.event[nodes])]]
     return took

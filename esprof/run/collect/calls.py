@@ -125,8 +125,7 @@ def _ends(events: Table) -> np.ndarray:
 
 def _made_in_window(events: Table, calls: Sequence[RecordedCall]) -> list[RecordedCall]:
     """Return the calls within a `c10d::` operation of `events`: only their collectives are in the trace."""
-    codes, names = events.codes("name")
-    is_call = np.isin(codes, [i for i, name in enumerate(names) if name.startswith("c10d::")])
+    is_call = events.matches("name", lambda name: name.startswith("c10d::"))
     made = np.array([call.time_created_ns for call in calls], np.int64)
     inside = np.zeros(len(calls), bool)
     tids = events.ints("tid")

@@ -34,11 +34,10 @@ def _mean_phases(run: Run, rank: Rank) -> dict[str, Ns]:
     """Return the mean phases of the profiled steps. The backward pass extends from the first to the last autograd node of a
     step; the forward pass lies between the batch and the backward pass."""
     events, waits = run.events(rank), _loader_waits(run, rank)
-    codes, names = events.codes("name")
     starts, ends = events.ints("start_ns"), events.ints("start_ns") + events.ints("dur_ns")
     of_name = {
-        phase: np.isin(codes, [code for code, name in enumerate(names) if name.startswith(prefix)])
-        for phase, prefix in (("backward", _BACKWARD), ("optimizer", OPTIMIZER))
+        "backward": events.matches("name", lambda name: name.startswith(_BACKWARD)),
+        "optimizer": events.matches("name", lambda name: name.startswith(OPTIMIZER)),
     }
     marks = events.where(events.is_kind("step"))
     found = [

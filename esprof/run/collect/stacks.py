@@ -68,7 +68,7 @@ def stacks_of(events: Table, samples: Table, stages: Sequence[MarkedStage]) -> T
     Inside an operation only code that a backward pass calls is listed: all other time is the operation's own. Garbage
     collections, which `stages` contains, count as calls of the next sampled line.
     """
-    main = events.where(np.array([role == "main" for role in events.texts("thread_role")], bool))
+    main = events.where(events.matches("thread_role", "main".__eq__))
     sampled = _StackSamples(
         samples, [(stage.start_ns, stage.end_ns) for stage in stages if stage.name == GARBAGE_COLLECTION]
     )

@@ -55,6 +55,5 @@ def _enclosing(at: np.ndarray, annotations: np.ndarray, launches: Launches) -> n
 
 def without_annotations(events: Table) -> Table:
     """`events` without these annotations: they are not the job's, and its messages have what they say."""
-    codes, names = events.codes("name")
-    is_ours = np.array([*(name.startswith(PREFIX) for name in names), False])[codes]
+    is_ours = events.matches("name", lambda name: name.startswith(PREFIX))
     return events.where(~is_ours) if is_ours.any() else events

@@ -60,8 +60,7 @@ def only_steps(contents: RunContents, steps: Sequence[int], spans: Spans) -> Run
         return rows.where(inside | launched)
 
     def step_rows(rank: Rank, rows: Table) -> Table:
-        timed = np.array([phase == "timed" for phase in rows.texts("phase")], bool)
-        return rows.where(~timed | np.isin(rows.ints("step"), steps))
+        return rows.where(~rows.matches("phase", "timed".__eq__) | np.isin(rows.ints("step"), steps))
 
     meta = msgspec.structs.replace(contents.meta, ranks=tuple(map(windowed, contents.meta.ranks)))
     return replace(contents, meta=meta).with_tables("events", events).with_tables("steps", step_rows)
@@ -69,9 +68,7 @@ def only_steps(contents: RunContents, steps: Sequence[int], spans: Spans) -> Run
 
 def without_unprofiled(contents: RunContents) -> RunContents:
     """The Run without the times of steps outside its window."""
-    return contents.with_tables(
-        "steps", lambda rank, rows: rows.where(np.array([phase == "timed" for phase in rows.texts("phase")], bool))
-    )
+    return contents.with_tables("steps", lambda rank, rows: rows.where(rows.matches("phase", "timed".__eq__)))
 
 
 def sides_within(contents: RunContents, spans: Spans, before: float) -> RunContents:
@@ -127,9 +124,7 @@ def without_names(contents: RunContents, leave_out: Collection[str]) -> RunConte
     dropped = set(leave_out)
 
     def kept(rank: Rank, rows: Table) -> Table:
-        codes, names = rows.codes("name")
-        mask = np.array([name not in dropped for name in names] + [True])
-        return rows.where(mask[codes[works_of(rows)]])
+        return rows.where(~rows.matches("name", dropped.__contains__)[works_of(rows)])
 
     return contents.with_tables("events", kept)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, work_share
+from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, ranges_of_rows, work_share
 from esprof.replay.whatif.scenario import Scenario
 from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 from esprof.run.schema import Table
@@ -18,9 +18,7 @@ _RANDOM = re.compile(
 
 def calls_marked(events: Table, *marks: str) -> np.ndarray:
     """Rows of the calls with one of these marks (`run/raw/call_marks.py`)."""
-    codes, texts = events.codes("name")
-    is_marked = np.array([*(text in marks for text in texts), False])
-    return np.flatnonzero(events.is_kind("annotation") & is_marked[codes])
+    return np.flatnonzero(events.is_kind("annotation") & events.matches("name", marks.__contains__))
 
 
 def calls_with_unused_gradients(events: Table) -> np.ndarray:
@@ -36,9 +34,7 @@ def calls_in_float64(events: Table) -> np.ndarray:
 def repeated_calls(events: Table) -> np.ndarray:
     """Rows of the calls with the inputs of another, but for those in which random numbers are drawn."""
     calls = calls_marked(events, SAME_INPUTS)
-    codes, texts = events.codes("name")
-    is_random = np.array([*(bool(_RANDOM.match(text)) for text in texts), False])[codes] & events.is_kind("op")
-    at = np.sort(events.ints("start_ns")[is_random])
+    at = np.sort(events.ints("start_ns")[events.is_kind("op") & events.matches("name", _RANDOM.match)])
     begin = events.ints("start_ns")[calls]
     drawn = np.searchsorted(at, begin + events.ints("dur_ns")[calls]) > np.searchsorted(at, begin)
     same: np.ndarray = calls[~drawn]
@@ -47,25 +43,22 @@ def repeated_calls(events: Table) -> np.ndarray:
 
 def call_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:
     """When and where these calls (rows) ran, with their backward passes."""
-    forward, backward = forward_ranges(events, calls), backward_ranges(events, calls)
-    return ThreadRanges(*(np.concatenate(columns) for columns in zip(forward, backward, strict=True)))
-
-
-def forward_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:
-    """When and where these calls (rows) ran."""
-    begin = events.ints("start_ns")[calls]
-    return ThreadRanges(events.ints("tid")[calls], begin, begin + events.ints("dur_ns")[calls])
+    return with_backward(events, ranges_of_rows(events, calls))
 
 
 def backward_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:
     """When and where the backward passes of these calls (rows) ran."""
-    began = events.ints("start_ns")[calls]
-    return backward_of(events, began, began + events.ints("dur_ns")[calls])
+    return backward_of(events, ranges_of_rows(events, calls))
 
 
-def backward_of(events: Table, began: np.ndarray, ended: np.ndarray) -> ThreadRanges:
-    """When and where the backward pass of what ran in these spans of a forward pass ran, ns: the nodes of the autograd
-    graph that were made there.
+def with_backward(events: Table, forward: ThreadRanges) -> ThreadRanges:
+    """These ranges of a forward pass, and those of its backward pass."""
+    return ThreadRanges(*(np.concatenate(pair) for pair in zip(forward, backward_of(events, forward), strict=True)))
+
+
+def backward_of(events: Table, forward: ThreadRanges) -> ThreadRanges:
+    """When and where the backward pass of these ranges of a forward pass ran: the nodes of the autograd graph that were
+    made in them.
 
     Of the operations of a thread with one sequence number the last to start makes the node, whose backward operation has
     the same number. Of several threads the one with the most numbered operations counts, as each has numbers of its own.
@@ -73,20 +66,19 @@ def backward_of(events: Table, began: np.ndarray, ended: np.ndarray) -> ThreadRa
     sequence, forward_thread = events.ints("autograd_seq", -1), events.ints("fwd_tid", 0)
     start, tid = events.ints("start_ns"), events.ints("tid")
     is_numbered = events.is_kind("op") & (sequence >= 0)
-    forward = np.flatnonzero(is_numbered & (forward_thread <= 0))
-    if not len(forward) or not len(began):
+    makers = np.flatnonzero(is_numbered & (forward_thread <= 0))
+    if not len(makers) or not len(forward.tid):
         return ThreadRanges(*np.zeros((3, 0), np.int64))
-    threads, counts = np.unique(tid[forward], return_counts=True)
-    forward = forward[tid[forward] == threads[counts.argmax()]]
-    forward = forward[np.lexsort((start[forward], sequence[forward]))]
-    makers = forward[np.append(np.diff(sequence[forward]) > 0, True)]
-    order = np.argsort(began)
-    at = np.searchsorted(began[order], start[makers], side="right") - 1
+    threads, counts = np.unique(tid[makers], return_counts=True)
+    makers = makers[tid[makers] == threads[counts.argmax()]]
+    makers = makers[np.lexsort((start[makers], sequence[makers]))]
+    makers = makers[np.append(np.diff(sequence[makers]) > 0, True)]
+    order = np.argsort(forward.begin_ns)
+    at = np.searchsorted(forward.begin_ns[order], start[makers], side="right") - 1
     # Calls of one mark may be nested, as of a model and of what wraps it: the outer one ends last.
-    until = np.maximum.accumulate(ended[order])
+    until = np.maximum.accumulate(forward.end_ns[order])
     made = sequence[makers[(at >= 0) & (start[makers] < until[at])]]
-    nodes = np.flatnonzero(is_numbered & (forward_thread > 0) & np.isin(sequence, made))
-    return ThreadRanges(tid[nodes], start[nodes], start[nodes] + events.ints("dur_ns")[nodes])
+    return ranges_of_rows(events, np.flatnonzero(is_numbered & (forward_thread > 0) & np.isin(sequence, made)))
 
 
 def marked_share(

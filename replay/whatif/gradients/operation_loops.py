@@ -5,9 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from esprof.core.types import NS_PER_US, Ns
-from esprof.replay.engine.timeline import covered_ns
+from esprof.replay.engine.timeline import is_covered
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
-from esprof.run.kineto.steps.trace_steps import OPTIMIZER
+from esprof.replay.whatif.gradients.shared_update import update_ranges
+from esprof.replay.whatif.graph.nested_operations import innermost_around, nested_rows
 from esprof.run.raw.module_events import MODULE_PREFIX
 from esprof.run.schema import Table
 
@@ -53,14 +54,11 @@ def operation_loops(events: Table) -> OperationLoops:
 
     Only traces that tell which modules are called can show the latter: none are found in others.
     """
-    codes, texts = events.codes("name")
-    is_module = np.array([*(text.startswith(MODULE_PREFIX) for text in texts), False])[codes] & events.is_kind("python")
+    is_module = events.is_kind("python") & events.matches("name", lambda name: name.startswith(MODULE_PREFIX))
     found: list[tuple[int, ...]] = []
     if is_module.any():
-        calls = _outermost(events, codes, texts)
-        modules = np.flatnonzero(is_module)
-        modules = modules[np.argsort(events.ints("start_ns")[modules])]
-        begun, named = events.ints("start_ns")[modules], codes[modules]
+        calls = _outermost(events)
+        begun, named = events.ints("start_ns")[is_module], events.codes("name")[0][is_module]
         for first, last, operations in _repetitions(calls):
             begin, end = calls.begin_ns[first], calls.end_ns[last]
             within = named[np.searchsorted(begun, begin) : np.searchsorted(begun, end)]
@@ -70,33 +68,17 @@ def operation_loops(events: Table) -> OperationLoops:
     return OperationLoops(*np.array(sorted(found), np.int64).reshape(-1, len(OperationLoops._fields)).T)
 
 
-def _outermost(events: Table, codes: np.ndarray, texts: list[str]) -> _Outermost:
+def _outermost(events: Table) -> _Outermost:
     """The outermost operations of the steps. Those of backward passes and of optimizers have names of their own, so that
     they end a loop."""
-    rows = np.flatnonzero(events.is_kind("op") & (events.ints("step") >= 0))
-    tid, begin = events.ints("tid")[rows], events.ints("start_ns")[rows]
-    end = begin + events.ints("dur_ns")[rows]
-    order = np.lexsort((-end, begin, tid))
-    rows, tid, begin, end = rows[order], tid[order], begin[order], end[order]
-    is_outermost = np.ones(len(rows), bool)
-    for thread in np.unique(tid).tolist():
-        mine = np.flatnonzero(tid == thread)
-        is_outermost[mine[1:]] = begin[mine[1:]] >= np.maximum.accumulate(end[mine])[:-1]
+    rows, tid, begin, end = nested_rows(events, events.is_kind("op") & (events.ints("step") >= 0))
+    is_outermost = innermost_around(tid, begin, end, np.ones(len(rows), bool)) < 0
     rows, tid, begin, end = (column[is_outermost] for column in (rows, tid, begin, end))
-    is_backward = np.array([*(text.startswith(AUTOGRAD_NODE) for text in texts), False])[codes[rows]]
-    is_backward |= events.ints("fwd_tid", 0)[rows] > 0
-    counts = ~is_backward & ~_in_optimizers(begin, events, codes, texts)
-    name = np.where(counts, codes[rows], -1 - np.arange(len(rows)))
+    is_backward = events.matches("name", lambda name: name.startswith(AUTOGRAD_NODE)) | (events.ints("fwd_tid", 0) > 0)
+    updates = update_ranges(events)
+    ends_loop = is_backward[rows] | is_covered(updates.begin_ns, updates.end_ns, begin)
+    name = np.where(ends_loop, -1 - np.arange(len(rows)), events.codes("name")[0][rows])
     return _Outermost(name, tid, begin, end, events.ints("step")[rows])
-
-
-def _in_optimizers(at_ns: np.ndarray, events: Table, codes: np.ndarray, texts: list[str]) -> np.ndarray:
-    """Whether each moment lies in a step of an optimizer, bool[moments]."""
-    is_step = np.array([*(text.startswith(OPTIMIZER) for text in texts), False])[codes]
-    begin = events.ints("start_ns")[is_step]
-    end = begin + events.ints("dur_ns")[is_step]
-    inside: np.ndarray = covered_ns(begin, end, at_ns + 1) > covered_ns(begin, end, at_ns)
-    return inside
 
 
 def _repetitions(calls: _Outermost) -> list[tuple[int, int, int]]:

@@ -82,17 +82,15 @@ class Shards:
 def _scattered(run: Run, dfg: Dfg, rank: Rank) -> np.ndarray:
     """Ids of a rank's communication nodes that were launched by reduce-scatters, which gloo implements by all-reduces."""
     table = run.events(rank)
-    codes, names = table.codes("name")
-    words = [carried_out_as(collective_word(name)) == carried_out_as(_SCATTER) for name in names]
-    alike = np.array([*words, False])[codes]
+    alike = table.matches("name", lambda name: carried_out_as(collective_word(name)) == carried_out_as(_SCATTER))
     starts = table.ints("start_ns")
-    is_call = np.array([*(name.startswith("c10d::") for name in names), False])[codes]
+    is_call = table.matches("name", lambda name: name.startswith("c10d::"))
     calls, collectives = (
         np.flatnonzero(alike & table.is_kind(kind) & (is_call == (kind == "op"))) for kind in ("op", "collective")
     )
     calls, collectives = (rows[np.lexsort((rows, starts[rows]))] for rows in (calls, collectives))
     chosen = launched_by(starts[calls], starts[collectives])
-    by_scatter = np.array([*(collective_word(name) == _SCATTER for name in names), False])[codes[calls]]
+    by_scatter = table.matches("name", lambda name: collective_word(name) == _SCATTER)[calls]
     rows = collectives[(chosen >= 0) & np.append(by_scatter, False)[chosen]]
     of_link = dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.rank == rank)
     return np.flatnonzero(of_link & np.isin(dfg.event, rows))

@@ -11,7 +11,7 @@ from esprof.replay.engine.timeline import replay as replayed
 from esprof.replay.whatif.communication.links import Stretches, stretches
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.overlay import Overlay
-from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
+from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, ranges_of_rows, share_within
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.run.kineto.steps.trace_steps import OPTIMIZER
 from esprof.run.run import Run
@@ -81,10 +81,7 @@ def _reduced(dfg: Dfg) -> Bytes:
 
 def update_ranges(events: Table) -> ThreadRanges:
     """When and where optimizers updated parameters."""
-    codes, names = events.codes("name")
-    rows = np.flatnonzero(np.array([*(name.startswith(OPTIMIZER) for name in names), False])[codes])
-    begin = events.ints("start_ns")[rows]
-    return ThreadRanges(events.ints("tid")[rows], begin, begin + events.ints("dur_ns")[rows])
+    return ranges_of_rows(events, np.flatnonzero(events.matches("name", lambda name: name.startswith(OPTIMIZER))))
 
 
 def last_updates(dfg: Dfg, updating: np.ndarray) -> np.ndarray:

@@ -123,8 +123,7 @@ def _calls(events: Table, row: np.ndarray, layers: LayerCalls) -> np.ndarray:
     """The call of a layer that made each node (row), int64[N]: by the number of its operation. A node without one adds up a
     gradient, right after the node that computed it."""
     sequence, start = events.ints("autograd_seq", -1), events.ints("start_ns")
-    codes, names = events.codes("name")
-    is_node = np.array([*(name.startswith(AUTOGRAD_NODE) for name in names), False])[codes]
+    is_node = events.matches("name", lambda name: name.startswith(AUTOGRAD_NODE))
     forward = np.flatnonzero(events.is_kind("op") & ~is_node & (sequence >= 0) & (events.ints("fwd_tid") <= 0))
     # Operations before the one that makes a node have its number, too.
     forward = forward[np.lexsort((start[forward], sequence[forward]))]
@@ -139,8 +138,7 @@ def _calls(events: Table, row: np.ndarray, layers: LayerCalls) -> np.ndarray:
 
 def _sizes(events: Table, start: np.ndarray) -> np.ndarray:
     """Bytes of the gradients that each node adds up; `start` are those of the nodes, ascending. Raises Declined."""
-    codes, names = events.codes("name")
-    rows = np.flatnonzero(np.array([*(name == GRADIENT for name in names), False])[codes])
+    rows = np.flatnonzero(events.matches("name", GRADIENT.__eq__))
     texts = events.where(rows).texts("shapes")
     try:
         sizes = [_ITEM * math.prod(first_shape(text)) for text in texts]

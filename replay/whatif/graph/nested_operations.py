@@ -25,10 +25,8 @@ def share_in(run: Run, dfg: Dfg, name: re.Pattern[str]) -> np.ndarray:
 def _share_of_rows(table: Table, name: re.Pattern[str]) -> np.ndarray:
     """The share of each row, float64[rows]; 0 for rows that are no operation."""
     rows, tid, start, end = nested_rows(table, table.is_kind("op"))
-    codes, names = table.codes("name")
-    wanted = np.array([*(bool(name.search(text)) for text in names), False])[codes[rows]]
     share = np.zeros(len(table))
-    share[rows] = _within(tid, start, end, wanted) / np.maximum(end - start, 1)
+    share[rows] = _within(tid, start, end, table.matches("name", name.search)[rows]) / np.maximum(end - start, 1)
     return share
 
 

@@ -95,8 +95,6 @@ def shares_on(run: Run, dfg: Dfg, names: re.Pattern[str]) -> np.ndarray:
 
 def _are_launched_by(events: Table, kernels: np.ndarray, names: re.Pattern[str]) -> np.ndarray:
     """Whether the innermost operation around the launch of each kernel (row) has such a name, bool[kernels]."""
-    codes, texts = events.codes("name")
-    is_named = np.array([*(bool(names.search(text)) for text in texts), False])[codes]
     operation = launching_operations(events, kernels)
-    found: np.ndarray = (operation >= 0) & is_named[operation]
+    found: np.ndarray = (operation >= 0) & events.matches("name", names.search)[operation]
     return found

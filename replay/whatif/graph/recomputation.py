@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.replay.dfg import Dfg
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
-from esprof.replay.whatif.graph.nested_operations import innermost_around
+from esprof.replay.whatif.graph.nested_operations import innermost_around, nested_rows
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, work_share
 from esprof.run.run import Run
 from esprof.run.schema import Table
@@ -25,16 +25,10 @@ def recompute_share(run: Run, dfg: Dfg) -> np.ndarray:
 def recompute_ranges(events: Table) -> ThreadRanges:
     """The ranges of the threads of a rank in which activations are computed again: in each autograd node that does so, from
     its first forward operation to its last."""
-    codes, names = events.codes("name")
-    is_engine = np.array([*(name.startswith(AUTOGRAD_NODE) for name in names), False])[codes]
-    is_layer = np.array([*(bool(_LAYER.fullmatch(name)) for name in names), False])[codes]
+    is_engine = events.matches("name", lambda name: name.startswith(AUTOGRAD_NODE))
+    is_layer = events.matches("name", _LAYER.fullmatch)
     is_forward = (events.ints("autograd_seq", -1) >= 0) & (events.ints("fwd_tid", 0) <= 0) & ~is_engine
-    rows = np.flatnonzero(events.is_kind("op") & (is_engine | is_forward))
-    start, tid = events.ints("start_ns")[rows], events.ints("tid")[rows]
-    end = start + events.ints("dur_ns")[rows]
-    # Thread by thread, and of two that start together the longer one first: it is around the other.
-    order = np.lexsort((-end, start, tid))
-    start, end, tid, rows = start[order], end[order], tid[order], rows[order]
+    rows, tid, start, end = nested_rows(events, events.is_kind("op") & (is_engine | is_forward))
     node = innermost_around(tid, start, end, is_engine[rows])
     inside = np.flatnonzero(is_forward[rows] & (node >= 0))
     recomputing = np.unique(node[inside[is_layer[rows[inside]]]])

@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.engine.timeline import covered_ns
+from esprof.replay.engine.timeline import covered_ns, is_covered
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
@@ -18,6 +18,12 @@ class ThreadRanges(NamedTuple):
     tid: np.ndarray
     begin_ns: np.ndarray
     end_ns: np.ndarray
+
+
+def ranges_of_rows(events: Table, rows: np.ndarray) -> ThreadRanges:
+    """When and where these rows of a rank's events ran."""
+    begin = events.ints("start_ns")[rows]
+    return ThreadRanges(events.ints("tid")[rows], begin, begin + events.ints("dur_ns")[rows])
 
 
 class ThreadNodes(NamedTuple):
@@ -77,9 +83,7 @@ def _is_launched_in(events: Table, kernels: np.ndarray, ranges: ThreadRanges) ->
     found = np.zeros(len(kernels), bool)
     for thread in np.unique(ranges.tid).tolist():
         mine = ranges.tid == thread
-        spans = ranges.begin_ns[mine], ranges.end_ns[mine]
-        inside = covered_ns(*spans, moment + 1) > covered_ns(*spans, moment)
-        found |= (launch >= 0) & (tid == thread) & inside
+        found |= (launch >= 0) & (tid == thread) & is_covered(ranges.begin_ns[mine], ranges.end_ns[mine], moment)
     return found
 
 

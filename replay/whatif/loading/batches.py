@@ -235,8 +235,7 @@ def making_times(made: Table) -> MakingTimes:
 
 def _part_ns(stages: Table, made: Table, part: str) -> np.ndarray:
     """CPU time of this part of each batch of `made`, ns; 0 where it has none."""
-    parts = stages.where(stages.is_kind("part"))
-    parts = parts.where(np.array([name == part for name in parts.texts("name")], bool))
+    parts = stages.where(stages.is_kind("part") & stages.matches("name", part.__eq__))
     key = {
         batch: row
         for row, batch in enumerate(zip(made.ints("loader").tolist(), made.ints("batch").tolist(), strict=True))

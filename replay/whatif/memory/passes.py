@@ -28,8 +28,7 @@ class BackwardPasses:
 
 def backward_passes(events: Table) -> BackwardPasses:
     """The backward passes among these events. A forward operation that makes a node separates one pass from the next."""
-    codes, names = events.codes("name")
-    is_engine = np.array([*(name.startswith(AUTOGRAD_NODE) for name in names), False])[codes] & events.is_kind("op")
+    is_engine = events.matches("name", lambda name: name.startswith(AUTOGRAD_NODE)) & events.is_kind("op")
     node = np.flatnonzero(is_engine)
     start = events.ints("start_ns")
     node = node[np.argsort(start[node], kind="stable")]

@@ -1,7 +1,7 @@
 """The layers of the stages of a recorded pipeline job: the entries of the list of modules that all its stages have, and the
 time of each in every pass."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -71,11 +71,11 @@ class _StageEvents:
         is_op = events.is_kind("op")
         if len(passes.row):
             is_op &= events.ints("tid") == events.ints("tid")[passes.row[0]]
-        is_node = is_op & self._is_named(lambda name: name.startswith(AUTOGRAD_NODE))
+        is_node = is_op & events.matches("name", lambda name: name.startswith(AUTOGRAD_NODE))
         self._op = np.flatnonzero(is_op)
         self._node = np.flatnonzero(is_node)
         self._forward = np.flatnonzero(is_op & ~is_node & (self._sequence >= 0) & (events.ints("fwd_tid") <= 0))
-        self._gradient = np.flatnonzero(is_op & self._is_named(GRADIENT.__eq__))
+        self._gradient = np.flatnonzero(is_op & events.matches("name", GRADIENT.__eq__))
 
     def lists(self) -> dict[str, np.ndarray]:
         """Rows of the calls of the entries of each list by its place in the stage, int64[forward passes, entries]: of lists
@@ -162,7 +162,7 @@ class _StageEvents:
 
     def _optimizer_ns(self) -> dict[int, Ns]:
         passes, events = self._passes, self._events
-        rows = np.flatnonzero(self._is_named(lambda name: name.startswith(OPTIMIZER)))
+        rows = np.flatnonzero(events.matches("name", lambda name: name.startswith(OPTIMIZER)))
         took = passes.worked_ns(self._start[rows], self._end[rows])
         found = dict.fromkeys(passes.after_ns, 0)
         last = dict(zip(passes.step.tolist(), self._end[passes.row].tolist(), strict=True))
@@ -174,8 +174,3 @@ class _StageEvents:
     def _texts(self, column: str, rows: np.ndarray) -> list[str]:
         codes, texts = self._events.codes(column)
         return [texts[code] if code >= 0 else "" for code in codes[rows].tolist()]
-
-    def _is_named(self, wanted: Callable[[str], bool]) -> np.ndarray:
-        codes, names = self._events.codes("name")
-        mask: np.ndarray = np.array([*(wanted(name) for name in names), False])[codes]
-        return mask

@@ -14,10 +14,10 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, LaneKind
-from esprof.replay.whatif.gradients.marked_calls import backward_ranges, forward_ranges
+from esprof.replay.whatif.gradients.marked_calls import backward_ranges
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.nested_operations import launching_operations
-from esprof.replay.whatif.graph.thread_ranges import work_share
+from esprof.replay.whatif.graph.thread_ranges import ranges_of_rows, work_share
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.run.curve import Curve
 from esprof.run.probes import Kind, Probes
@@ -97,7 +97,7 @@ def with_sparse_weights(now: Scenario, modules: re.Pattern[str]) -> Scenario:
     if not any(map(len, calls.values())):
         raise Declined("no call of a module of that name was recorded (esprof record, esprof ops --by module)")
     events = {rank: run.events(rank) for rank, rows in calls.items()}
-    forward = work_share(run, dfg, {rank: forward_ranges(events[rank], rows) for rank, rows in calls.items()})
+    forward = work_share(run, dfg, {rank: ranges_of_rows(events[rank], rows) for rank, rows in calls.items()})
     backward = work_share(run, dfg, {rank: backward_ranges(events[rank], rows) for rank, rows in calls.items()})
     is_kernel = dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMPUTE) & (dfg.event >= 0) & (forward + backward > 0)
     left, dense = dfg.dur_ns.astype(np.float64), dict[str, None]()
@@ -123,11 +123,11 @@ def _curves(probes: Probes, kind: Kind, rank: Rank) -> dict[str, Curve]:
 
 def _calls(events: Table, modules: re.Pattern[str]) -> np.ndarray:
     """Rows of the calls of modules with such names."""
-    codes, names = events.codes("name")
-    is_named = [
-        name.startswith(MODULE_PREFIX) and bool(modules.search(name.removeprefix(MODULE_PREFIX))) for name in names
-    ]
-    return np.flatnonzero(events.is_kind("python") & np.array([*is_named, False])[codes])
+
+    def is_wanted(name: str) -> bool:
+        return name.startswith(MODULE_PREFIX) and bool(modules.search(name.removeprefix(MODULE_PREFIX)))
+
+    return np.flatnonzero(events.is_kind("python") & events.matches("name", is_wanted))
 
 
 def _products(events: Table, kernels: np.ndarray) -> list[WeightProduct | None]:

@@ -91,9 +91,9 @@ class _ThreadOps:
         self._around = self._innermost(np.ones(len(self._rows), bool))
         inside = self._around >= 0
         self.own_ns = self.took_ns - np.bincount(self._around[inside], self.took_ns[inside], len(self._rows))
-        (self._name, self._names), (self._shape, texts) = (events.codes(column) for column in ("name", "shapes"))
+        self._shape, texts = events.codes("shapes")
         self._shapes = [_shapes(text) for text in texts]
-        gradients = self._shape[np.isin(self._name, [at for at, name in enumerate(self._names) if name == GRADIENT])]
+        gradients = self._shape[events.matches("name", GRADIENT.__eq__)]
         self._parameters = {
             one for code in np.unique(gradients).tolist() if code >= 0 for one in self._shapes[code][:1]
         }
@@ -179,7 +179,7 @@ class _ThreadOps:
         return self._is_named(_VIEWS.__contains__)
 
     def _is_named(self, wanted: Callable[[str], bool]) -> np.ndarray:
-        mask: np.ndarray = np.array([*map(wanted, self._names), False])[self._name[self._rows]]
+        mask: np.ndarray = self._events.matches("name", wanted)[self._rows]
         return mask
 
     def _of_shapes(self, wanted: Callable[[list[Shape]], bool]) -> np.ndarray:

@@ -4,7 +4,7 @@ import numpy as np
 
 from esprof.core.types import NS_PER_US, Ns
 from esprof.replay.dfg import Cls
-from esprof.replay.whatif.gradients.marked_calls import backward_of
+from esprof.replay.whatif.gradients.marked_calls import with_backward
 from esprof.replay.whatif.gradients.operation_loops import operation_loops
 from esprof.replay.whatif.graph.selections import without_share
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
@@ -30,9 +30,7 @@ def _without_loops(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
 def _ranges(events: Table) -> ThreadRanges:
     """When and where the loops ran, with their backward passes."""
     loops = operation_loops(events)
-    forward = ThreadRanges(loops.tid, loops.begin_ns, loops.end_ns)
-    backward = backward_of(events, loops.begin_ns, loops.end_ns)
-    return ThreadRanges(*(np.concatenate(columns) for columns in zip(forward, backward, strict=True)))
+    return with_backward(events, ThreadRanges(loops.tid, loops.begin_ns, loops.end_ns))
 
 
 TERM = Kind(
