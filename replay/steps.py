@@ -206,17 +206,13 @@ def step_boundaries(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
     """
     table = run.steps(rank)
     recorded_windows = [range(window.first, window.last + 1) for window in run.rank(rank).windows if not window.stacks]
-    numbers, phases = table.ints("step").tolist(), table.texts("phase")
-    timed = [
-        phase == "timed" and (not recorded_windows or any(step in window for window in recorded_windows))
-        for step, phase in zip(numbers, phases, strict=True)
-    ]
-    starts, durations = table.ints("start_ns").tolist(), table.ints("dur_ns").tolist()
-    found: dict[int, tuple[Ns, Ns]] = {}
-    for step, start, dur, is_timed in zip(numbers, starts, durations, timed, strict=True):
-        if is_timed:
-            found[step] = (start, start + dur)
-    return found
+    timed = table.where(table.matches("phase", "timed".__eq__))
+    columns = (timed.ints(name).tolist() for name in ("step", "start_ns", "dur_ns"))
+    return {
+        step: (start, start + dur)
+        for step, start, dur in zip(*columns, strict=True)
+        if not recorded_windows or any(step in window for window in recorded_windows)
+    }
 
 
 def _unsteady(
@@ -289,18 +285,11 @@ def at_window(run: Run, step: int) -> Run:
         remedy = f"The windows of this run have steps {known}." if known else "This run has no window of steps."
         raise UsageError(f"step {step} is in no window", path=run.path, remedy=remedy)
 
-    def read(name: str, rank: Rank) -> Table | None:
-        if name == "steps":
-            return _without_other_windows(run.steps(rank), window)
-        return run.recorded(name, rank)
-
-    warnings = run.warnings[len(run.meta.warnings) :]
-    return Run(run.meta, read, run.path, warnings, run.flight, step, run.sources, run.probes)
+    return run.with_window(step, {rank: _without_other_windows(run.steps(rank), window) for rank in run.ranks})
 
 
 def _without_other_windows(steps: Table, window: Sequence[int]) -> Table:
-    timed = np.array([phase == "timed" for phase in steps.texts("phase")], bool)
-    return steps.where(~timed | np.isin(steps.ints("step"), window))
+    return steps.where(~steps.matches("phase", "timed".__eq__) | np.isin(steps.ints("step"), window))
 
 
 def plain_ns(run: Run, window: Sequence[int], correction_ns: Mapping[Rank, Ns]) -> np.ndarray:
@@ -325,5 +314,4 @@ def plain_ns(run: Run, window: Sequence[int], correction_ns: Mapping[Rank, Ns]) 
 
 def plain_steps(steps: Table) -> Table:
     """The rows of unprofiled steps, without the job's first step, which includes one-time work."""
-    phases = np.array([phase or "" for phase in steps.texts("phase")])
-    return steps.where(np.flatnonzero((phases == "plain") & (np.arange(len(steps)) > 0)))
+    return steps.where(steps.matches("phase", "plain".__eq__) & (np.arange(len(steps)) > 0))

@@ -1,6 +1,7 @@
 """The Run: the recording of one job on all its ranks."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from enum import StrEnum
 from importlib import import_module
 from itertools import pairwise
@@ -194,21 +195,19 @@ class Run:
         path: Path | None = None,
         warnings: tuple[RunWarning, ...] = (),
         flight: Callable[[Rank], FlightLog | None] = lambda rank: None,
-        window: int | None = None,
-        sources: tuple[str, ...] = (),
         probes: Probes | None = None,
         history: tuple[JobEvent, ...] = (),
         rounds: tuple[Round, ...] = (),
     ) -> None:
         """`read(table_name, rank)` returns a table (`events`, `steps`, …) and `flight(rank)` a flight log, or None.
-        `window` is a step of the only window in this Run; None for a Run with all windows. `sources` are the arguments of
-        a command line that opens the Run again; by default its path. `history` has the events of an elastic job, `rounds`
-        its tuning, oldest first."""
+        `history` has the events of an elastic job, `rounds` its tuning, oldest first."""
         self.meta = meta
         self.path = path
-        self.sources = sources or ((str(path),) if path is not None else ())
+        self.sources: tuple[str, ...] = (str(path),) if path is not None else ()
+        """Arguments of a command line that opens the Run again."""
         self.warnings = meta.warnings + warnings
-        self.window = window
+        self.window: int | None = None
+        """A step of the only window in this Run; None for a Run with all windows."""
         self.probes = probes
         self.history = history
         self.rounds = rounds
@@ -272,19 +271,16 @@ class Run:
             msgspec.structs.replace(meta, events=0, windows=()) if meta.rank in ranks else meta
             for meta in self.meta.ranks
         )
-        run = Run(
-            msgspec.structs.replace(self.meta, ranks=tuple(metas)),
-            self._table,
-            self.path,
-            (*self.warnings[len(self.meta.warnings) :], why),
-            self._flight,
-            self.window,
-            self.sources,
-            self.probes,
-            self.history,
-            self.rounds,
-        )
-        run.keeps_one_rank = self.keeps_one_rank
+        run = copy(self)
+        run.meta = msgspec.structs.replace(self.meta, ranks=tuple(metas))
+        run.warnings = (*self.warnings, why)
+        return run
+
+    def with_window(self, step: int, steps: Mapping[Rank, Table]) -> "Run":
+        """Return this Run with the window of `step` alone; `steps` are the tables of its steps and all unprofiled ones."""
+        run = copy(self)
+        run.window = step
+        run._tables = self._tables | {("steps", rank): rows for rank, rows in steps.items()}
         return run
 
     def rank(self, rank: Rank) -> RankMeta:

@@ -23,6 +23,9 @@ _CLASS_OF_LAG = {
 """What the pause between a node and the one that it waited for counts as: a launch latency, a stream's own pause, the
 time in which a thread wakes up."""
 
+_AFTER_ALL_NS = 2**62
+"""A moment after all others."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -101,11 +104,7 @@ def strict(dfg: Dfg) -> Dfg:
 
 def union_ns(start_ns: np.ndarray, end_ns: np.ndarray) -> Ns:
     """Length of the union of intervals, ns."""
-    # In order of start, each adds what lies behind the latest end so far; the first adds all of itself.
-    order = np.argsort(start_ns)
-    reached = np.maximum.accumulate(end_ns[order])
-    begin = np.maximum(start_ns[order][1:], reached[:-1])
-    return int((end_ns[order][:1] - start_ns[order][:1]).sum() + np.maximum(end_ns[order][1:] - begin, 0).sum())
+    return int(covered_ns(start_ns, end_ns, np.array([_AFTER_ALL_NS]))[0])
 
 
 def covered_ns(begin: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray:

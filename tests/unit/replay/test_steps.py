@@ -11,8 +11,9 @@ from esprof.core.errors import InputError, UsageError
 from esprof.replay import answer
 from esprof.replay.steps import at_window, plain_ns, steps_of
 from esprof.reports.commands import diagnose, replay
+from esprof.run.logs import JobEvent, Round
 from esprof.run.overhead import Overhead
-from esprof.run.run import Run
+from esprof.run.run import Run, RunWarning
 from tests.cases import step_runs
 from tests.cases.flight import call as call_of_group
 from tests.cases.flight import killed, run_of_flight, snapshot
@@ -53,6 +54,19 @@ def test_only_the_window_with_the_step_is_analysed(run, asked, window):
     steps = [step.step for step in found.steps] + [step.step for step in found.left_out]
     assert sorted(steps) == list(WINDOWS[window])
     assert not [warning for warning in found.warnings if warning.code in ("one-window", "steps-left-out")]
+
+
+def test_a_window_keeps_all_else_of_the_run(run):
+    event = JobEvent(what="started", step=0)
+    one_round = Round(round=1, kind="compression", step=8, outcome="kept")
+    whole = Run(run.meta, run.recorded, warnings=(RunWarning("a", "b"),), history=(event,), rounds=(one_round,))
+    whole.keeps_one_rank = True
+    whole.sources = ("trace.json", "--columns", "op=optype")
+    alone = at_window(whole, 31)
+    assert alone.window == 31
+    kept = "meta", "warnings", "sources", "history", "rounds", "keeps_one_rank"
+    assert [getattr(alone, name) for name in kept] == [getattr(whole, name) for name in kept]
+    assert len(whole.steps(0)) == sum(map(len, WINDOWS))
 
 
 def test_without_a_choice_the_answer_says_that_there_are_more(run):
