@@ -1,5 +1,6 @@
 """The global dataflow graph (Dfg): a struct of arrays, nodes in topological order, predecessors in CSR form."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
 from functools import cached_property
@@ -202,6 +203,11 @@ class Dfg:
         among = np.zeros(len(Cls), bool)
         among[list(classes)] = True
         mask: np.ndarray = among[self.cls]
+        return mask
+
+    def named(self, wanted: Callable[[str], object]) -> np.ndarray:
+        """bool[N], mask of the nodes for whose name `wanted` is true."""
+        mask: np.ndarray = np.array([bool(wanted(name)) for name in self.names], bool)[self.name]
         return mask
 
     def main_lane(self, rank: Rank) -> int:

@@ -25,7 +25,7 @@ from esprof.replay.answer import (
 from esprof.replay.building.build import Built, build_counted
 from esprof.replay.building.node_names import TEXTS, Text
 from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
-from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import Piece, Timeline, class_totals, rank_totals, steady_path
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.rules import ALL_RULES, Rules
@@ -299,16 +299,10 @@ def _correction(clock: HostClock) -> str:
     return f"{-clock.offset_ns / NS_PER_US:.0f} µs{drift}"
 
 
-def _number_of(dfg: Dfg, name: str) -> int:
-    return dfg.names.index(name) if name in dfg.names else -1
-
-
 def _inferred_work_warnings(built: Built) -> list[RunWarning]:
     """Warnings of inferred GPU work: from before the window, with its longest time on a rank, and of CUDA graphs."""
     dfg, found = built.dfg, []
-    cut, graphs = (
-        np.flatnonzero(dfg.name == _number_of(dfg, TEXTS[text])) for text in (Text.CUT_WORK, Text.GRAPH_WORK)
-    )
+    cut, graphs = (np.flatnonzero(dfg.named(TEXTS[text].__eq__)) for text in (Text.CUT_WORK, Text.GRAPH_WORK))
     if len(cut):
         ranks = np.unique(dfg.rank[cut]).tolist()
         # The pieces of a rank begin together, on several streams or one after the other.

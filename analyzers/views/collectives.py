@@ -58,9 +58,7 @@ class SteadyStateCollectives:
     @cached_property
     def _evaluated(self) -> np.ndarray:
         """Nodes of autograd functions that accumulate gradients, ascending."""
-        dfg = self.dfg
-        number = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
-        return np.flatnonzero((dfg.name == number) & (dfg.event >= 0))
+        return np.flatnonzero(self.dfg.named(EVALUATE.__eq__) & (self.dfg.event >= 0))
 
     @cached_property
     def _gradients(self) -> dict[Rank, np.ndarray]:
@@ -107,8 +105,7 @@ class SteadyStateCollectives:
 
     def is_kind(self, *words: str) -> np.ndarray:
         """Mask of the collectives whose kind is one of these words (`collective_word`)."""
-        matches = np.array([collective_word(name) in words for name in self.dfg.names])
-        mask: np.ndarray = matches[self.dfg.name[self.node]]
+        mask: np.ndarray = self.dfg.named(lambda name: collective_word(name) in words)[self.node]
         return mask
 
     def exposed_ns(self, chosen: np.ndarray) -> dict[Rank, float]:

@@ -56,8 +56,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
 
 def launched_by_gradients(dfg: Dfg) -> list[int]:
     """Arrivals on communication threads whose collective was launched while the backward pass handled a gradient."""
-    label = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
-    return _launched_by(dfg, (dfg.name == label) & (dfg.event >= 0))
+    return _launched_by(dfg, dfg.named(EVALUATE.__eq__) & (dfg.event >= 0))
 
 
 def _launched_by(dfg: Dfg, callers: np.ndarray) -> list[int]:

@@ -142,16 +142,13 @@ class Passes:
     @cached_property
     def _evaluated(self) -> np.ndarray:
         """Nodes that handle gradients, ascending."""
-        dfg = self.dfg
-        number = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
-        return np.flatnonzero((dfg.name == number) & (dfg.event >= 0))
+        return np.flatnonzero(self.dfg.named(EVALUATE.__eq__) & (self.dfg.event >= 0))
 
     @cached_property
     def _is_nccl(self) -> np.ndarray:
         """bool[N], mask of NCCL collectives on streams, matched or not."""
-        dfg = self.dfg
-        is_collective = np.array(["nccl" in name and collective_word(name) is not None for name in dfg.names])
-        mask: np.ndarray = is_collective[dfg.name] & dfg.on(LaneKind.STREAM)
+        is_nccl = self.dfg.named(lambda name: "nccl" in name and collective_word(name) is not None)
+        mask: np.ndarray = is_nccl & self.dfg.on(LaneKind.STREAM)
         return mask
 
     @cached_property

@@ -175,10 +175,11 @@ class EstLoad:
         """
         dfg = self.dfg
         of_link = link_share(dfg, RecordedLinks.of(dfg), self.probed).share
-        sums, leaves = named(dfg, _EXCHANGE), named(dfg, _GATHER)
+        sums = dfg.named(lambda name: _EXCHANGE in name)
         carried = np.where(sums, _most_carried(to) / _most_carried(self.assignment), 1.0)
         if not sums.any():  # encoded gradients: each rank sends as many as the rank with most ESTs
-            carried = np.where(leaves, _most_ests(to) / _most_ests(self.assignment), 1.0)
+            gathers = dfg.named(lambda name: _GATHER in name)
+            carried = np.where(gathers, _most_ests(to) / _most_ests(self.assignment), 1.0)
         by_cpus = np.where(dfg.on(LaneKind.COMM), self._pace_ns(to) / self._pace_ns(self.assignment), 1.0)
         longer: np.ndarray = of_link * carried + (1 - of_link) * by_cpus
         return longer
@@ -222,16 +223,10 @@ def _est_of(run: Run, dfg: Dfg, nodes: np.ndarray, rank: Rank) -> np.ndarray:
 
 def carries_gradients(dfg: Dfg) -> np.ndarray:
     """bool[N], mask of the communication of gradients; other collectives carry losses, buffers, or hashes."""
-    sends = named(dfg, _EXCHANGE) | named(dfg, _GATHER)
+    sends = dfg.named(lambda name: _EXCHANGE in name or _GATHER in name)
     found: np.ndarray = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & sends
     large: np.ndarray = found & (dfg.bytes >= _MIN_SHARE_OF_LARGEST * dfg.bytes[found].max(initial=0))
     return large
-
-
-def named(dfg: Dfg, text: str) -> np.ndarray:
-    """bool[N], mask of the nodes whose name contains `text`."""
-    mask: np.ndarray = np.array([text in name for name in dfg.names])[dfg.name]
-    return mask
 
 
 def _most_ests(assignment: Assignment) -> int:
@@ -258,7 +253,7 @@ def exchanged(est_load: EstLoad, took_ns: float) -> Dfg:
     dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
     sends = carries_gradients(dfg)
     dur[sends], residual[sends] = 0, 0
-    is_adding = np.array([name in _ADDS for name in dfg.names])[dfg.name] & dfg.on(LaneKind.CPU)
+    is_adding = dfg.named(_ADDS.__contains__) & dfg.on(LaneKind.CPU)
     for rank in dfg.marks.ranks:
         adding = np.flatnonzero(is_adding & (dfg.lane == dfg.main_lane(rank)))
         dur[adding] = 0

@@ -46,8 +46,7 @@ def waits_for_device(dfg: Dfg) -> np.ndarray:
 
 def named(dfg: Dfg, term: Term) -> np.ndarray:
     """Mask of the nodes whose name the term's regular expression finds."""
-    mask: np.ndarray = np.array([bool(term.argument.search(name)) for name in dfg.names])[dfg.name]  # type: ignore[attr-defined]
-    return mask
+    return dfg.named(term.argument.search)  # type: ignore[attr-defined]
 
 
 def of_ranks(scenario: Scenario, term: Term) -> np.ndarray:

@@ -14,7 +14,7 @@ from esprof.run.collective_names import collective_word
 
 def barriers(dfg: Dfg) -> np.ndarray:
     """Mask of the matched barriers: their communication, on all ranks."""
-    is_barrier = np.array([collective_word(name) == "barrier" for name in dfg.names])[dfg.name]
+    is_barrier = dfg.named(lambda name: collective_word(name) == "barrier")
     mask: np.ndarray = is_barrier & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
     return mask
 
