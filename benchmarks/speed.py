@@ -34,14 +34,12 @@ from benchmarks.peers import Hta
 from benchmarks.synthetic import job
 from esprof.core.compiled import cache_folder, compiled
 from esprof.replay.building.build import build_counted
-from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.dfg import Dfg
 from esprof.replay.engine import longest_path
-from esprof.replay.engine.batch import Batch
 from esprof.replay.engine.schedule import freeze, schedule
 
 MB = 1e6
 WORKERS = 256
-SCENARIOS = 64
 LARGER_THAN_CACHES = 1 << 25
 """Numbers in each of three arrays of 256 MiB, which no cache holds."""
 
@@ -167,18 +165,12 @@ def scheduling(bench: Bench, nodes: int) -> None:
 
 
 def replaying(bench: Bench, nodes: int) -> None:
-    """`replay_nodes_s` and `batch_node_scenarios_s`: the synthetic job with its order."""
+    """`replay_nodes_s`: the synthetic job with its order."""
     dfg = job(nodes, WORKERS)
     context = {"nodes": dfg.nodes, "workers": WORKERS, "edges": dfg.edges}
     bench.rate(
         "replay_nodes_s", dfg.nodes, "nodes", lambda: longest_path.ends(dfg, dfg.dur_ns, dfg.residual_ns), context
     )
-    batch, factor = Batch(dfg), np.ones((len(Cls), SCENARIOS))
-    factor[Cls.COMPUTE], factor[Cls.COMMUNICATION] = np.linspace(0.5, 4, SCENARIOS), np.linspace(4, 0.5, SCENARIOS)
-    last, classes, none = dfg.marks.last.ravel(), dfg.cls.astype(np.int32), np.full(dfg.nodes, -1, np.int32)
-    answers = partial(batch.ends, last, factor, classes, none)
-    context["scenarios"] = SCENARIOS
-    bench.rate("batch_node_scenarios_s", dfg.nodes * SCENARIOS, "node-scenarios", answers, context)
 
 
 def bandwidth(bench: Bench) -> None:

@@ -40,13 +40,14 @@ class Piece:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepEnds:
-    """What a replay of `dfg` tells of its steps: all that needs only the ends of some nodes."""
+class Timeline:
+    """When each node of `dfg` runs."""
 
     dfg: Dfg
+    start_ns: np.ndarray
+    """Start of each node, int64 ns since `dfg.t0_ns`."""
     end_ns: np.ndarray
-    """End of each node, int64 ns since `dfg.t0_ns`; only those of nodes at step boundaries and on GPU streams need be
-    right."""
+    """End of each node, int64 ns since `dfg.t0_ns`."""
 
     def step_ns(self) -> np.ndarray:
         """Duration of each step of `dfg.marks`, ns: from when the last rank enters it to when the last rank leaves it."""
@@ -66,14 +67,6 @@ class StepEnds:
         np.maximum.at(latest, 1 + np.searchsorted(marks.steps, dfg.step[nodes]), self.end_ns[nodes])
         progress: np.ndarray = np.diff(np.maximum.accumulate(latest))
         return progress
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timeline(StepEnds):
-    """Start and end of each node of `dfg`: all ends are right."""
-
-    start_ns: np.ndarray
-    """Start of each node, int64 ns since `dfg.t0_ns`."""
 
     def communication_ns(self) -> np.ndarray:
         """Per step, the time in which the rank that communicates longest has communication in progress, ns."""

@@ -120,7 +120,7 @@ def by_number(numbers: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 def with_gpu_ends(dfg: Dfg) -> Dfg:
     """The graph with a node for each step at the end of all GPU work launched in it, on a lane of a stream. They follow all
-    other nodes; `StepEnds.gpu_progress_ns` needs only them."""
+    other nodes; `Timeline.gpu_progress_ns` needs only them."""
     return with_ends(dfg, dfg.on(LaneKind.STREAM))[0]
 
 

@@ -19,8 +19,7 @@ from esprof.replay.whatif.apply import apply
 from esprof.replay.whatif.communication.links import RecordedLinks
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.graph.selections import waits_for_device
-from esprof.replay.whatif.replays import longer_ns
-from esprof.replay.whatif.scenario import Bound, Declined, GraphPart, NothingFound, Scenario
+from esprof.replay.whatif.scenario import Bound, Declined, GraphPart, NothingFound, Scenario, longer_ns
 from esprof.replay.whatif.term import Edit, Term, TermPhase
 
 OF_ONE_RANK = frozenset({

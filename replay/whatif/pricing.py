@@ -1,7 +1,7 @@
 """Estimated saving of a scenario, for findings, advisors, `esprof replay` and reports.
 
 The input is a text such as `network=2x,straggler=fix`. The result is the saving of the mean step with its interval, or the
-reason why there is none. `grammar.parse` reads the terms, `apply.apply` edits the graph, `replays.Replays` replays it,
+reason why there is none. `grammar.parse` reads the terms, `apply.apply` edits the graph, `timeline.replay` replays it,
 `step_costs.StepCosts` compares its steps with those of the recorded graph, and `error.intervals.KnownError` estimates the
 error. If a probe measured communication, `slowing.Slowing` models how it slows concurrent work.
 """
@@ -15,14 +15,13 @@ import numpy as np
 from esprof.core.types import us
 from esprof.replay.answer import WhatIf
 from esprof.replay.dfg import Dfg
-from esprof.replay.engine.timeline import StepEnds, Timeline, replay
+from esprof.replay.engine.timeline import Timeline, replay
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.whatif.apply import apply
 from esprof.replay.whatif.communication.slowing import Slowing
 from esprof.replay.whatif.error.intervals import Interval, KnownError
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.graph.selections import waits_for_device
-from esprof.replay.whatif.replays import Replays
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.step_costs import StepCosts
 from esprof.replay.whatif.term import Term, TermPhase
@@ -47,7 +46,7 @@ class Price:
     saving_ns: float
     """By how much the mean steady-state step gets shorter, ns; negative if it gets longer."""
     progress_ns: np.ndarray
-    """How far the GPUs get on in each of these steps, ns, float64[steps]; 0 without a GPU (`StepEnds.gpu_progress_ns`)."""
+    """How far the GPUs get on in each of these steps, ns, float64[steps]; 0 without a GPU (`Timeline.gpu_progress_ns`)."""
     notes: tuple[str, ...] = ()
     """What should be said of the scenario."""
     margin_ns: float = 0.0
@@ -142,12 +141,8 @@ class Pricer:
         keys = [_key(terms) for terms in asked]
         with_parts = [part for terms in asked for part in (terms, *_alone(terms))]
         new = {_key(terms): terms for terms in with_parts if _key(terms) not in self._known}
-        made = self._made_all(new)
-        self._known.update({key: reason for key, reason in made.items() if isinstance(reason, Declined)})
-        scenarios = {key: scenario for key, scenario in made.items() if isinstance(scenario, Scenario)}
-        replays = self._replays.ends([scenario.dfg for scenario in scenarios.values()])
-        for (key, scenario), ends in zip(scenarios.items(), replays, strict=True):
-            self._known[key] = self._priced(scenario, ends)
+        for key, scenario in self._made_all(new).items():
+            self._known[key] = scenario if isinstance(scenario, Declined) else self._priced(scenario)
         for key, terms in new.items():
             self._known[key] = _no_worse(self._known[key], [self._known[_key(part)] for part in _alone(terms)])
         return [self._known[key] for key in keys]
@@ -165,7 +160,7 @@ class Pricer:
 
     def price_edited(self, dfg: Dfg) -> Price:
         """The price of a change that no term spells: of `dfg`, a graph made by hand with `edits`."""
-        return self._priced(Scenario(self.run, self.blame, dfg), replay(dfg))
+        return self._priced(Scenario(self.run, self.blame, dfg))
 
     @property
     def without_slowing(self) -> Dfg:
@@ -177,7 +172,7 @@ class Pricer:
         scenario = Scenario(self.run, self.blame, dfg, taken_ns=taken_ns)
         if self._slowing is not None:
             scenario = self._slowing.slow_down(scenario)
-        return self._priced(scenario, replay(scenario.dfg))
+        return self._priced(scenario)
 
     def _made_all(
         self, scenarios: Mapping[tuple[str, ...], tuple[Term, ...]]
@@ -200,15 +195,16 @@ class Pricer:
             return reason
         return after if slowing is None else slowing.slow_down(after)
 
-    def _priced(self, scenario: Scenario, ends: StepEnds) -> Price:
+    def _priced(self, scenario: Scenario) -> Price:
         """The price of a scenario from its replay: each steady-state step as measured, scaled by how its replay changes.
 
         Where no node takes longer, its residual included, no step does in the long run. A longer mean then only says that
         the steps before the steady ones gained more than these, and counts as no change; so does a shorter mean where no
         node takes less. Ranks that would lose by working like their peers stay as they are.
         """
+        timeline = replay(scenario.dfg)
         steps: np.ndarray = self.measured_ns * self._costs.changed_by(
-            ends, scenario.least_ns, nobody_waits=self._nobody_waits(scenario)
+            timeline, scenario.least_ns, nobody_waits=self._nobody_waits(scenario)
         )
         if self._is_boundary_effect(scenario, steps):
             if abs(steps.mean() - self.step_ns) > _MIN_NOTED_SHARE * self.step_ns:
@@ -222,15 +218,15 @@ class Pricer:
         return Price(
             steps,
             self.step_ns - float(steps.mean()),
-            self._progress_ns(ends),
+            self._progress_ns(timeline),
             scenario.notes,
             scenario.margin_ns,
             only_saves=scenario.only_mends or self._never_longer(scenario),
         )
 
-    def _progress_ns(self, ends: StepEnds) -> np.ndarray:
+    def _progress_ns(self, timeline: Timeline) -> np.ndarray:
         """How far the GPUs get on in each steady-state step, ns, float64[steps]."""
-        progress: np.ndarray = ends.gpu_progress_ns()[self.steady_at].astype(np.float64)
+        progress: np.ndarray = timeline.gpu_progress_ns()[self.steady_at].astype(np.float64)
         return progress
 
     def _is_boundary_effect(self, scenario: Scenario, steps: np.ndarray) -> bool:
@@ -276,10 +272,6 @@ class Pricer:
             saving_high_us=us(saving.high_ns),
             note="; ".join([*price.notes, *self.error.caveats(predicted)]) or None,
         )
-
-    @cached_property
-    def _replays(self) -> Replays:
-        return Replays(self.dfg)
 
     @cached_property
     def _costs(self) -> StepCosts:

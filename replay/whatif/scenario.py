@@ -12,7 +12,6 @@ from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.schedules.pipeline import PipelineSchedule
 from esprof.replay.whatif.communication.links import RecordedLinks
-from esprof.replay.whatif.replays import longer_ns
 from esprof.run.run import Run
 
 
@@ -148,6 +147,12 @@ class Scenario:
     def links(self) -> RecordedLinks:
         """The recorded communication of the job."""
         return RecordedLinks.of(self.recorded)
+
+
+def longer_ns(recorded: Dfg, changed: Dfg) -> np.ndarray:
+    """By how much each node takes longer in `changed` than in `recorded`, its residual included, ns, int64[N]."""
+    longer: np.ndarray = changed.dur_ns + changed.residual_ns - recorded.dur_ns - recorded.residual_ns
+    return longer
 
 
 def changing_batch(now: Scenario, **changes: Any) -> Scenario:
