@@ -287,9 +287,8 @@ def _clock_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
         found.append(RunWarning("clocks-unaligned", text))
     moved = [clock for clock in built.clocks.hosts if clock.moved]
     if moved:
-        corrections = [f"{clock.host} by {_correction(clock)}" for clock in moved[:_MAX_CLOCKS_NAMED]]
-        more = f" and {len(moved) - _MAX_CLOCKS_NAMED} more" if len(moved) > _MAX_CLOCKS_NAMED else ""
-        text = f"clocks corrected to match the ends of collectives: {', '.join(corrections)}{more}"
+        corrections = readable.listed([f"{one.host} by {_correction(one)}" for one in moved], _MAX_CLOCKS_NAMED)
+        text = f"clocks corrected to match the ends of collectives: {corrections}"
         found.append(RunWarning("clock-shifted", text, tuple(rank for clock in moved for rank in clock.ranks)))
     return tuple(found)
 

@@ -1,6 +1,6 @@
 """Format durations, sizes and lists of ranks or steps for people."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 
 from esprof.core.types import NS_PER_MS, NS_PER_S, Rank
@@ -56,6 +56,12 @@ def runs(numbers: Iterable[int]) -> str:
     named, more = found[:_MAX_RUNS_NAMED], sum(map(len, found[_MAX_RUNS_NAMED:]))
     text = ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in named)
     return f"{text} and {more:,} more" if more else text
+
+
+def listed(texts: Sequence[str], most: int) -> str:
+    """Join texts by commas. Of more than `most`, the first are shown: `a, b and 3 more`."""
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def stretches(numbers: Iterable[int]) -> list[range]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
+from esprof.core import readable
 from esprof.core.errors import InputError, UsageError, unreadable
 from esprof.run.readers import DEFAULT, READERS
 from esprof.run.readers.archives import is_archive, unpacked
@@ -119,10 +120,9 @@ def _traces_in(folder: Path) -> list[Path]:
     if not files and (inner := next(filter(None, (reader.folder_in(folder) for reader in READERS)), None)) is not None:
         return _traces_in(inner)
     if not files and (below := _folders_with_traces(folder)):
-        shown = ", ".join(path.name for path in below[:_MAX_FOLDERS_NAMED])
-        more = f" and {len(below) - _MAX_FOLDERS_NAMED} more" if len(below) > _MAX_FOLDERS_NAMED else ""
+        shown = readable.listed([path.name for path in below], _MAX_FOLDERS_NAMED)
         remedy = f"Name one of them, or all files of one job by a pattern: '{folder}/*/*'."
-        raise InputError(f"contains no traces, but its folders do: {shown}{more}", path=folder, remedy=remedy)
+        raise InputError(f"contains no traces, but its folders do: {shown}", path=folder, remedy=remedy)
     if not files:
         raise InputError(
             "contains no run.json, no trace (*.json, *.json.gz), no archive of traces and no dump of the Flight Recorder",

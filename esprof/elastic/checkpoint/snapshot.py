@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from esprof.core import readable
 from esprof.core.assignment import Est
 from esprof.core.errors import MismatchError
 from esprof.core.types import Rank
@@ -228,19 +229,15 @@ def _add_groups(model: nn.Module, optimizer: Optimizer, saved: list[list[str]], 
     now = _groups(model, optimizer)
     if saved[: len(now)] != now:
         index = next(i for i, names in enumerate(now) if saved[i : i + 1] != [names])
-        there = _listed(saved[index]) if index < len(saved) else "absent"
+        there = readable.listed(saved[index], most=3) if index < len(saved) else "absent"
         raise MismatchError(
-            f"group {index} of {type(optimizer).__name__} is {there} there and {_listed(now[index])} here",
+            f"group {index} of {type(optimizer).__name__} is {there} there and {readable.listed(now[index], most=3)} here",
             path=path,
             remedy="Make the optimizer with the groups of the checkpoint; later ones are added when it is loaded.",
         )
     parameters = dict(model.named_parameters())
     for names in saved[len(now) :]:
         optimizer.add_param_group({"params": [parameters[name] for name in names]})
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _within(prefix: str, tensors: NamedTensors) -> NamedTensors:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.elastic.checkpoint.extra import extra_states
 from esprof.elastic.options import Data, Updates
@@ -124,8 +125,7 @@ class ReachedState:
             if value is not ABSENT and type(value) not in PLAIN and not is_empty and can_move(value, inf):
                 what = "generator" if is_generator(value) else type(value).__name__.lower()
                 found.append(f"{what} {place.name}")
-        more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
-        return ", ".join(found[:_MAX_LISTED]) + more
+        return readable.listed(found, _MAX_LISTED)
 
     def announce(self, rank: Rank) -> str:
         """A clause for the job's history of what was found, empty if there is nothing; rank 0 prints it, too."""

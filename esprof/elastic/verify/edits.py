@@ -6,6 +6,7 @@ from types import MappingProxyType
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from esprof.core import readable
 from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
 from esprof.elastic.verify.content import content
@@ -67,9 +68,8 @@ class Edits:
         if now != self._before:
             changed = zip(self._watched, self._before, now, strict=True)
             names = [name for (name, _), before, after in changed if before != after]
-            more = " and others" if len(names) > 5 else ""
             raise UsageError(
-                f"{', '.join(names[:5])}{more} changed while EST {est} computed its gradient",
+                f"{readable.listed(names, most=5)} changed while EST {est} computed its gradient",
                 remedy=_EDIT_REMEDY,
             )
 

@@ -22,6 +22,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
+from esprof.core import readable
 from esprof.core.errors import MismatchError, UsageError
 from esprof.elastic.data.threads import blas_threads
 from esprof.elastic.runtime.agree import gather_values
@@ -128,10 +129,9 @@ def check_same_script(saved: Fingerprint, now: Fingerprint, path: Path, *, new_s
     code = [name for name, value in saved.code.items() if now.code.get(name, value) != value]
     changed = [name for name in code if is_comparable or name == FIRST_BATCHES]
     if changed and now.determinism != "hetero-relaxed" and not new_script:
-        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        names = readable.listed([_shown(saved, now, name) for name in changed], most=3)
         raise MismatchError(
-            f"was trained by another script: changed since are "
-            f"{', '.join(_shown(saved, now, name) for name in changed[:3])}{more}",
+            f"was trained by another script: changed since are {names}",
             path=path,
             remedy="Go on with the script of the checkpoint; or, if the change is meant, pass Checkpoint(new_script=True).",
         )

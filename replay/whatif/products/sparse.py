@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 import msgspec
 import numpy as np
 
+from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.whatif.gradients.marked_calls import backward_ranges
@@ -157,5 +158,4 @@ def _product(kernel: str, operation: str, shapes: str) -> WeightProduct | None:
 
 def _listed(weights: dict[str, None]) -> str:
     """The first weights, after a colon; empty without any."""
-    more = f" and {len(weights) - _MAX_LISTED} more" if len(weights) > _MAX_LISTED else ""
-    return f": {', '.join(list(weights)[:_MAX_LISTED])}{more}" if weights else ""
+    return f": {readable.listed(list(weights), _MAX_LISTED)}" if weights else ""

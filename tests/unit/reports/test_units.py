@@ -12,6 +12,13 @@ from tests.cases import report as case
 
 
 @pytest.mark.parametrize(
+    ("most", "text"), [(1, "a and 2 more"), (2, "a, b and 1 more"), (3, "a, b, c"), (4, "a, b, c")]
+)
+def test_of_many_texts_the_first_are_listed(most, text):
+    assert readable.listed(["a", "b", "c"], most) == text
+
+
+@pytest.mark.parametrize(
     ("us", "text"),
     [
         (62_000_000.0, "62.0 s"),
