@@ -23,11 +23,7 @@ _NEVER_NS = np.iinfo(np.int64).max
 _STEP, _HAND_OVER, _WAIT, _HIDDEN = map(plain, (Text.STEP, Text.HAND_OVER, Text.WAIT_FOR_COLLECTIVES, Text.HIDDEN_WAIT))
 _START, _END = int(Text.START), int(Text.END)
 _GAP = int(packed(NameForm.GAP, np.array(0)))
-_MIN_WAITING_CALL, _MAX_BLOCKING_OWN, _MIN_HIDDEN_WAIT = (
-    rules.MIN_WAITING_CALL,
-    rules.MAX_BLOCKING_OWN,
-    rules.MIN_HIDDEN_WAIT,
-)
+_MAX_BLOCKING_OWN, _MIN_HIDDEN_WAIT = rules.MAX_BLOCKING_OWN, rules.MIN_HIDDEN_WAIT
 _MIN_HAND_OVER, _MAX_WAKE_UP, _MAX_SYNC_EARLY = rules.MIN_HAND_OVER, rules.MAX_WAKE_UP, rules.MAX_SYNC_EARLY
 
 
