@@ -13,15 +13,8 @@ from esprof.core.types import Bytes, Ns
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.gradients.gloo_buckets import launched_by_gradients
-from esprof.replay.whatif.gradients.shared_update import (
-    last_updates,
-    recorded_link,
-    reducing_ranks,
-    update_ranges,
-    with_exchanges,
-)
+from esprof.replay.whatif.gradients.shared_update import last_updates, recorded_link, update_share, with_exchanges
 from esprof.replay.whatif.graph.overlay import Overlay
-from esprof.replay.whatif.graph.thread_ranges import share_within
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.run.curve import BeyondCurveError
 
@@ -35,20 +28,16 @@ def with_local_steps(now: Scenario, every: int) -> Scenario:
     that all of them take as much of a step as in a long job. Raises Declined on GPUs, and where gradients are not reduced by
     DDP, or the sizes of all-reduces or the updates were not recorded.
     """
-    dfg, ranks = now.dfg, now.dfg.marks.ranks
+    dfg = now.dfg
     if dfg.has_gpu():
         raise Declined("models that are averaged are predicted on CPUs only")
-    if any(set(reducing_ranks(now.run, rank)) != set(ranks) for rank in ranks):
-        raise Declined("not all ranks reduce their gradients together")
+    updating = update_share(now) > 0
     of_gradients = _collectives_of_gradients(dfg)
     size = _size(dfg, of_gradients)
-    as_recorded = now.recorded if now.has_recorded_nodes else dfg
-    share = share_within(now.run, as_recorded, {rank: update_ranges(now.run.events(rank)) for rank in ranks})
     steps = averaging_steps(dfg.marks.steps, now.steps, every)
     per_average = len(now.steps) / (every * len(set(steps) & set(now.steps)))
     took_ns = round(_average_ns(now, size) * per_average)
-    last = last_updates(dfg, share > 0)
-    averaged = with_exchanges(dfg, last, _AVERAGE, size, dict.fromkeys(steps, took_ns))
+    averaged = with_exchanges(dfg, last_updates(dfg, updating), _AVERAGE, size, dict.fromkeys(steps, took_ns))
     overlay = Overlay(averaged)
     overlay.dropped |= np.isin(averaged.collective, of_gradients)
     return replace(now, dfg=overlay.compile())

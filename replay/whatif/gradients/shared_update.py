@@ -61,16 +61,23 @@ def recorded_link(now: Scenario) -> Stretches:
 def with_update_of_part(now: Scenario) -> tuple[Dfg, np.ndarray]:
     """(the graph in which each rank updates an equal part of the parameters; mask of the nodes that update). Raises Declined
     on GPUs, or if not all ranks reduce their gradients together."""
-    dfg, ranks = now.dfg, now.dfg.marks.ranks
+    dfg = now.dfg
     if dfg.has_gpu():
         raise Declined("the time of a shared update is predicted on CPUs only")
+    share = update_share(now)
+    shorter = np.rint(dfg.dur_ns * (1 - share * (1 - 1 / len(dfg.marks.ranks)))).astype(np.int64)
+    return edits.replace(dfg, np.arange(dfg.nodes), shorter), share > 0
+
+
+def update_share(now: Scenario) -> np.ndarray:
+    """Share of the time of each node that updates parameters, float64[N]. Raises Declined if not all ranks reduce their
+    gradients together."""
+    ranks = now.dfg.marks.ranks
     if any(set(reducing_ranks(now.run, rank)) != set(ranks) for rank in ranks):
         raise Declined("not all ranks reduce their gradients together")
     # Another term may have made nodes longer, so that they seem to reach into the update.
-    as_recorded = now.recorded if now.has_recorded_nodes else dfg
-    share = share_within(now.run, as_recorded, {rank: update_ranges(now.run.events(rank)) for rank in ranks})
-    shorter = np.rint(dfg.dur_ns * (1 - share * (1 - 1 / len(ranks)))).astype(np.int64)
-    return edits.replace(dfg, np.arange(dfg.nodes), shorter), share > 0
+    as_recorded = now.recorded if now.has_recorded_nodes else now.dfg
+    return share_within(now.run, as_recorded, {rank: update_ranges(now.run.events(rank)) for rank in ranks})
 
 
 def _reduced(dfg: Dfg) -> Bytes:
