@@ -36,8 +36,8 @@ _OTHER_REMEDY = "Let the script make what it had, or, if the change is meant, pa
 
 
 def capture(state: ReachedState, values: EstValues, *, whole: bool = False) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(what has changed, as JSON by name; its tensors). Of what has not there are the values that code reads, and hashes of
-    modules; if it is `whole`, there is all but what ESTs have changed themselves."""
+    """(what has changed, as JSON by name; its tensors). Also has the other values that code reads, and hashes of the other
+    modules. If `whole`, has everything but what ESTs have changed themselves."""
     tensors: dict[str, Tensor] = {}
     packed: dict[str, Any] = {}
     for name, copy in (_all if whole else _changed)(state, values).items():
@@ -63,11 +63,11 @@ def restore(
     rank: Rank,
     new_script: bool,
 ) -> list[str]:
-    """Set what the checkpoint `path` holds. Returns in what the script differs, a sentence each; raises MismatchError for
-    that unless it is meant to be another one (`new_script`).
+    """Set the values of the checkpoint `path`. Returns how the script differs from that of the checkpoint, a sentence for
+    each difference. Raises MismatchError at a difference, unless it is meant (`new_script`).
 
-    A difference in a whole number, a boolean or a container that code reads raises no error: numbers often say which process
-    this is, and of how many, and containers are often the options of a launch. Such values are compared on rank 0.
+    Whole numbers, booleans and containers that code reads may differ: they often are the number of this process, or the
+    options of a launch. What code reads is compared on rank 0 only.
     """
     modules, differences = state.modules, []
     for name, saved in packed.items():
@@ -90,7 +90,7 @@ def restore(
 
 
 def _is_of_launch(state: ReachedState, name: str, saved: Mapping[str, Any]) -> bool:
-    """Whether a value may be another one in each launch."""
+    """Whether a value may differ from launch to launch."""
     place = state.place(name)
     if "read" not in saved or place is None:
         return "read" in saved
@@ -161,7 +161,7 @@ def _all(state: ReachedState, values: EstValues) -> dict[str, Any]:
 
 
 def _shown(value: object) -> str:
-    """A plain value as text; of another one its type and a hash of its content."""
+    """A plain value as text; any other value as its type and a hash of its content."""
     return repr(value) if type(value) in PLAIN else f"{type(value).__name__} {content(value)}"
 
 

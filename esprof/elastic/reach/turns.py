@@ -47,8 +47,10 @@ _KEEP_REMEDY = (
 
 
 class EstValues:
-    """Switches what ESTs have changed. Attributes of the model that hold other objects are left alone: if results depend on
-    them, a step that runs twice shows it."""
+    """Gives each EST the values that it has changed, for the time of its step.
+
+    Attributes of the model that hold objects of other kinds stay as they are: if results depend on them, a step that runs
+    twice shows it."""
 
     def __init__(self, model: nn.Module, reached: Reached) -> None:
         self._modules = ModuleAttributes(model)
@@ -57,12 +59,12 @@ class EstValues:
         """Attributes of the model as they were found last."""
         self._places: dict[str, Place] = {}
         self._first: dict[str, Any] = {}
-        """Objects that can change in place, as found at first."""
+        """Objects that can change in place, as they were first found."""
         self._kept: dict[str, tuple[object, Any]] = {}
-        """Of each of these, its note and a copy."""
+        """Note and copy of each of these."""
         self._kept_bytes = 0
         self._base: Own = {}
-        """Of each place that an EST has changed, the value before: that of ESTs that have not."""
+        """Value before the change of each place that an EST has changed: all other ESTs still have it."""
         self._shown: dict[str, object] = {}
         """Notes of these places as the last step left them to the script."""
         self._names: list[str] = []
@@ -88,7 +90,7 @@ class EstValues:
                 self._keep(name, value)
 
     def adopt(self, ests: Iterable[Own]) -> None:
-        """Where the script has set a value between two steps, let all ESTs of this rank have it."""
+        """Let all ESTs of this rank have what the script has set between two steps."""
         changed = [name for name, shown in self._shown.items() if not same(_note(self._value(name)), shown)]
         for name in changed:
             value = self._value(name)
@@ -223,7 +225,7 @@ class EstValues:
         return ABSENT if place is None else place.get()
 
     def _place(self, name: str) -> Place | None:
-        """A place that there was; anew where an EST has made it on another rank alone."""
+        """The place of this name. It is made here if an EST has made it on another rank; None if its object is unknown."""
         if name not in self._places:
             owner, _, key = name.rpartition(".")
             attributes = self._modules.owners().get(owner)

@@ -45,9 +45,10 @@ def is_container(value: object) -> bool:
 
 
 def can_move(value: object, max_tensor: float = MAX_TENSOR, depth: int = 0) -> bool:
-    """Whether a value can be copied, with tensors of at most so many bytes.
+    """Whether a value can be copied. `max_tensor` limits the bytes of each tensor in it.
 
-    A tensor with a graph belongs to the call that has computed it, so it can only as an item; a generator only by itself.
+    A tensor with a graph belongs to the call that has computed it: it can be copied only inside a container. A generator
+    can be copied only outside of containers.
     """
     if type(value) in PLAIN:
         return True
@@ -74,7 +75,7 @@ def can_move_with_est(value: object) -> bool:
 
 
 def is_long(value: Any, depth: int = 0) -> bool:
-    """Whether a container, or one within, has more items than move with an EST."""
+    """Whether a container, or one inside it, has more items than may move with an EST."""
     if not is_container(value) or depth > _MAX_DEPTH:
         return False
     if len(value) > MAX_ITEMS_OF_EST:
@@ -100,8 +101,8 @@ def size(value: Any) -> Bytes:
 
 
 def note(value: object, max_items: int = _MAX_PLAIN_ITEMS, depth: int = 0) -> object:
-    """What changes if the value does. Of a container with more items, or too deep within others, only its length counts, of
-    an object its identity."""
+    """What is equal as long as the value has not changed. For a container with more items, or too deep inside others, that
+    is its length; for an object of another kind, its identity."""
     if type(value) in PLAIN:
         return value
     if isinstance(value, Tensor):
@@ -143,7 +144,7 @@ def copied(value: Any) -> Copy:
 
 
 def made(copy: Copy) -> Any:
-    """A new value from a copy, other than of a generator."""
+    """A new value from a copy. A copy of a generator can only be written into a generator."""
     if not isinstance(copy, tuple):
         return copy
     kind, *parts = copy
@@ -159,7 +160,7 @@ def made(copy: Copy) -> Any:
 
 @torch.no_grad()
 def write_into(value: Any, copy: Copy) -> bool:
-    """Give a value the content of a copy in place. Returns False where that is impossible: another shape, or a tuple."""
+    """Give a value the content of a copy in place. Returns False if it cannot: for another shape, or a tuple."""
     kind, *parts = copy if isinstance(copy, tuple) else (None,)
     if isinstance(value, Tensor) and kind == "tensor" and value.shape == parts[0].shape:
         value.copy_(parts[0])
@@ -177,7 +178,7 @@ def write_into(value: Any, copy: Copy) -> bool:
 
 
 class _Noted:
-    """An object by its identity, and what it shows of changes in place."""
+    """An object by its identity, with what differs after it has changed in place, such as a tensor's version."""
 
     def __init__(self, value: object, shows: object) -> None:
         self._value = value  # Held, so that no other object gets its id.
