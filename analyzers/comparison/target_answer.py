@@ -49,7 +49,7 @@ class NearbyTarget(msgspec.Struct, frozen=True, kw_only=True):
     reached_a: int
     reached_b: int
     ratio: float | None
-    """Of the first measure."""
+    """Ratio of the two sides by the first measure."""
 
 
 class TargetAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,7 +63,7 @@ class GangSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GangAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """With how many GPUs a job completes soonest."""
+    """The number of GPUs with which a job completes soonest."""
 
     sizes: tuple[GangSize, ...]
     """Ascending in the number of GPUs."""
@@ -82,7 +82,7 @@ class JobsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that held GPUs or asked for them; all further figures are of these."""
     attempts: int
     days: float
-    """From the first submission to the last."""
+    """Time from the first submission to the last."""
     gpu_hours: float
     mean_wait_s: float | None
     median_wait_s: float | None

@@ -47,7 +47,7 @@ class CallSite(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the job's own code that an operation was called from."""
 
     frame: str
-    """As `file(line): function`."""
+    """The line, as `file(line): function`."""
     share_pct: float
     """Share of the operation's time with a known source location, in per cent."""
 

@@ -57,9 +57,9 @@ class _Called:
     """A function of the job's own code on a stack."""
 
     function: str
-    """As `file: function`; for the training loop and what leads to it, its `line` instead."""
+    """The function, as `file: function`; of the training loop and what leads to it, the `line` instead."""
     line: str
-    """As `file(line): function`."""
+    """The line, as `file(line): function`."""
     is_training: bool
     """Whether it is part of the training on this stack: it calls the model, for example, or is called by it."""
     is_input: bool

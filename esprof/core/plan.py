@@ -141,7 +141,7 @@ class CompressionBody(msgspec.Struct, frozen=True, kw_only=True):
     """Which gradients are compressed, and how."""
 
     default: CodecChoice = CodecChoice()
-    """For buckets that are not listed."""
+    """Codec of the buckets that are not listed."""
     buckets: tuple[BucketChoice, ...] = ()
     sharded: Literal["none", "bf16"] = "none"
     """Codec of the gradients that FSDP2 reduce-scatters, which have no buckets. `bf16` values are added as 32-bit floats."""

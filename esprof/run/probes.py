@@ -138,7 +138,7 @@ class VariedStep(msgspec.Struct, frozen=True, kw_only=True):
     `backward`, `optimizer`, and `rest`. On a GPU this is the time of launching work, not of executing it. Empty if
     unknown."""
     peak_memory: Bytes | None = None
-    """As in `RankMeta`."""
+    """Peak memory, as `RankMeta.peak_memory`."""
 
 
 class Probes(msgspec.Struct, frozen=True, kw_only=True):

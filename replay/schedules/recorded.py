@@ -34,7 +34,7 @@ class RecordedPipeline:
     """The ranks in the order of the pipeline."""
     steps: tuple[PipelineStep, ...]
     passes: tuple[RankPasses, ...] = field(repr=False, default=())
-    """Of each of the ranks, as recorded."""
+    """The recorded passes of each of the ranks."""
 
     def graph(self) -> Dfg:
         """What replay runs. Raises UsageError if the schedule does not allow its numbers."""

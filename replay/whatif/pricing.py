@@ -50,7 +50,7 @@ class Price:
     notes: tuple[str, ...] = ()
     """What should be said of the scenario."""
     margin_ns: float = 0.0
-    """As `Scenario.margin_ns`."""
+    """See `Scenario.margin_ns`."""
     only_saves: bool = False
     """Whether no step can get longer: no node does, or ranks are only made to work like their peers."""
 

@@ -23,7 +23,7 @@ class PipelineChange:
     stages: tuple[int, ...] | None = None
     """Numbers of layers of all stages in order."""
     microbatches: int | None = None
-    """Of a step."""
+    """Number of microbatches of a step."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Bound(NamedTuple):
     """What bounds the steps of a scenario in addition to its graph."""
 
     least_ns: np.ndarray | None = None
-    """As `Scenario.least_ns`."""
+    """See `Scenario.least_ns`."""
     notes: tuple[str, ...] = ()
 
 

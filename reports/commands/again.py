@@ -37,11 +37,11 @@ class AgainAnswer(msgspec.Struct, frozen=True, kw_only=True):
     after: str
     """The new Run."""
     exit_code: int
-    """That of the command."""
+    """Exit code of the command."""
     comparison: RunComparison | None
     """None if nothing was recorded, or if the runs cannot be compared."""
     diagnosis: Diagnosis | None
-    """Of the new Run."""
+    """Diagnosis of the new Run."""
 
 
 @click.command("again")

@@ -20,9 +20,9 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     """`page`, `export` or `run`."""
     path: str
-    """As given on the command line."""
+    """The path as given on the command line."""
     bytes: Bytes
-    """Of the file, or of all files in the Run directory."""
+    """Size of the file, or of all files in the Run directory."""
     world_size: int
     ranks: tuple[Rank, ...]
     """The recorded ranks."""

@@ -26,7 +26,7 @@ class SharedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     changed_from: str | None
     """The verdict of the original, if it rests on names that were replaced; None if not."""
     bytes_before: Bytes
-    """Of the files that the run was read from."""
+    """Size of the files that the run was read from."""
     left_out: tuple[LeftOut, ...]
     preserved: str | None
     """What a smaller or redacted run preserves of the diagnosis; None if it has none."""

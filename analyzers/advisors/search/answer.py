@@ -78,7 +78,7 @@ class SearchAdvice(StepAdvice, frozen=True, kw_only=True):
     peak_now: PeakMemory | None
     """Largest peak of all ranks as recorded; None without a limit."""
     peak: PeakMemory | None
-    """The same with the set."""
+    """The largest peak with the set; None without a limit."""
     terms: tuple[SearchedTerm, ...]
     left_out: dict[str, str]
     """Term or value that was not searched -> reason."""

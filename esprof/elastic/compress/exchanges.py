@@ -60,9 +60,9 @@ class Links:
     order."""
 
     first: Counted
-    """For the first collective of an exchange."""
+    """Link of the first collective of an exchange."""
     later: Counted
-    """For the later collectives."""
+    """Link of its later collectives."""
 
 
 def exchange_for(codec: Codec, wanted: Exchange | None) -> Exchange:

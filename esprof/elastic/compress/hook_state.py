@@ -53,7 +53,7 @@ class SavedCompression:
     coming: CompressionBody
     """Compression from step `at_step` on; `body` itself if no change is pending."""
     choices: list[CodecChoice]
-    """Of each of `buckets`."""
+    """Codec of each of `buckets`."""
     buckets: list[dict[str, Any]]
     hosts: list[int] | None
 

@@ -35,7 +35,7 @@ class HostsMeeting:
     most: int
     """Hosts."""
     job: str
-    """The same on all of them."""
+    """Id of the job, which all hosts share."""
     last_call_s: int = 1
     """How long a complete rendezvous waits for more hosts; the full time after a host has left."""
     keep_alive_s: int = 1

@@ -28,7 +28,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     codec: str | None
     """None if unchanged."""
     guard: Guarded | None = None
-    """Of that codec."""
+    """The plan of that codec, and the settings of its guard."""
     loader: LoaderBody | None = None
     """How each rank makes its batches; None if unchanged."""
     every: int | None = None
@@ -54,7 +54,7 @@ class Fits:
     """Whether the loss is scaled, as fp16's is."""
     model_signature: str
     gradient_bytes: int
-    """Of all parameters."""
+    """Bytes of the gradients of all parameters."""
     check_world: CheckWorld
     """(wanted, present number of processes). Raises UsageError if the job cannot change it."""
 

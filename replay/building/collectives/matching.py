@@ -57,11 +57,11 @@ class CallsOfRank:
     """Kind of collective that each call is by its name, index into `kinds`."""
     kinds: tuple[str, ...]
     is_p2p: np.ndarray
-    """As `CollectiveCalls.is_p2p`."""
+    """bool: see `CollectiveCalls.is_p2p`."""
     start_ns: np.ndarray
     end_ns: np.ndarray
     silent_ns: np.ndarray
-    """As `CollectiveCalls.silent_ns`."""
+    """See `CollectiveCalls.silent_ns`."""
 
     @classmethod
     def of(cls, events: RankEvents) -> "CallsOfRank":

@@ -34,7 +34,7 @@ class RankRendezvous:
     receives: np.ndarray
     """bool: the call's rank needs data of other ranks."""
     silent_ns: np.ndarray
-    """As `CollectiveCalls.silent_ns`."""
+    """See `CollectiveCalls.silent_ns`."""
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,7 @@ class LinkShare(NamedTuple):
     """The link's share of each node's time."""
 
     share: np.ndarray
-    """From 0 to 1, float64[N]."""
+    """The link's share, from 0 to 1, float64[N]."""
     least: np.ndarray
     """Lower bound of the share, however fast the link, since CPUs work during that time; float64[N]."""
 

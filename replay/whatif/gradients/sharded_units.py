@@ -82,7 +82,7 @@ class Sharding:
 
     now: Scenario
     units: Mapping[Rank, Mapping[int, StepUnits]]
-    """Of each rank and step."""
+    """The units of each rank and step."""
     regather: bool
 
     def graph(self, dfg: Dfg) -> Dfg:
@@ -141,9 +141,9 @@ class _ThreadPlaces:
 
     nodes: np.ndarray
     begin_ns: np.ndarray
-    """On the rank's own clock, int64[nodes]."""
+    """Begin of each node on the rank's own clock, int64[nodes]."""
     ended_ns: np.ndarray
-    """On the clock of the graph, int64[nodes]."""
+    """End of each node on the clock of the graph, int64[nodes]."""
 
     @classmethod
     def of(cls, now: Scenario, rank: Rank) -> "_ThreadPlaces":

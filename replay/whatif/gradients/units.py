@@ -25,11 +25,11 @@ class UnitPass:
     """Begin of its forward pass, for which its parameters must be there."""
     forward_end_ns: Ns
     backward_ns: Ns
-    """Begin of its backward pass, likewise."""
+    """Begin of its backward pass, for which they must be there again."""
     reduced_ns: Ns
     """When all its gradients have been added up, and can be reduced."""
     size: Bytes
-    """Of its gradients, and of its parameters."""
+    """Bytes of its gradients, which are as many as those of its parameters."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class StageLayers:
     parameters: np.ndarray
     """Number of parameters of each layer, int64[K]; 0 where gradients were not recorded."""
     all_parameters: int
-    """Of the whole stage."""
+    """Number of parameters of the whole stage."""
     optimizer_ns: Mapping[int, Ns]
     """By step: CPU time of the optimizer of its rank after the passes."""
 

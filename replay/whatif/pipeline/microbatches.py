@@ -16,7 +16,7 @@ class Scaling:
     """The part of each pass that grows with the samples of a microbatch, by step, ns."""
 
     work: tuple[SizedWork, ...]
-    """Of the rank of each recorded stage."""
+    """Work of the rank of each recorded stage."""
     steps: Mapping[int, Mapping[PipelineTask, float]]
 
     @classmethod

@@ -29,7 +29,7 @@ class Restaging:
 
     recorded: PipelineShape
     layers: tuple[StageLayers, ...]
-    """Of each recorded stage."""
+    """Layers of each recorded stage."""
     counts: tuple[int, ...]
 
     @cached_property

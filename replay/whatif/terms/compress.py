@@ -35,7 +35,7 @@ def _body(path: Path) -> CompressionBody:
 
 
 def _shards(shards: Shards, how: str | CompressionBody) -> tuple[Dfg, np.ndarray]:
-    """As `Shards.compressed`."""
+    """The result of `Shards.compressed`."""
     codec = how if isinstance(how, str) else how.sharded
     if isinstance(how, CompressionBody) and codec == "none":
         raise Declined("the plan compresses gradient buckets, but the gradients of this run are sharded")
@@ -45,7 +45,7 @@ def _shards(shards: Shards, how: str | CompressionBody) -> tuple[Dfg, np.ndarray
 
 
 def _buckets(now: Scenario, how: str | CompressionBody) -> tuple[Dfg, np.ndarray]:
-    """As `Compressible.compressed`."""
+    """The result of `Compressible.compressed`."""
     if isinstance(how, CompressionBody) and how.sharded != "none":
         raise Declined("the plan compresses sharded gradients, but the gradients of this run are not sharded")
     buckets = Compressible.of(now.run, now.dfg)

@@ -35,9 +35,9 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     name: OfferName
     steps_per_s: float
-    """Including the job's checkpoints."""
+    """Speed of the job there, with its checkpoints."""
     prices_per_h: tuple[float | None, ...]
-    """In each tick; None if it is not offered."""
+    """Price in each tick; None if it is not offered."""
     interruptions_per_hour: float = 0.0
     available_share: float = 1.0
     """Chance that it is there if it is taken in a tick and was not held."""
@@ -50,7 +50,7 @@ class SpotProblem(ClusterProblem, frozen=True, kw_only=True):
     deadline_h: float
     tick_h: float
     restore_s: float
-    """From the start on an offer to the next step."""
+    """Time from the start on an offer to the next step."""
     unit_steps: float
     """Steps in a unit of work. The steps of the job are rounded up to whole units, those of an offer in a tick down."""
     offers: tuple[Offer, ...]

@@ -59,7 +59,7 @@ class PricedMixedPlan(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     pipelines: int
     microbatches: int
-    """Of each pipeline."""
+    """Number of microbatches of each pipeline."""
     stages: tuple[MixedStageCost, ...]
     step_us: float
     """Replayed time of a step."""

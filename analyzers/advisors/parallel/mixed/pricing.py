@@ -33,7 +33,7 @@ class LayerRanges(NamedTuple):
     forward_us: np.ndarray
     backward_us: np.ndarray
     update_us: np.ndarray
-    """Of the optimizer, once a step."""
+    """Time of the optimizer, once a step."""
     parameters: np.ndarray
     """Bytes on one device."""
     kept: np.ndarray
@@ -41,7 +41,7 @@ class LayerRanges(NamedTuple):
 
     @property
     def work_us(self) -> np.ndarray:
-        """Of a microbatch."""
+        """Time of both passes of a microbatch."""
         work: np.ndarray = self.forward_us + self.backward_us
         return work
 
