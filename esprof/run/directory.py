@@ -4,6 +4,7 @@ Every file is complete or absent, and only its owner may read it, as it has name
 """
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from esprof.core.types import Rank
 from esprof.run import files
 from esprof.run.files import flight_path, table_path
 from esprof.run.flight.log import FlightLog
-from esprof.run.logs import HISTORY, ROUNDS, JsonLog
+from esprof.run.logs import HISTORY, ROUNDS
 from esprof.run.probes import SCHEMA as PROBES_SCHEMA
 from esprof.run.probes import Probes
 from esprof.run.reading import memory_limit
@@ -57,7 +58,7 @@ SCHEMAS = {
     "stacks": STACKS,
 }
 
-_Line = TypeVar("_Line", bound=msgspec.Struct)
+_Content = TypeVar("_Content")
 
 _BYTES_A_VALUE = 8
 _WITHOUT_IT = "Delete this file to load the run without it, or record the job again."
@@ -143,7 +144,8 @@ def read_run(path: Path) -> Run:
     Raises InputError if `run.json` is missing or broken, or if no rank is readable.
     """
     meta = _read_meta(path / files.META)
-    whole, warnings, broken = [], [], set()
+    whole, broken = [], set()
+    warnings: list[RunWarning] = []
     for rank in meta.ranks:
         for name in SCHEMAS:
             fault = _fault(path, name, rank.rank)
@@ -153,15 +155,9 @@ def read_run(path: Path) -> Run:
                 warnings.append(RunWarning(code, f"rank {rank.rank}: {fault}", (rank.rank,)))
         if ("events", rank.rank) not in broken:
             whole.append(rank)
-    probes, fault = _probes_or_fault(path)
-    if fault is not None:
-        warnings.append(RunWarning(WarningCode.TABLE_UNREADABLE, fault))
-    history, fault = _log_or_fault(HISTORY, path, "history")
-    if fault is not None:
-        warnings.append(RunWarning(WarningCode.TABLE_UNREADABLE, fault))
-    rounds, fault = _log_or_fault(ROUNDS, path, "rounds of tuning")
-    if fault is not None:
-        warnings.append(RunWarning(WarningCode.TABLE_UNREADABLE, fault))
+    probes = _unless_broken(read_probes, path, "probes", warnings)
+    history = _unless_broken(HISTORY.read, path, "history", warnings) or ()
+    rounds = _unless_broken(ROUNDS.read, path, "rounds of tuning", warnings) or ()
     if not whole:
         faults = "; ".join(warning.message for warning in warnings) or "run.json lists none"
         raise InputError(f"no rank of this run is readable ({faults})", path=path, remedy="Record the job again.")
@@ -184,18 +180,15 @@ def read_run(path: Path) -> Run:
     )
 
 
-def _probes_or_fault(path: Path) -> tuple[Probes | None, str | None]:
+def _unless_broken(
+    read: Callable[[Path], _Content], path: Path, what: str, warnings: list[RunWarning]
+) -> _Content | None:
+    """What `read` finds in the Run `path`; None, with one more warning, if it is broken."""
     try:
-        return read_probes(path), None
+        return read(path)
     except InputError as error:
-        return None, f"its probes cannot be read ({error.reason})"
-
-
-def _log_or_fault(log: JsonLog[_Line], path: Path, what: str) -> tuple[tuple[_Line, ...], str | None]:
-    try:
-        return log.read(path), None
-    except InputError as error:
-        return (), f"its {what} cannot be read ({error.reason})"
+        warnings.append(RunWarning(WarningCode.TABLE_UNREADABLE, f"its {what} cannot be read ({error.reason})"))
+        return None
 
 
 def _private_file(run: Path, path: Path) -> AbstractContextManager[BinaryIO]:
