@@ -80,7 +80,7 @@ class Revert(StrEnum):
 
 _REVERTS = {
     **dict.fromkeys((PREFETCH, BUCKET_SIZE, WORKERS), Revert.ARGUMENT),
-    **dict.fromkeys((CODEC, "loader.in_order", "order", "sparsity"), Revert.RESULTS),
+    **dict.fromkeys((CODEC, "double_precision", "loader.in_order", "order", "sparsity", "sync_every"), Revert.RESULTS),
     **dict.fromkeys(("network", "network.cc", "collective", "storage", "gpu", "cpu"), Revert.MACHINES),
 }
 

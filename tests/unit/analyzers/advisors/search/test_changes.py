@@ -53,3 +53,8 @@ def test_arguments_are_cheaper_to_undo_than_code_and_machines():
     efforts = list(Revert)
     undone = [revert_of(value) for value in ("loader.prefetch=4", "cache=0.5", "compress=bf16", "network=2x")]
     assert undone == efforts
+
+
+@pytest.mark.parametrize("value", ["compress=bf16", "sync_every=8", "double_precision=2x", "sparsity[mlp]=2:4"])
+def test_some_changes_make_the_job_learn_something_else(value):
+    assert revert_of(value) is Revert.RESULTS
