@@ -8,6 +8,7 @@ import numpy as np
 
 from esprof.core.types import NS_PER_US, Bytes, Ns
 from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.engine import timeline
 from esprof.replay.whatif.communication.probed import Link, ProbedCollectives
 from esprof.run.collective_names import collective_word
 
@@ -166,19 +167,9 @@ def worked_ns(dfg: Dfg, during: Stretches) -> np.ndarray:
     most = np.zeros(len(begin))
     for rank in dfg.marks.ranks:
         nodes = np.flatnonzero(work & (dfg.rank == rank))
-        if len(nodes):
-            nodes = nodes[np.argsort(dfg.recorded_ns[nodes], kind="stable")]
-            starts, took = dfg.recorded_ns[nodes], dfg.dur_ns[nodes]
-            most = np.maximum(most, _total_until(end, starts, took) - _total_until(begin, starts, took))
+        nodes = nodes[np.argsort(dfg.recorded_ns[nodes], kind="stable")]
+        most = np.maximum(most, timeline.worked_ns(dfg.recorded_ns[nodes], dfg.dur_ns[nodes], begin, end))
     return most
-
-
-def _total_until(moment: np.ndarray, starts: np.ndarray, took: np.ndarray) -> np.ndarray:
-    """Work done until each moment, ns, of pieces that start at `starts`, ascending."""
-    last = np.searchsorted(starts, moment, side="right") - 1
-    before = np.concatenate([[0], np.cumsum(took)])
-    total: np.ndarray = np.where(last < 0, 0, before[last] + np.minimum(moment - starts[last], took[last]))
-    return total
 
 
 def bus_factors(dfg: Dfg) -> np.ndarray:

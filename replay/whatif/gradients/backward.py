@@ -89,10 +89,9 @@ def gradient_elements(run: Run, rank: Rank) -> dict[int, list[int]]:
     Raises NotBuckets if they were not recorded.
     """
     events = run.events(rank)
-    codes, names = events.codes("name")
-    if GRADIENT not in names:
+    rows = events.where(events.matches("name", GRADIENT.__eq__))
+    if not len(rows):
         raise NotBuckets("its backward pass has no recorded gradient")
-    rows = events.where(np.flatnonzero(codes == names.index(GRADIENT)))
     order = np.argsort(rows.ints("start_ns"), kind="stable")
     steps, shapes = rows.ints("step"), rows.texts("shapes")
     found: dict[int, list[int]] = defaultdict(list)
