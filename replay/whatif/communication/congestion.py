@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, LaneKind
+from esprof.replay.whatif.communication.links import between_cpus
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.run.collective_names import collective_word
 from esprof.run.curve import BeyondCurveError, Curve
@@ -94,19 +94,13 @@ def times_as_fast(now: Scenario, control: str) -> np.ndarray:
     nodes. Raises Declined without measurements."""
     dfg, controls = now.dfg, ProbedControls.of(now.run.probes, control)
     factor = np.ones(dfg.nodes)
-    nodes = between_cpus(now)
+    nodes = between_cpus(dfg)
     ranks = np.bincount(dfg.collective[nodes])[dfg.collective[nodes]]
     kinds, which = np.unique(np.stack([dfg.name[nodes], ranks]), axis=1, return_inverse=True)
     for number, (name, count) in enumerate(kinds.T.tolist()):
         mine = nodes[which.reshape(-1) == number]
         factor[mine] = controls.times_as_fast(collective_word(dfg.names[name]), count, dfg.bytes[mine])
     return factor
-
-
-def between_cpus(now: Scenario) -> np.ndarray:
-    """The nodes of collectives between CPUs that send bytes, int[K]."""
-    dfg = now.dfg
-    return np.flatnonzero(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0))
 
 
 def _of_means(sweep: Sweep) -> Curve:

@@ -121,9 +121,14 @@ class Stretches:
         return self.link_ns_per_byte(TYPICAL_QUANTILE)
 
 
+def between_cpus(dfg: Dfg) -> np.ndarray:
+    """Ids of the nodes of matched collectives between CPUs that send bytes, int64."""
+    return np.flatnonzero(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0))
+
+
 def stretches(dfg: Dfg) -> Stretches | None:
     """The stretches of `dfg` as recorded; None without matched collectives of known size on CPU threads."""
-    nodes = np.flatnonzero(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0))
+    nodes = between_cpus(dfg)
     if not len(nodes):
         return None
     # A collective lasts from the first begin to the last end on any rank; `first` is one of its communication nodes.

@@ -5,7 +5,8 @@ import re
 import numpy as np
 
 from esprof.core.errors import UsageError
-from esprof.replay.whatif.communication.congestion import between_cpus, times_as_fast
+from esprof.replay.whatif.communication.congestion import times_as_fast
+from esprof.replay.whatif.communication.links import between_cpus
 from esprof.replay.whatif.graph.selections import not_recorded, required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term
@@ -23,7 +24,7 @@ def _value(text: str) -> str:
 
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
     nodes = np.zeros(scenario.dfg.nodes, bool)
-    nodes[between_cpus(scenario)] = True
+    nodes[between_cpus(scenario.dfg)] = True
     return required(nodes, not_recorded(scenario.dfg, "collective between CPUs of known size"))
 
 
