@@ -87,7 +87,7 @@ def _operations(side: ComparedSide, on_gpu: bool) -> dict[Key, _Operation]:
 
 def _time(calls: GpuCalls, on_gpu: bool) -> np.ndarray:
     """Time of each call that its row counts, ns."""
-    is_module = np.array([key.kind == "module" for key in calls.calls.keys] + [False])[calls.calls.key]
+    is_module = calls.calls.of(lambda key: key.kind == "module")
     if not on_gpu:
         return np.where(is_module, calls.calls.adds_ns, calls.calls.own_ns)
     own, total = total_gpu_ns(calls.calls, calls.work)

@@ -22,7 +22,7 @@ def call_sites_of(
 
 def _by_frames(events: Table, calls: RankCalls) -> dict[tuple[int, str], int]:
     name, names = events.codes("name")
-    own = np.array([frame(text).origin == "job" for text in names] + [False])[name]
+    own = events.matches("name", lambda text: frame(text).origin == "job")
     frames = np.flatnonzero(own & events.is_kind("python") & (events.ints("tid") >= 0))
     if not len(frames):
         return {}
@@ -44,8 +44,7 @@ def _by_samples(
     moment, weight = samples.at_ns, np.maximum(samples.dur_ns, 0)
     names, frame_of_stack = _innermost(samples.stacks)
     site = entries(frame_of_stack, samples.code, -1)
-    role, roles = events.codes("thread_role")
-    main = np.flatnonzero(role[calls.row] == (roles.index("main") if "main" in roles else len(roles)))
+    main = np.flatnonzero(events.matches("thread_role", "main".__eq__)[calls.row])
     used = np.flatnonzero(steady.holds(moment) & (site >= 0))
     if not len(used) or not len(main):
         return {}

@@ -1,6 +1,6 @@
 """The calls of one rank in the steady-state steps: nested calls on its CPU threads, and the GPU work they launched."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,11 @@ class RankCalls:
     adds_ns: np.ndarray
     """The portion of `total_ns` in which no earlier call of its key is open on the thread."""
 
+    def of(self, wanted: Callable[[Key], bool]) -> np.ndarray:
+        """Mask of the calls for whose key `wanted` is true."""
+        mask: np.ndarray = np.array([wanted(key) for key in self.keys], bool)[self.key]
+        return mask
+
 
 @dataclass(frozen=True)
 class LaunchedWork:
@@ -116,21 +121,16 @@ def calls_of(events: Table, steady: SteadyTime, by_shape: bool) -> RankCalls:
 
 def _rows(events: Table, steady: SteadyTime) -> np.ndarray:
     """Rows of the calls that overlap the steady-state steps, sorted by thread, each after its enclosing call."""
-    codes, kinds = events.codes("kind")
-    is_call = np.array([kind in _KINDS for kind in kinds] + [False])[codes]
-    if "python" in kinds:
-        name, names = events.codes("name")
-        is_module = np.array([text.startswith(MODULE_PREFIX) for text in names] + [False])[name]
-        is_call &= is_module | (codes != kinds.index("python"))
+    is_module = events.matches("name", lambda name: name.startswith(MODULE_PREFIX))
+    is_call = events.is_kind(*_KINDS) & (is_module | ~events.is_kind("python"))
     on_thread = (events.ints("tid") >= 0) & (events.ints("stream") < 0)
     row = np.flatnonzero(is_call & on_thread)
     start = events.ints("start_ns")[row]
     end = start + events.ints("dur_ns")[row]
     row = row[steady.holds(start) | (steady.at(end) > steady.at(start))]
     start, dur = events.ints("start_ns")[row], events.ints("dur_ns")[row]
-    is_runtime = codes[row] == (kinds.index("runtime") if "runtime" in kinds else -1)
     # Old traces in µs have operations and runtime calls with equal times: the runtime call is the inner one.
-    return row[np.lexsort((is_runtime, -dur, start, events.ints("tid")[row]))]
+    return row[np.lexsort((events.is_kind("runtime")[row], -dur, start, events.ints("tid")[row]))]
 
 
 def _keys(events: Table, row: np.ndarray, by_shape: bool) -> tuple[np.ndarray, tuple[Key, ...]]:
@@ -160,7 +160,7 @@ def launched_by(events: Table, calls: RankCalls, steady: SteadyTime, *, is_windo
     window themselves (`is_window`).
     """
     gpu = np.flatnonzero((events.ints("stream") >= 0) & events.is_kind(*_ON_GPU))
-    is_runtime = np.array([key.kind == "runtime" for key in calls.keys] + [False])[calls.key]
+    is_runtime = calls.of(lambda key: key.kind == "runtime")
     launches = np.flatnonzero(is_runtime & calls.starts_inside)
     correlation = events.ints("correlation")
     at = position(correlation[calls.row[launches]], correlation[gpu])

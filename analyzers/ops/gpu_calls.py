@@ -70,9 +70,7 @@ class GpuCalls:
     @cached_property
     def multiplies(self) -> np.ndarray:
         """Mask of the work whose kernels multiply, convolve or compute attention, by their names."""
-        codes, texts = self.kernel
-        names = np.array([bool(MULTIPLIES.search(text)) for text in texts] + [False])
-        mask: np.ndarray = names[codes] & self.is_kernel
+        mask: np.ndarray = self.events.matches("name", MULTIPLIES.search)[self.work.row] & self.is_kernel
         return mask
 
     @cached_property
@@ -83,9 +81,7 @@ class GpuCalls:
 
     def are(self, names: Container[str]) -> np.ndarray:
         """Mask of the calls with one of these names."""
-        chosen = np.array([key.name in names for key in self.calls.keys] + [False])
-        mask: np.ndarray = chosen[self.calls.key]
-        return mask
+        return self.calls.of(lambda key: key.name in names)
 
     def within(self, wanted: np.ndarray) -> np.ndarray:
         """For each piece of work, the innermost call of the mask `wanted` in which it was launched; -1 for none."""

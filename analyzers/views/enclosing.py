@@ -29,7 +29,7 @@ class EnclosingCalls:
         self._end = self._start + events.ints("dur_ns")
         self._codes, self._texts = events.codes("name")
         self._operations = self._by_start(events.is_kind("op"))
-        is_module = np.array([text.startswith(MODULE_PREFIX) for text in self._texts] + [False])[self._codes]
+        is_module = events.matches("name", lambda name: name.startswith(MODULE_PREFIX))
         self._modules = self._by_start(events.is_kind("python") & is_module)
 
     def _by_start(self, mask: np.ndarray) -> np.ndarray:

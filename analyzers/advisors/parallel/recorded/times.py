@@ -43,8 +43,8 @@ class RankModules:
         mine = (work.by >= 0) & ~events.is_kind("collective")[work.row]
         self._gpu_ns = np.zeros(len(calls.row), np.int64)
         np.add.at(self._gpu_ns, work.by[mine], work.dur_ns[mine])
-        self._is_module = np.array([key.kind == "module" for key in calls.keys] + [False])[calls.key]
-        is_node = np.array([key.name.startswith(AUTOGRAD_NODE) for key in calls.keys] + [False])[calls.key]
+        self._is_module = calls.of(lambda key: key.kind == "module")
+        is_node = calls.of(lambda key: key.name.startswith(AUTOGRAD_NODE))
         self._start, self._tid = events.ints("start_ns")[calls.row], events.ints("tid")[calls.row]
         self._end = self._start + events.ints("dur_ns")[calls.row]
         self._module_around = self._around(self._is_module)
@@ -121,8 +121,8 @@ class RankModules:
         return LayerTimes(forward, backward, for_weights if is_known else None, bounds[has_backward], share)
 
     def _roots_named(self, names: set[str]) -> np.ndarray:
-        is_named = np.array([key.kind == "module" and key.name in names for key in self._calls.keys] + [False])
-        found: np.ndarray = self._roots[is_named[self._calls.key[self._roots]] & self._calls.starts_inside[self._roots]]
+        is_named = self._calls.of(lambda key: key.kind == "module" and key.name in names)
+        found: np.ndarray = self._roots[(is_named & self._calls.starts_inside)[self._roots]]
         return found
 
     def _bounds(self, roots: np.ndarray, lasts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
