@@ -26,8 +26,8 @@ def with_batch_time(now: Scenario, change: BatchChange) -> Scenario:
     """The scenario with changed batches. Raises Declined where operations have no recorded shapes, on GPUs, where ranks
     exchange activations, and for parts of batches that have several backward passes.
 
-    How much of a product's time is for its parameters, one size of a batch does not tell: the prediction is the middle of
-    what is possible, and its margin half of that. All parts but the last are added where the pass of a step begins.
+    A run with one size of a batch does not tell how much of a product's time is for its parameters: the prediction is
+    the middle of what is possible, and its margin half of that. All parts but the last are added where a pass begins.
     """
     dfg, run = now.dfg, now.run
     if dfg.has_gpu():
@@ -101,9 +101,7 @@ def _of_slowest(dfg: Dfg, taken_ns: np.ndarray) -> float:
 
 def _refuse_activations(run: Run, rank: Rank) -> None:
     events = run.events(rank)
-    codes, words = events.codes("collective")
-    used = {words[code] for code in np.unique(codes[codes >= 0]).tolist()}
-    if (events.ints("is_p2p", 0) == 1).any() or used.intersection(_OF_ACTIVATIONS):
+    if (events.ints("is_p2p", 0) == 1).any() or events.matches("collective", _OF_ACTIVATIONS.__contains__).any():
         raise Declined(
             "ranks send each other activations, which grow with the samples: use microbatches= for a pipeline"
         )
