@@ -94,7 +94,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     note: str | None = None
     link: LinkLimit | None = None
-    """Of scenarios with a rate, such as `network=600Gbit`."""
+    """What limits a scenario with a rate, such as `network=600Gbit`; None for others."""
     peak: PeakMemory | None = None
     """Peak memory of the rank with the least room, if a term changes it and it is known; whether the scenario is answered
     or not."""

@@ -240,7 +240,7 @@ def _other_passes(
 ) -> dict[int, Reason]:
     """Steps whose annotation is not of the kind that takes most of the window, with the reason.
 
-    Of names, numbers say how much a pass does, and 0 says that it does none of it: prefill and decode steps of vLLM differ
+    Numbers in a name say how much a pass does; 0 says that it does none of it. Prefill and decode steps of vLLM differ
     in `execute_context_0(0)_generation_16(16)`. Kinds of fewer than MIN_STEPS_OF_KIND steps are not considered.
     """
     if WarningCode.STEPS_BY_ANNOTATION not in {warning.code for warning in run.warnings}:

@@ -168,7 +168,7 @@ _UNITS: dict[Unit, Callable[[Any], str]] = {
 
 
 def evidence(name: str, seen: Evidence) -> tuple[str, str]:
-    """One entry of `Finding.evidence` as (label, text). Of many values, only the first are shown."""
+    """One entry of `Finding.evidence` as (label, text). Only the first of many values are shown."""
     label = name.replace("_", " ")
     if not isinstance(seen.value, dict):
         return label, _shown(seen.value, seen.unit)

@@ -38,7 +38,7 @@ class StepChange(TimeChange, frozen=True, kw_only=True):
     """The mean step of the job."""
 
     pct: float
-    """TimeChange in per cent of the step before."""
+    """Change in per cent of the step before."""
     p: float
     """Two-sided p-value of Mann-Whitney's test on block medians."""
     median_before_us: float
@@ -48,14 +48,14 @@ class StepChange(TimeChange, frozen=True, kw_only=True):
     block: int
     """Steps per block."""
     detectable_us: float | None
-    """TimeChange that would be found beyond noise four times in five."""
+    """Least change that would be found beyond noise four times in five."""
 
 
 class PlaceChange(TimeChange, frozen=True, kw_only=True):
     """Time on the critical path by name: an operation, a collective, a place in the job's own code."""
 
     name: str
-    """Of code without the line, which moves when a file is edited."""
+    """The name; for code it has no line number, which changes when the file is edited."""
     line: str | None
     """The line of code with most time; None for others."""
 
@@ -69,7 +69,7 @@ class PartChange(TimeChange, frozen=True, kw_only=True):
     places: tuple[PlaceChange, ...]
     """By name, largest change first; the last sums all others. They sum to the part."""
     alike_pct: float | None
-    """TimeChange in per cent that most places share, by time; None if they differ, or are few."""
+    """Change in per cent that most places share, by time; None if they differ, or are few."""
 
 
 class RankChange(TimeChange, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ CONFIDENCE = 0.95
 """Of all intervals of a table together (Bonferroni)."""
 
 _POWERED = 1.43
-"""TimeChange that is found four times in five, in half widths of the 95 % interval: (1.96 + 0.84) / 1.96."""
+"""Change that is found four times in five, in half widths of the 95 % interval: (1.96 + 0.84) / 1.96."""
 
 _Statistic = Callable[[np.ndarray], np.ndarray]
 """Maps series, float64[series, steps], to the statistic of each, float64[series]."""

@@ -27,7 +27,7 @@ ALPHA = 0.05
 _NEARBY = (-0.05, -0.02, -0.01, 0.01, 0.02, 0.05)
 """Relative distances of the other targets."""
 _MAX_ASSIGNMENTS = 200_000
-"""Assignments of trainings to sides that are counted: all of those of ten and ten. Of more trainings, as many are drawn."""
+"""Assignments of trainings to sides that are counted: all of those of ten and ten. With more, so many are drawn."""
 _WORDS: dict[MeasureName, str] = {"seconds": "seconds", "steps": "steps", "seconds_per_step": "seconds of a step"}
 
 
@@ -109,7 +109,7 @@ def _reached(value: np.ndarray, target: float, better: Better, window: int) -> i
 
 
 def _seconds_per_step(log: Evaluations) -> float:
-    """Of the whole training, so that those count too that never reach the target."""
+    """Mean time of a step of the whole training, s: trainings that never reach the target have one, too."""
     assert log.step is not None
     assert log.time_s is not None
     return float(log.time_s[-1] / log.step[-1]) if log.step[-1] else math.inf

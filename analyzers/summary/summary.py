@@ -40,7 +40,7 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING, workers: RankWorke
     """Everything that a renderer shows about a run. A Run is built and replayed, a large one by `workers`; findings covered
     by `ignores` are listed separately. Raises InputError if the run has no graph.
 
-    Of a large run, the timeline is of the ranks that its diagnosis examines. It has no critical path there, no grids of
+    For a large run, the timeline shows the ranks that its diagnosis examines. It has no critical path there, no grids of
     what-ifs, and no advice: they need the graph of all ranks.
     """
     summed_up = partial(_summed_up, ignores=ignores)

@@ -107,7 +107,7 @@ _BYTES = ((r"double|int64|\blong\b", 8), (r"BFloat16|Half|half|bf16|fp16|f16", 2
 
 
 def element_bytes(kernel: str) -> int | None:
-    """Bytes of an element by the types in a kernel's name; None if it has none. Of several, the narrowest: a lower bound."""
+    """Bytes of an element by the types in a kernel's name; None without any. The narrowest of several is a lower bound."""
     found = [size for pattern, size in _BYTES if re.search(pattern, kernel)]
     return min(found, default=None)
 

@@ -166,7 +166,7 @@ class Proof:
     prove_every: int | None = None
     """Steps between proofs, in which one EST runs a second time, on another rank if there is one, and must have the same
     bits. None: as many as make a proof cost at most 1 % of the time, 150 divided by the ESTs of the fullest rank, or a few
-    more; 0: no proofs. Of the first two steps after a start, all ESTs run a second time."""
+    more; 0: no proofs. In the first two steps after a start, all ESTs run a second time."""
     on_divergence: Literal["stop", "warn"] = "stop"
     """Whether a job whose bits have diverged stops, or goes on with a warning, without further proofs."""
     threads: int | None = None

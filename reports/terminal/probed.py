@@ -49,7 +49,7 @@ _GROUPS = (
 
 
 def draw_probed(answer: Probed, screen: Screen = PLAIN) -> str:
-    """The job's own step, then the benchmarks. Of ranks with the same benchmark, the slowest."""
+    """The job's own step, then the benchmarks. Where several ranks have the same benchmark, the slowest is shown."""
     how = "measured" if answer.whole else "partly measured: the probe was interrupted"
     ranks = units.plural(answer.world_size, "rank")
     blocks: list[RenderableType] = [headline(f"{ranks}, {how} in {answer.took_s:.0f} s", screen)]

@@ -152,7 +152,7 @@ class _Pool:
 def _without_surplus(devices: Sequence[Device], ests: list[int], n_est: int) -> list[int]:
     """Reduce the counts to `n_est` in total: the devices that end last give up one EST each, repeatedly.
 
-    Of equal devices, those whose count becomes a multiple of a larger power of two come first.
+    Among equal devices, those whose count becomes a multiple of a larger power of two come first.
     """
     found = list(ests)
     while (surplus := sum(found) - n_est) > 0:

@@ -36,7 +36,7 @@ class TransformerFacts(msgspec.Struct, frozen=True, kw_only=True):
     flops: int
     """Operations of a step, with those that the plan repeats."""
     tflops_per_device: float
-    """Of these, 10^12 in a second on each of the plan's devices."""
+    """Rate of these operations on each of the plan's devices, 10^12 a second."""
     training_days: float | None
     """Time to train on all tokens; None if their number is not given."""
 

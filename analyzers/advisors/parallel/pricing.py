@@ -63,7 +63,7 @@ class TorchPlan(msgspec.Struct, frozen=True, kw_only=True):
     schedule: str | None
     """Class of torch.distributed.pipelining; None with one stage: gradients are accumulated over the microbatches."""
     microbatches: int
-    """Of each pipeline, whose batch is its share of all samples."""
+    """Number of microbatches of each pipeline, whose batch is its share of all samples."""
     stages_of_rank: tuple[tuple[int, ...], ...]
     """Numbers of the stages of each rank of a pipeline."""
     parallelize: dict[str, str] = {}

@@ -25,10 +25,10 @@ def apply_plan(target: nn.Module, plan: Plan | str | Path, **ddp_options: Any) -
 def apply_plan(target: nn.Module | DataLoader[Any], plan: Plan | str | Path, **ddp_options: Any) -> Any:
     """Apply a plan, or the plan of a file, to a model or a DataLoader. All ranks call it, before the first step.
 
-    Of a model, gradients travel as the plan says. A model that torch's `fully_shard` has been applied to is returned
-    itself. Another one, which is no DistributedDataParallel yet, is wrapped, with the plan's size of buckets and
-    compression. `ddp_options` are DistributedDataParallel's; a `bucket_cap_mb` among them counts more than the plan's. The
-    compression, for its checkpoints and changes, is the attribute `compression` of what is returned, None where the plan
+    The gradients of a model travel as the plan says. A model to which torch's `fully_shard` has been applied is returned
+    itself. Any other model is wrapped in DistributedDataParallel, unless it is one already, with the plan's size of buckets
+    and compression. `ddp_options` are DistributedDataParallel's; a `bucket_cap_mb` among them counts more than the plan's.
+    The compression, for its checkpoints and changes, is the attribute `compression` of what is returned, None where the plan
     has none.
 
     Instead of a DataLoader, one is returned that makes the same batches with the plan's workers and prefetching. Random

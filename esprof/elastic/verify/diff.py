@@ -105,7 +105,7 @@ class _Comparison:
         self._last: int | None = None
         self._only = {"a": 0, "b": 0}
         self._proofs: dict[str, tuple[int | None, int | None]] = {"a": (None, None), "b": (None, None)}
-        """Of each log, the last step that is proven and the first one that has diverged."""
+        """The last step of each log that is proven, and the first one that has diverged."""
 
     def run(self) -> ElasticDiff:
         mismatch = self._a.fingerprint.difference(self._b.fingerprint)

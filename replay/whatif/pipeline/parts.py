@@ -24,7 +24,7 @@ from esprof.run.schema import Table
 _B, _I, _W = StagePass.BACKWARD, StagePass.INPUTS, StagePass.WEIGHTS
 
 Shares = Mapping[tuple[int, PipelineTask], float]
-"""Of each backward pass, by step: the share of its time that is for weights."""
+"""(step, backward pass) -> the share of its time that is for weights."""
 
 
 def in_parts(run: Run, pipeline: RecordedPipeline) -> RecordedPipeline:

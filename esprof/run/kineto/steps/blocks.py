@@ -67,7 +67,7 @@ def find_blocks(work: WorkInOrder) -> Blocks | None:
     """Return the blocks of a window; None if no work repeats.
 
     A block lasts from one launch of some kernel to its next, if these follow each other with about the same number of
-    launches in between. Of several such kernels, that of the longest block begins it. Kernels of one CUDA graph begin no
+    launches in between. If several do so, the one with the longest block is taken. Kernels of one CUDA graph begin no
     block, because they are launched together.
     """
     order = np.argsort(work.name.codes, kind="stable")
