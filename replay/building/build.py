@@ -1,7 +1,6 @@
 """From a Run to its Dfg: read the ranks, match collectives, align clocks, build each rank's graph, connect the ranks."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -36,15 +35,13 @@ class Built:
     communication: CommunicationFit
 
 
-def build(
-    run: Run, steps: RecordedSteps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
-) -> Dfg:
+def build(run: Run, steps: RecordedSteps | None = None, rules: Rules = ALL_RULES) -> Dfg:
     """The global dataflow graph of `run` over its recorded steps (by default `steps_of(run)`).
 
-    An executor, of threads or processes, builds ranks in parallel. Raises InputError where the ranks have no
-    recorded step in common, where none of them recorded a CPU operation, and where the recorded dependencies form a cycle.
+    Raises InputError where the ranks have no recorded step in common, where none of them recorded a CPU operation, and
+    where the recorded dependencies form a cycle.
     """
-    return build_counted(run, steps, executor, rules).dfg
+    return build_counted(run, steps, rules).dfg
 
 
 @dataclass(frozen=True)
@@ -120,17 +117,14 @@ def check_operations(run: Run, events: RankEvents) -> None:
         raise InputError(f"rank {events.rank} holds no CPU operation in these steps", path=run.path, remedy=remedy)
 
 
-def build_counted(
-    run: Run, steps: RecordedSteps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
-) -> Built:
+def build_counted(run: Run, steps: RecordedSteps | None = None, rules: Rules = ALL_RULES) -> Built:
     """`build`, with counts, clocks and communication times. Raises InputError as `build` does."""
     steps = steps or steps_of(run)
     run, matched = steps.run, matched_ranks(steps, rules)
     rendezvous = matched.rendezvous
     for events in matched.events:
         check_operations(run, events)
-    build_rank = partial(rank_graph, rules=rules)
-    graphs = list((executor.map if executor else map)(build_rank, matched.events, rendezvous.by_rank))
+    graphs = list(map(partial(rank_graph, rules=rules), matched.events, rendezvous.by_rank))
     dfg, counts = assemble(graphs, rendezvous.clocks, rendezvous.arrival_ns, steps.all)
     return Built(
         dfg, matched.coverage + counts, matched.unmatched(run.ranks), rendezvous.clocks, rendezvous.communication

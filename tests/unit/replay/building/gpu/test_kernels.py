@@ -1,6 +1,5 @@
 """Graphs of GPU jobs: launches, streams, synchronisation, NCCL; each rule on a few events, expected times by hand."""
 
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -532,14 +531,3 @@ def test_without_a_rule_its_edges_are_not_there():
     assert "first" not in reasons(unwaited, node(unwaited, "other"))
     alone = build(run_of(nccl_ranks()), rules=Rules(rendezvous=False))
     assert alone.dur_ns[node(alone, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")] == 350 * US
-
-
-@pytest.mark.parametrize("executor", [ThreadPoolExecutor, ProcessPoolExecutor])
-def test_ranks_may_be_built_side_by_side(executor):
-    run = run_of(nccl_ranks())
-    alone = build(run)
-    with executor(2) as several:
-        together = build(run, executor=several)
-    assert together.names == alone.names
-    for column in ("recorded_ns", "dur_ns", "residual_ns", "key", "pred_idx", "pred_lag"):
-        assert np.array_equal(getattr(together, column), getattr(alone, column))
