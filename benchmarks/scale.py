@@ -1,16 +1,21 @@
 """What a run of many ranks takes: reading, the graph, replays, five what-ifs and the diagnosis; seconds and memory.
 
-    python -m benchmarks.scale [--ranks 64] [--events 50000] [--processes 2] [--repeats 3] [--keep FOLDER]
+    python -m benchmarks.scale [--ranks 64] [--events 50000] [--processes 2] [--repeats 3] [--keep FOLDER] [--dask N]
 
 The job is simulated (`benchmarks.large_job`): training in tensor, pipeline and data groups with a slow rank and a slow link,
 written as a Run directory. It is replayed rank by rank (`esprof.replay.skeleton`) in so many processes, and, if it is not
 larger than what esprof replays at once, as one graph as well. Each repeat is a process of its own; prints one JSON line a
 figure, the median over the repeats. Peak memory is the sum over the processes, each at its own peak.
+
+With `--dask N` it is replayed and diagnosed by N Dask workers of 4 GB, of which one is killed in the middle, and by one
+process: both answers must be the same.
 """
 
 import argparse
 import json
+import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,8 +26,12 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+import msgspec
 
 import esprof
+from benchmarks.figures import show
 from benchmarks.large_job import LargeJob, write
 from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
@@ -30,6 +39,7 @@ from esprof.replay.engine.timeline import replay
 from esprof.replay.over_ranks import RankWorkers
 from esprof.replay.replayed import Replayed, answer
 from esprof.replay.skeleton.large import LargeReplay, is_large
+from esprof.run.run import Run
 
 WHAT_IFS = ("gpu=2x", "cpu=2x", "network=2x", "overlap=perfect", "straggler=fix")
 
@@ -41,6 +51,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2, help="that build ranks; 1 for the main process alone")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the Run stays, or is if it is not empty")
+    parser.add_argument("--dask", type=int, default=0, metavar="N")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--measure-by-rank", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -58,6 +69,9 @@ def main() -> int:
             since = time.perf_counter()
             written["events"] = write(folder, LargeJob.of(asked.ranks, asked.events))
             written["write"] = time.perf_counter() - since
+        if asked.dask:
+            _on_dask(folder, asked.dask)
+            return 0
         found = [written | _repeat(folder, asked.processes) for _ in range(asked.repeats)]
     for name in found[0]:
         values = [one[name] for one in found]
@@ -67,6 +81,39 @@ def main() -> int:
             json.dumps({"name": f"scale_{name}", "value": round(median(values), 3), "unit": unit, "context": context})
         )
     return 0
+
+
+def _on_dask(folder: Path, count: int) -> None:
+    """Show how long Dask workers take, or raise an error if they give another answer than this process."""
+    from dask.distributed import Client, LocalCluster
+
+    opened = esprof.load(folder)
+    opened.keeps_one_rank = True
+    alone = _answers(opened, RankWorkers())
+    with (
+        LocalCluster(count, threads_per_worker=1, memory_limit="4GB", dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        victims = sorted(client.run(os.getpid).values())[:1]
+        middle = f"{len(opened.ranks) // 2:,} done"
+
+        def tell(what: str) -> None:
+            if victims and what.startswith("Contracting") and what.endswith(f" {middle}"):
+                os.kill(victims.pop(), signal.SIGKILL)
+
+        begun = time.perf_counter()
+        on_dask = _answers(opened, RankWorkers(client.get_executor(pure=False), tell))
+        took = time.perf_counter() - begun
+    assert not victims, "no worker was killed"
+    assert on_dask == alone, "Dask workers give another answer"
+    show("scale_on_dask", took, "s", {"ranks": len(opened.ranks), "workers": count, "killed": 1, "same": True})
+
+
+def _answers(run: Run, workers: RankWorkers) -> list[dict[str, Any]]:
+    """Replay with what-ifs, and diagnosis, but for the time that they took."""
+    replayed = LargeReplay.by_rank(run, workers=workers)
+    found = [msgspec.to_builtins(one) for one in (answer(replayed, WHAT_IFS), diagnose(replayed))]
+    return [one | {"timing_s": None} for one in found]
 
 
 def _repeat(folder: Path, processes: int) -> dict[str, float]:
