@@ -3,6 +3,8 @@
 import pytest
 
 from esprof.analyzers import diagnose
+from esprof.core import readable
+from esprof.core.types import ns
 from esprof.replay import Replayed
 from tests.cases.graph import EPOCH_NS, op, run_of, step
 from tests.cases.step_runs import step_table
@@ -58,7 +60,8 @@ def test_an_insignificant_first_saving_is_reported_as_such():
     run = job(30, [seen(None, 30)], cpu_ns=[40 * NS] * 6, ready_ns=[ready * NS for ready in (0, 0, 0, 0, 0, 50)])
     (finding,) = diagnose(run).uncertain
     assert not finding.is_saving
-    assert f"No saving is certain; the largest may be 0 to 45.5 ms: {finding.title}." in diagnose(run).verdict
+    most = readable.duration(ns(finding.saving_high_us))
+    assert f"No saving is certain; the largest may be 0 to {most}: {finding.title}." in diagnose(run).verdict
 
 
 @pytest.mark.parametrize(("ready_ms", "confidence"), [(2, "high"), (30, "medium")])
