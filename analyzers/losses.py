@@ -24,6 +24,7 @@ _NO_BATCH = tuple(f"ESP{number}" for number in range(101, 111))
 """Waits for input data, by cause."""
 
 UPSTREAM_FIRST = (
+    "ESP113",  # Making batches takes CPUs from the threads that train.
     "ESP404",  # A thread without a CPU does everything later.
     "ESP409",  # So does one that compiles.
     *(
@@ -81,6 +82,7 @@ MIN_PCT_BEFORE_BOUNDS = 3.0
 reaches it."""
 
 _ACTIVITIES = dict.fromkeys((*_NO_BATCH, "ESP111", "ESP206"), LOADER) | {
+    "ESP113": NO_CPU,
     "ESP404": NO_CPU,
     "ESP403": GARBAGE_COLLECTION,
 }

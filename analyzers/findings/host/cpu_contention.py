@@ -1,13 +1,12 @@
 """ESP404: training threads that are ready to run but wait for a CPU."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import CPU_CONTENTION
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.replay.ranks.arrivals import arrivals
@@ -27,19 +26,16 @@ for the worst rank anyway."""
 
 def cpu_contention(case: Case) -> Iterator[Cause]:
     """Ranks whose training thread waits for a CPU."""
-    steps = np.array(case.replayed.steps.steady)
-    tables = {rank: _measured_steps(case.job.steps, rank, steps) for rank in case.replayed.built.dfg.marks.ranks}
-    waited = {rank: float(table.ints("ready_ns").mean()) for rank, table in tables.items() if len(table)}
+    waited = waits_ns(case)
     if not waited:
         yield from _starved(case)
-    worst_ns = max(waited.values(), default=0.0)
-    if worst_ns < MIN_SHARE_OF_STEP * case.pricer.step_ns:
+    ranks = waiting_ranks(case, waited)
+    if not ranks:
         return
-    ranks = tuple(rank for rank, ns in sorted(waited.items()) if ns >= MIN_SHARE_OF_WORST_RANK * worst_ns)
-    scenario = "runqueue=0" if len(ranks) == len(tables) else f"{scope(ranks)}.runqueue=0"
+    scenario, worst_ns = without_waits(case, ranks), max(waited.values())
     if not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
-    throttled = {rank: _throttled_ns(tables[rank]) for rank in ranks}
+    throttled = {rank: _throttled_ns(_measured_steps(case, rank)) for rank in ranks}
     by_quota = max(throttled.values()) > worst_ns / 2
     takes = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(worst_ns)} a step"
     because = "the CPU quota is used up" if by_quota else "other threads use the CPUs"
@@ -54,6 +50,25 @@ def cpu_contention(case: Case) -> Iterator[Cause]:
         | _demand(case.run, ranks[0]),
         advice=_QUOTA_ADVICE if by_quota else _LOAD_ADVICE,
     )
+
+
+def waits_ns(case: Case) -> dict[Rank, float]:
+    """How long the training thread of each rank waits for a CPU in a mean step, ns, where that was measured."""
+    tables = {rank: _measured_steps(case, rank) for rank in case.ranks}
+    return {rank: float(table.ints("ready_ns").mean()) for rank, table in tables.items() if len(table)}
+
+
+def waiting_ranks(case: Case, waited: Mapping[Rank, float]) -> tuple[Rank, ...]:
+    """The ranks that wait for a CPU as long as to be listed; `waited` are the `waits_ns`."""
+    worst_ns = max(waited.values(), default=0.0)
+    if worst_ns < MIN_SHARE_OF_STEP * case.pricer.step_ns:
+        return ()
+    return tuple(rank for rank, ns in sorted(waited.items()) if ns >= MIN_SHARE_OF_WORST_RANK * worst_ns)
+
+
+def without_waits(case: Case, ranks: tuple[Rank, ...]) -> str:
+    """The what-if in which these ranks never wait for a CPU."""
+    return "runqueue=0" if len(ranks) == len(case.ranks) else f"{scope(ranks)}.runqueue=0"
 
 
 def _starved(case: Case) -> Iterator[Cause]:
@@ -86,9 +101,9 @@ def _starved(case: Case) -> Iterator[Cause]:
     )
 
 
-def _measured_steps(job: JobSteps, rank: Rank, steps: np.ndarray) -> Table:
-    """Rows of `steps` in which the training thread's wait for a CPU was measured."""
-    table = job.rows(rank, steps)
+def _measured_steps(case: Case, rank: Rank) -> Table:
+    """Rows of the steady-state steps in which the training thread's wait for a CPU was measured."""
+    table = case.job.steps.rows(rank, np.array(case.replayed.steps.steady))
     return table.where(table.ints("ready_ns") >= 0)
 
 

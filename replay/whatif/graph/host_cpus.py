@@ -6,6 +6,7 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.run.run import Run
+from esprof.run.schema import Table
 
 
 def sharing(run: Run) -> dict[tuple[Rank, ...], float]:
@@ -46,13 +47,23 @@ def least_ns(run: Run, steps: tuple[int, ...]) -> np.ndarray | None:
 
 def _needed_ns(run: Run, rank: Rank, steps: tuple[int, ...]) -> np.ndarray:
     """CPU time of the rank's training thread and of its workers' batches in each of `steps`, ns, float64[steps]."""
-    noted = run.steps(rank)
-    number = noted.ints("step")
-    row = np.flatnonzero(np.isin(number, steps))
-    at = np.searchsorted(steps, number[row])
+    needed: np.ndarray = thread_ns(run, rank, steps) + batches_ns(run, rank, steps)
+    return needed
+
+
+def thread_ns(run: Run, rank: Rank, steps: tuple[int, ...]) -> np.ndarray:
+    """CPU time of the rank's training thread in each of `steps`, ns, float64[steps]; 0 where it was not recorded."""
+    noted, at = _rows(run, rank, steps)
+    ran = np.zeros(len(steps))
+    ran[at] = np.maximum(noted.ints("cpu_ns"), 0)
+    return ran
+
+
+def batches_ns(run: Run, rank: Rank, steps: tuple[int, ...]) -> np.ndarray:
+    """CPU time that the workers of `rank` need for the batches that it takes in each of `steps`, ns, float64[steps]."""
+    noted, at = _rows(run, rank, steps)
     needed = np.zeros(len(steps))
-    needed[at] = np.maximum(noted.ints("cpu_ns")[row], 0)
-    begin, took = noted.ints("start_ns")[row], noted.ints("dur_ns")[row]
+    begin, took = noted.ints("start_ns"), noted.ints("dur_ns")
     stages = run.stages(rank)
     is_next, loader = stages.is_kind("next") & (stages.ints("workers") > 0), stages.ints("loader")
     for number in np.unique(loader[is_next]).tolist():
@@ -60,6 +71,13 @@ def _needed_ns(run: Run, rank: Rank, steps: tuple[int, ...]) -> np.ndarray:
         batches = np.searchsorted(taken, begin + took) - np.searchsorted(taken, begin)
         needed[at] += (batch_cpu_ns(run, rank, number) or 0.0) * batches
     return needed
+
+
+def _rows(run: Run, rank: Rank, steps: tuple[int, ...]) -> tuple[Table, np.ndarray]:
+    """(the rank's rows of `steps`, the position of each in `steps`)."""
+    noted = run.steps(rank)
+    noted = noted.where(np.isin(noted.ints("step"), steps))
+    return noted, np.searchsorted(steps, noted.ints("step"))
 
 
 def batch_cpu_ns(run: Run, rank: Rank, loader: int | None = None) -> float | None:
