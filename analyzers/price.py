@@ -1,6 +1,6 @@
 """Prices that were measured on the steps of the whole run, and the least price of a finding."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MIN_PCT_OF_STEP = 1.0
 """Least cost of a finding, in per cent of a step."""
@@ -23,6 +23,11 @@ class MeasuredPrice:
     def low_ns(self) -> float:
         """Lower end of the interval, ns."""
         return max(self.saving_ns - self.margin_ns, self.least_ns)
+
+    def times(self, factor: float) -> "MeasuredPrice":
+        """So many times the saving, of the same step."""
+        scaled = {name: factor * getattr(self, name) for name in ("saving_ns", "margin_ns", "least_ns")}
+        return replace(self, **scaled)
 
     @property
     def is_worth_reporting(self) -> bool:

@@ -124,7 +124,11 @@ def python_code(case: Case) -> Iterator[Cause]:
 
 
 def _without_gaps(case: Case, times: FunctionTimes, reported: Set[str]) -> Iterator[Cause]:
-    """Functions whose operations leave no visible gaps; functions and lines in `reported` are skipped."""
+    """Functions whose operations leave no visible gaps; functions and lines in `reported` are skipped.
+
+    In a pipeline also those of single stages: the ranks of other stages do other work, so that no rule compares them.
+    """
+    has_stages = bool(case.blame.roles.any())
     for one in islice((one for one in times.own() if not one.functions & reported), MAX_LOCATIONS_REPORTED):
         total_ns = sum(one.took_ns.values())
         spot = _HotSpot(
@@ -136,6 +140,11 @@ def _without_gaps(case: Case, times: FunctionTimes, reported: Set[str]) -> Itera
         )
         if spot.is_on_most(len(case.run.ranks)):
             yield _cause(spot, one.measured)
+        elif has_stages:
+            worst_ns = max(one.took_ns.values())
+            spot.took = {rank: ns for rank, ns in one.took_ns.items() if ns >= MIN_SHARE_ON_MEDIAN_RANK * worst_ns}
+            spot.cpu_ns = one.ran * spot.total_ns
+            yield _cause(spot, one.measured.times(worst_ns * len(one.took_ns) / total_ns))
 
 
 def _price(case: Case, spot: _HotSpot, times: FunctionTimes | None) -> str | MeasuredPrice | None:
@@ -331,7 +340,8 @@ _PAGES = (
         "Code of the job takes long",
         "Between two operations, or in a callback of a backward pass, Python code runs or waits for so long that "
         "the step becomes longer: hooks, logging, metrics, tokenising, reading files, sleeping. Or code outside the model "
-        "computes on tensors: statistics of layers, averages of weights. If it happens on one rank only, ESP201 reports it.",
+        "computes on tensors: statistics of layers, averages of weights. If it happens on one rank only, ESP201 reports it; "
+        "in a pipeline this finding does, since the ranks of other stages do other work.",
         f"{_SAMPLING} Code that a GPU's backward pass calls in a thread of its own is not sampled.",
         "`python[…]=0`: replay removes the time of that code and replays the whole job. The samples of all steps without "
         "profiler replace this prediction by a measured time in two cases. On CPUs, if they show clearly more time for "

@@ -192,8 +192,7 @@ def _single_rank_work(case: Case) -> dict[Rank, OwnFunction]:
 
 def _price_of(one: OwnFunction) -> MeasuredPrice:
     """Saving of a step without this function: all of its time on its rank."""
-    ranks, mean = len(one.took_ns), one.measured
-    return MeasuredPrice(saving_ns=ranks * mean.saving_ns, margin_ns=ranks * mean.margin_ns, step_ns=mean.step_ns)
+    return one.measured.times(len(one.took_ns))
 
 
 def _single_rank_cause(rank: Rank, work: OwnFunction) -> Cause:
