@@ -24,8 +24,12 @@ LOADER = "waiting for the data loader"
 NO_CPU = "waiting for a CPU"
 COMPUTING = "computing on its CPU"
 
-_SAVING = re.compile(r"\): (.*\.)?_?([a-z0-9_]*_)?(save|snapshot|checkpoint|ckpt|dump)(_[a-z0-9_]*)?$", re.IGNORECASE)
-"""Matches the end of a line in a function that saves, if the function is the job's own or of `_SAVES_STATE`."""
+_SAVING = re.compile(
+    r"\): (.*\.)?_?([a-z0-9_]*_)?((save|snapshot|checkpoint|ckpt|dump)(_[a-z0-9_]*)?|get_((model|optimizer)_)?state_dict)$",
+    re.IGNORECASE,
+)
+"""Matches the end of a line in a function that saves, or gathers the state to be saved, if it is the job's own or of
+`_SAVES_STATE`."""
 
 _SAVES_STATE = re.compile(r"site-packages/(torch|safetensors|transformers|accelerate|lightning|pytorch_lightning)/")
 """Matches the file of a function of a library that saves the state of a training. Others save pictures and tables."""

@@ -133,8 +133,8 @@ _EVIDENCE = (
     "the data loader and for a CPU (`lost there`), and in the stacks of the training thread, sampled fifty times a "
     "second. `source line` is the outermost line where slow steps spend most of their extra time and usual steps "
     "hardly any, with its callee; `innermost` is the innermost line of the job's own code below it. Saves are "
-    "recognised by torch.save, torch.distributed.checkpoint and safetensors.torch, also if imported by name, or by "
-    "the function's name."
+    "recognised by torch.save, torch.distributed.checkpoint (with functions that gather the state of sharded models) and "
+    "safetensors.torch, also if imported by name, or by the function's name."
 )
 _PRICE = (
     "Measured, not replayed: the extra time of these steps over the usual ones, as a share of all steps. The reported "

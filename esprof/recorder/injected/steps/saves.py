@@ -20,9 +20,11 @@ from ..log.circuit_breaker import CircuitBreaker
 _OF_MODULES = {
     "torch": ("save",),
     "torch.distributed.checkpoint": ("save", "async_save"),
+    "torch.distributed.checkpoint.state_dict": ("get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"),
     "safetensors.torch": ("save_file", "save_model"),
 }
-"""Functions that save, by module. Only modules that the job itself imports are wrapped."""
+"""Functions that save, or that gather the state to be saved, by module. Only modules that the job itself imports are
+wrapped."""
 
 _UPLOADS = "torch.distributed.checkpoint.async_save"
 """The function that leaves the writing to threads of torch."""

@@ -204,13 +204,19 @@ def test_a_line_of_slow_steps_only_is_reported_with_its_callee():
     ("function", "id"),
     [
         ("save_checkpoint", "ESP601"), ("Trainer._save", "ESP601"), ("Job.dump", "ESP601"), ("saved_tensors_hook", "ESP806"),
-        ("unsaveable", "ESP806"),
+        ("unsaveable", "ESP806"), ("get_model_state_dict", "ESP601"), ("load_state_dict", "ESP806"),
     ],
 )  # fmt: skip
 def test_functions_are_recognised_as_saves_by_their_names(function, id):
     stack = f"{SAVE}\nio.py(7): {function}\npython3.11/pickle.py(9): Pickler.write"
     (cause,) = found(sampled(job(every(5)), extra_time(MAIN, stack)))
     assert cause.id == id
+
+
+def test_the_state_of_sharded_ranks_that_torch_gathers_is_part_of_a_save():
+    gathers = "python3.11/site-packages/torch/distributed/checkpoint/state_dict.py(9): get_model_state_dict"
+    (cause,) = found(sampled(job(every(5)), extra_time(MAIN, f"{SAVE}\n{gathers}")))
+    assert cause.id == "ESP601"
 
 
 def test_a_picture_that_is_saved_is_no_checkpoint():

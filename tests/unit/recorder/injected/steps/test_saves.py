@@ -94,6 +94,17 @@ def test_an_asynchronous_save_goes_on_until_it_is_written(dcp, noted, tmp_path, 
     assert (tmp_path / "saved" / ".metadata").exists()
 
 
+def test_to_gather_the_state_of_a_sharded_model_belongs_to_the_save(noted):
+    from torch.distributed.checkpoint import state_dict as gathering
+
+    probe, rows = noted
+    probe.wrap_loaded()
+    wrapped = gathering.get_model_state_dict
+    assert wrapped(torch.nn.Linear(1, 1)).keys() == {"weight", "bias"}
+    assert [name for name, *_ in rows] == ["torch.distributed.checkpoint.state_dict.get_model_state_dict"]
+    rebind(wrapped, wrapped.__wrapped__)
+
+
 def test_a_failed_asynchronous_save_leaves_no_trace_on_the_next(dcp, noted):
     probe, rows = noted
     probe.wrap_loaded()
