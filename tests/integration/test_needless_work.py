@@ -9,7 +9,7 @@ from esprof.analyzers.views.enclosing import EnclosingCalls
 from esprof.replay.building.build import build
 from esprof.replay.whatif.gradients.marked_calls import calls_marked
 from esprof.replay.whatif.pricing import what_if
-from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
+from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_HELD, NOT_OPTIMIZED, SAME_INPUTS
 from tests.cases.record import job, recording, run
 
 
@@ -46,3 +46,22 @@ def test_gradients_that_are_discarded_are_marked_and_priced(tmp_path, arguments,
     (answer,) = what_if(ended.run, build(ended.run), ["unused_gradients=0"])
     assert answer.answered == bool(marked)
     assert not marked or answer.saving_us > 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("arguments", "marked"), [((), 1), (("frozen",), 0)])
+def test_gradients_of_a_moving_average_and_of_layers_that_no_optimizer_holds_are_marked(tmp_path, arguments, marked):
+    script = job("mean_teacher.py", *arguments)
+    ended = run(recording(tmp_path / "run", script, steps=6, stack_steps=0), tmp_path / "run")
+    assert ended.code == 0, ended.stderr
+    events = ended.run.events(0)
+    steps = events.ints("step")
+    last = sorted({*steps.tolist()})[-3:]
+
+    def of_last(mark):
+        return [int((steps[calls_marked(events, mark)] == step).sum()) for step in last]
+
+    assert of_last(NOT_HELD) == [marked] * 3
+    assert of_last(NOT_OPTIMIZED) == [2 * marked] * 3  # the average, and the network in it
+    (answer,) = what_if(ended.run, build(ended.run), ["unused_gradients=0"])
+    assert answer.answered == bool(marked)

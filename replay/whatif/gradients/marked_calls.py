@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, ranges_of_rows, work_share
 from esprof.replay.whatif.scenario import Scenario
-from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
+from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_HELD, NOT_OPTIMIZED, SAME_INPUTS, WEIGHTS_NOT_HELD
 from esprof.run.schema import Table
 
 _RANDOM = re.compile(
@@ -23,7 +23,12 @@ def calls_marked(events: Table, *marks: str) -> np.ndarray:
 
 def calls_with_unused_gradients(events: Table) -> np.ndarray:
     """Rows of the calls whose backward passes compute gradients that no optimizer uses."""
-    return calls_marked(events, NOT_OPTIMIZED, DISCARDED)
+    return calls_marked(events, NOT_OPTIMIZED, DISCARDED, NOT_HELD)
+
+
+def calls_with_unused_weights(events: Table) -> np.ndarray:
+    """Rows of the calls whose backward passes compute gradients of weights that no optimizer uses, and others."""
+    return calls_marked(events, WEIGHTS_NOT_HELD)
 
 
 def calls_in_float64(events: Table) -> np.ndarray:

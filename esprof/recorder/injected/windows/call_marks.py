@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from ....run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 from .. import optimizers
 from .gradient_use import GradientUse
+from .partly_trained import PartlyTrained
 
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 """Types of arguments, beside tensors, of which equal ones are the same input."""
@@ -31,6 +32,7 @@ class CallMarks:
         """Identifiers of modules with parameters of 64 bits of their own."""
         self._has_single = False
         """Whether others have parameters of less."""
+        self._partly = PartlyTrained()
         self._held: set[int] = set()
         """Identifiers of the parameters that optimizers hold."""
         self._made = -1
@@ -51,10 +53,10 @@ class CallMarks:
                 self._double.add(id(module))
                 self.watched.add(id(module))
             self._has_single |= bool(kinds - {torch.float64})
+        self._note_held()
+        self.watched.update(self._partly.add(root, self._held))
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
-        if len(optimizers.alive()) < 2:
-            return  # No other model learns meanwhile.
         held = {id(one) for one in _parameters([optimizer])}
         for model in list(self._models.values()):  # The collector may forget one meanwhile.
             model.use.stepped(held)
@@ -62,27 +64,35 @@ class CallMarks:
     def forget(self, module: int) -> None:
         self._models.pop(module, None)
         self._double.discard(module)
+        self._partly.forget(module)
         self.watched.discard(module)
 
     def clear(self) -> None:
         for known in (self._models, self._double, self.watched, self._held):
             known.clear()
+        self._partly.clear()
         self._made, self._trains, self._has_single = -1, False, False
 
     def of(self, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> list[str]:
         """The marks of a call that begins."""
         marks = [FLOAT64] if self._has_single and id(module) in self._double else []
-        model = self._models.get(id(module))
-        if model is None or torch._C._current_graph_task_id() != -1:
+        if torch._C._current_graph_task_id() != -1:
             return marks  # A backward pass computes activations again.
+        model = self._models.get(id(module))
+        if model is None:
+            return marks + self._partly.of(module)
         leaves = tree_leaves((arguments, options))
+        self._partly.begin(module, leaves)
         marks += [SAME_INPUTS] if model.is_repeated(module, leaves) else []
         return marks + self._of_gradients(model, leaves)
 
-    def _of_gradients(self, model: "_Model", leaves: list[Any]) -> list[str]:
-        """The mark of a call whose backward pass will compute gradients of the parameters that no optimizer uses."""
+    def _note_held(self) -> None:
         if self._made != optimizers.made():
             self._made, self._held = optimizers.made(), {id(one) for one in _parameters(optimizers.alive())}
+
+    def _of_gradients(self, model: "_Model", leaves: list[Any]) -> list[str]:
+        """The mark of a call whose backward pass will compute gradients of the parameters that no optimizer uses."""
+        self._note_held()
         parameters = model.parameters()
         is_held = any(id(one) in self._held for one in parameters)
         self._trains |= is_held
@@ -93,7 +103,7 @@ class CallMarks:
             return []  # The gradient goes on to the inputs.
         if is_held:
             return [DISCARDED] if is_discarded else []
-        return [NOT_OPTIMIZED] if self._trains and model.is_constant(parameters) else []
+        return [NOT_OPTIMIZED] if self._trains and (model.is_constant(parameters) or model.use.only_grow) else []
 
 
 class _Model:

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 import torch
 
+MIN_STEPS_GROWN = 2
+"""Least number of steps of optimizers at which gradients that are never reset must have grown."""
+
 
 class _Gradient(NamedTuple):
     """A gradient as it was at a moment."""
@@ -17,12 +20,18 @@ class _Gradient(NamedTuple):
         """Whether nothing was added to it in between."""
         return self.tensor() is other.tensor() and self.version == other.version
 
+    def follows(self, other: "_Gradient") -> bool:
+        """Whether it is the other after one change in place."""
+        return self.tensor() is other.tensor() and self.version == other.version + 1
+
 
 class GradientUse:
     """Follows the gradients of a model from one step of its optimizer to the next.
 
     If they have grown when the optimizer of another model steps, and if its own optimizer later finds other tensors in their
-    place, they were discarded: `zero_grad` sets gradients to None. The first and the last parameter stand for all.
+    place, they were discarded: `zero_grad` sets gradients to None. If no optimizer holds them, and backward passes are all
+    that changes them, nothing uses them either: code that uses gradients resets them. The first and the last parameter
+    stand for all.
     """
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
@@ -36,6 +45,8 @@ class GradientUse:
         """What the gradients were then."""
         self._unused: dict[int, list[_Gradient]] = {}
         """Number of a call -> the gradients when the optimizer of another model stepped after its backward pass."""
+        self._grown = 0
+        """Steps of optimizers before which a backward pass was all that changed the gradients, in a row."""
         self._discarded: frozenset[int] = frozenset()
         """Numbers of the calls whose gradients were discarded before the last step of the model's optimizer."""
 
@@ -45,9 +56,16 @@ class GradientUse:
         self._calls += 1
         return self._calls - 1 in self._discarded
 
+    @property
+    def only_grow(self) -> bool:
+        """Whether gradients were added to those before at several steps of optimizers, and never reset."""
+        return self._grown >= MIN_STEPS_GROWN
+
     def stepped(self, held: Collection[int]) -> None:
         """Note a step of the optimizer that holds these parameters, by identifier."""
         now = self._gradients()
+        if self._calls != self._calls_before:
+            self._grown = self._grown + 1 if self._are_added_to(now) else 0
         if any(id(ref()) in held for ref in self._ends):
             self._discarded = frozenset(call for call, before in self._unused.items() if self._replace(before, now))
             self._unused.clear()
@@ -59,6 +77,12 @@ class GradientUse:
     def _have_grown(self, now: list[_Gradient]) -> bool:
         pairs = zip(self._gradients_before, now, strict=False)
         return bool(now) and not any(one.is_as_in(other) for one, other in pairs)
+
+    def _are_added_to(self, now: list[_Gradient]) -> bool:
+        """Whether one backward pass has added to the gradients before, and nothing else has changed them."""
+        before = self._gradients_before
+        is_known = 0 < len(now) == len(before)
+        return is_known and all(one.follows(other) for one, other in zip(now, before, strict=True))
 
     def _replace(self, before: list[_Gradient], now: list[_Gradient]) -> bool:
         """Whether a backward pass has computed the gradients `now` without those of `before`."""

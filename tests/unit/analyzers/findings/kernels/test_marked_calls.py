@@ -5,7 +5,7 @@ import pytest
 from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
 from esprof.replay.whatif.pricing import what_if
-from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
+from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_HELD, NOT_OPTIMIZED, SAME_INPUTS, WEIGHTS_NOT_HELD
 from esprof.run.raw.module_events import MODULE_PREFIX
 from tests.cases.graph import call, launched, numbered, op, run_of, step
 
@@ -67,6 +67,16 @@ def test_modules_that_compute_in_float64_are_named_and_priced_at_half_their_time
     assert finding.what_if == "double_precision=2x"
     assert finding.saving_us == pytest.approx(10 * MS, rel=0.01)
     assert finding.title == "Some modules compute in float64 for up to 20.0 ms of a step, as Teacher"
+
+
+def test_half_the_backward_pass_of_layers_between_others_that_learn_is_priced():
+    finding = found(steps(WEIGHTS_NOT_HELD))["ESP707"]
+    assert finding.saving_us == pytest.approx(5 * MS, rel=0.01)
+    assert finding.title == (
+        "No optimizer holds the parameters of Teacher and others in its model; their gradients take 5.00 ms of a step"
+    )
+    whole = found(steps(NOT_HELD))["ESP707"]
+    assert whole.saving_us == pytest.approx(10 * MS, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD
+from torch.optim.swa_utils import AveragedModel
 
 from esprof.recorder.injected import optimizers
 from esprof.recorder.injected.windows.call_marks import CallMarks
@@ -113,6 +114,20 @@ def test_models_that_learn_or_have_no_gradient_are_not(marks, model):
     assert marks(by_hand, torch.ones(1, 2)) == []
     trained(later := nn.Linear(2, 2))
     assert marks(later, torch.ones(1, 2)) == []
+
+
+def test_a_teacher_that_is_a_moving_average_is_marked_once_its_gradients_have_grown_twice(marks, model):
+    trained(model)
+    teacher, found = AveragedModel(model), []
+    for _ in range(4):
+        x = torch.ones(1, 2)
+        marks(model, x)
+        found.append(marks(teacher, x))
+        (model(x) - teacher(x)).square().sum().backward()
+        marks.watched.optimizer_stepped(SGD(model.parameters(), lr=1))
+        model.zero_grad()
+        teacher.update_parameters(model)
+    assert found == [[NOT_OPTIMIZED], [], [], [NOT_OPTIMIZED]]  # at first it looks as if nothing changed it
 
 
 def test_gradients_that_are_discarded_before_the_optimizer_steps_are_marked(marks, model):

@@ -104,3 +104,44 @@ def test_a_model_without_parameters_to_train_has_no_gradients():
     use = GradientUse([*nn.Linear(2, 2).requires_grad_(False).parameters()])
     use.stepped(set())
     assert not use.called()
+
+
+class Taught:
+    """A teacher that no optimizer holds, called with gradients. `change` is what the job does to its gradients in a step."""
+
+    def __init__(self, change) -> None:
+        self.teacher, self.model = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.optimizer = SGD(self.model.parameters(), lr=0.1)
+        self.change = change
+        self.use = GradientUse([*self.teacher.parameters()])
+
+    def steps(self, count: int) -> bool:
+        """Whether the gradients only grow, after so many steps."""
+        for _ in range(count):
+            self.use.called()
+            (self.model(torch.ones(1, 2)) - self.teacher(torch.ones(1, 2))).square().sum().backward()
+            self.optimizer.step()
+            self.use.stepped({id(one) for one in self.model.parameters()})
+            self.change(self.teacher)
+        return self.use.only_grow
+
+
+def test_gradients_that_nothing_resets_only_grow_from_the_third_step_on():
+    taught = Taught(lambda teacher: None)
+    assert not taught.steps(2)
+    assert taught.steps(1)
+    with torch.no_grad():  # A moving average changes the weights, not the gradients.
+        taught.teacher.weight.add_(1)
+    assert taught.steps(1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda teacher: teacher.zero_grad(),
+        lambda teacher: teacher.zero_grad(set_to_none=False),
+        lambda teacher: [one.grad.mul_(0.5) for one in teacher.parameters()],  # somebody looks after them
+    ],
+)
+def test_gradients_that_are_reset_or_changed_may_be_used(change):
+    assert not Taught(change).steps(6)
