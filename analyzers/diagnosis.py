@@ -6,6 +6,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from esprof.analyzers.computing import computes
 from esprof.analyzers.device_only import NO_CPU_EVENTS, DeviceOnly, is_device_only
 from esprof.analyzers.finding import CPU_CONTENTION, GPU_BOUND, Diagnosis, Finding, Throughput
 from esprof.analyzers.findings import RULES
@@ -276,13 +277,14 @@ def _unpriced_verdict(findings: Sequence[Finding], uncertain: Sequence[Finding],
         return f"A step takes {step}. {bound.title}."
     takes = f"A step takes {step}, {100 * computing(case.breakdown):.0f} % of it compute"
     unpriced = next((f" Without a price: {one.title}." for one in findings if one.id[3] in _TAKE_TIME), "")
-    rest = largest_share(case.replayed, case.breakdown)
+    where, rest = computes(case), largest_share(case.replayed, case.breakdown)
     if rest is None:
-        return f"{takes}.{unpriced}" if unpriced else f"{takes}; no cause known to esprof costs noticeable time."
+        nothing = "" if unpriced else "; no cause known to esprof costs noticeable time"
+        return f"{takes}{nothing}.{where}{unpriced}"
     if not uncertain:
-        return f"{takes}. {rest} No change that esprof can price would save 1 % of a step.{unpriced}"
+        return f"{takes}.{where} {rest} No change that esprof can price would save 1 % of a step.{unpriced}"
     most = max(uncertain, key=lambda one: one.saving_us)
-    return f"{takes}. {rest} No saving is certain; the largest may be {_range(most)}: {most.title}.{unpriced}"
+    return f"{takes}.{where} {rest} No saving is certain; the largest may be {_range(most)}: {most.title}.{unpriced}"
 
 
 def _range(finding: Finding) -> str:
