@@ -1,6 +1,6 @@
 """One flat tensor for all gradients of an EST, cut into buckets."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -8,9 +8,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from esprof.core.errors import UsageError
-
-_EMPTY_GRADIENT = -0.0
-"""What a gradient starts from: adding -0.0 leaves every number as it is, while adding 0.0 turns -0.0 into 0.0."""
 
 _ALIGNMENT_BYTES = 64
 """Bytes to which each slot, and each rank's shard of a bucket, is aligned: a kernel may add in another order where its
@@ -47,8 +44,8 @@ class Bucket:
 class Layout:
     """Parameters in reverse order of registration, approximately the order of the backward pass.
 
-    Gradients accumulate into views of a flat tensor, so that nothing is copied to fold or send them. Raises UsageError
-    where the parameters differ in type or device.
+    Each gradient is moved into a flat tensor as soon as it is computed. Raises UsageError where the parameters differ in
+    type or device.
     """
 
     def __init__(self, model: nn.Module, world: int, bucket_bytes: int) -> None:
@@ -74,12 +71,33 @@ class Layout:
         """A flat tensor; its content is arbitrary."""
         return torch.empty(self.numel, dtype=self.dtype, device=self.device)
 
-    def attach(self, flat: Tensor, *, clear: bool) -> None:
-        """Make slices of `flat` the gradients of the parameters; with `clear` they are emptied first."""
-        if clear:
-            flat.fill_(_EMPTY_GRADIENT)
+    def attach(self, flat: Tensor) -> None:
+        """Make slices of `flat` the gradients of the parameters."""
         for slot in self.slots:
-            slot.parameter.grad = self._views[slot.name] = slot.of(flat).view_as(slot.parameter)
+            self._attach(slot, flat)
+
+    def detach(self) -> None:
+        """Take the gradients away from the parameters."""
+        for slot in self.slots:
+            slot.parameter.grad = None
+        self._views.clear()
+
+    def take(self, slot: Slot, flat: Tensor) -> bool:
+        """Move the gradient that a parameter has just got into `flat`, unless it was added to one that is there already.
+        Returns False if the script has put another one in its place."""
+        gradient, view = slot.parameter.grad, self._views.get(slot.name)
+        if gradient is None or view is not None:
+            return gradient is not None and gradient is view
+        self._attach(slot, flat).copy_(gradient)
+        return True
+
+    def fill(self, flat: Tensor, taken: Collection[str], *, as_ddp: bool) -> None:
+        """Fill the slices of parameters whose gradient was not `taken`, by name: with 0.0 `as_ddp` does, else with -0.0, the
+        one number that changes no other when it is added."""
+        if len(taken) < len(self.slots):
+            for slot in self.slots:
+                if slot.name not in taken:
+                    slot.of(flat).fill_(0.0 if as_ddp else -0.0)
 
     def lost(self, mean: Tensor, exact: Tensor) -> float:
         """Squared error of the gradient in the flat tensor `mean`, relative to the square of that in `exact`. What lies
@@ -91,9 +109,9 @@ class Layout:
             whole = whole + wanted.square().sum()
         return float(off / whole) if whole else 0.0
 
-    def holds(self, slot: Slot) -> bool:
-        """Whether the parameter's gradient is still the one that was attached."""
-        return slot.parameter.grad is self._views.get(slot.name)
+    def holds(self) -> bool:
+        """Whether each parameter still has the gradient that was attached to it, or none."""
+        return all(slot.parameter.grad is self._views.get(slot.name) for slot in self.slots)
 
     def check(self) -> None:
         """Raise UsageError where other parameters are trained now than there were slots made for."""
@@ -111,6 +129,11 @@ class Layout:
             return lambda _: ready(slot)
 
         return [slot.parameter.register_post_accumulate_grad_hook(hook(slot)) for slot in self.slots]
+
+    def _attach(self, slot: Slot, flat: Tensor) -> Tensor:
+        view = self._views[slot.name] = slot.of(flat).view_as(slot.parameter)
+        slot.parameter.grad = view
+        return view
 
 
 class Countdown:

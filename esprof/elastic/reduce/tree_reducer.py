@@ -22,6 +22,9 @@ _BUCKETS_AHEAD = 1
 """Buckets that are under way when the one before them is folded and shared: so much later may another rank be without
 making this one wait, and so many more buckets need room to arrive."""
 
+_FOLDED_AT_ONCE = 1 << 16
+"""Elements of a shard that a CPU adds up and scales at once: its cache holds them, so that memory is read once."""
+
 
 class Reducer(Protocol):
     """Takes the gradients of a rank's ESTs, one after the other, and gives back the mean over all ESTs of the job.
@@ -233,12 +236,16 @@ class TreeReducer:
         sent.work.wait()
         nodes = [node for of_rank in self._nodes for node in of_rank]
         rows = sent.inbox[: len(nodes) * sent.shard].view(len(nodes), -1)
-        fold: Fold[Tensor] = Fold(self.n_est, add)
-        for node, row in sorted(zip(nodes, rows.unbind(), strict=True), key=lambda pair: pair[0]):
-            fold.push(node, row)
-        ((_, total),) = fold.partials
+        ordered = sorted(zip(nodes, rows.unbind(), strict=True), key=lambda pair: pair[0])
         whole = self._into()[sent.bucket.start : sent.bucket.stop]
-        torch.mul(total, 1 / self.n_est, out=whole.view(self.transport.world, -1)[self.transport.rank])
+        mine = whole.view(self.transport.world, -1)[self.transport.rank]
+        at_once = _FOLDED_AT_ONCE if mine.is_cpu else sent.shard
+        for start in range(0, sent.shard, at_once):
+            part, fold = slice(start, start + at_once), Fold[Tensor](self.n_est, add)
+            for node, row in ordered:
+                fold.push(node, row[part])
+            ((_, total),) = fold.partials
+            torch.mul(total, 1 / self.n_est, out=mine[part])
         self._inboxes.append(sent.inbox)
         self._shared.append(self.transport.share(whole))
 

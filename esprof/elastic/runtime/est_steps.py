@@ -132,7 +132,8 @@ class EstSteps:
         self._reached: set[str] = set()
         """Parameters that a gradient of the running backward pass has reached."""
         self._reached_in_est_step: set[str] = set()
-        self._runs = False
+        self._into: Tensor | None = None
+        """Where the running pass puts gradients; None while there is none."""
         self._runs_again = False
         self._exact: _ExactMean | None = None
         self._hooks = self.layout.watch(self._on_gradient)
@@ -177,7 +178,7 @@ class EstSteps:
         found.busy[rank] = (time.perf_counter_ns() - started_ns) / 1e3
         with self.spans("reduce"):
             mean = state.reducer.finish()
-            self.layout.attach(mean, clear=False)
+            self.layout.attach(mean)
             self._buffers.finish(self.transport, assignment.owner(0))
             if self.leaver is not None and self.leaver.reason is not None:
                 found.asked.fill_(1)  # Sent with the losses, so that no step waits for it.
@@ -218,7 +219,7 @@ class EstSteps:
         not sent."""
         context, flat = self.state.contexts[est], self.state.reducer.buffer()
         with self.spans("switch"):
-            self._enter(flat, context.rng, context.values)
+            self._enter(context.rng, context.values)
         send = last and first_run is None and self._exact is None
         loss = self._passes(est, phase, flat, first_run, send=send)
         with self.spans("switch"):
@@ -240,7 +241,7 @@ class EstSteps:
         """Hashes of the results of an EST step that is run a second time."""
         flat, self._runs_again = self.layout.new(), True
         try:
-            self._enter(flat, first_run.rng, first_run.values)
+            self._enter(first_run.rng, first_run.values)
             if self.feed.can_repeat:
                 batches = self.feed.again(self.state.next_step, first_run.est)
                 first_run.batches = [to_device(batch, self.state.device) for batch in batches]
@@ -250,9 +251,9 @@ class EstSteps:
         finally:
             self._runs_again = False
 
-    def _enter(self, flat: Tensor, rng: RngState, values: Own) -> None:
-        """Start an EST step whose gradient is accumulated in `flat`."""
-        self.layout.attach(flat, clear=True)
+    def _enter(self, rng: RngState, values: Own) -> None:
+        """Start an EST step."""
+        self.layout.detach()
         self._buffers.enter()
         self.state.values.enter(values)
         rng.restore(self.state.device)
@@ -260,12 +261,10 @@ class EstSteps:
         self.edits.begin_est_step()
 
     def _leave(self, est: Est, flat: Tensor) -> Own:
-        """End an EST step. Returns the values that it has changed."""
+        """End an EST step whose gradient is in `flat`. Returns the values that it has changed."""
         self.edits.end_est_step(est)
         self._buffers.leave(est)
-        for slot in self.layout.slots if self.gradients.find_unused else ():
-            if slot.name not in self._reached_in_est_step:
-                slot.of(flat).zero_()  # As DDP has it, whose zeros are positive.
+        self.layout.fill(flat, self._reached_in_est_step, as_ddp=self.gradients.find_unused)
         return self.state.values.leave(est)
 
     def _passes(self, est: Est, phase: LossPhase, flat: Tensor, first_run: FirstRun | None, *, send: bool) -> Tensor:
@@ -295,11 +294,11 @@ class EstSteps:
         """Forward and backward pass of one micro-batch; its loss is multiplied by `weight`."""
         self._reached.clear()
         version = flat._version
-        with collectives.est_step(est), self._running():
+        with collectives.est_step(est), self._running(flat):
             with self.spans("forward"), self._precision():
                 loss = phase.loss_fn(self.state.model, batch)
             loss = check_loss(loss)
-            if flat._version != version:
+            if flat._version != version or not self.layout.holds():
                 raise UsageError(
                     f"the gradients of EST {est} changed while its loss was computed",
                     remedy="Leave zero_grad() and backward() to the trainer.",
@@ -326,12 +325,12 @@ class EstSteps:
         return torch.autocast(self.state.device.type, _TYPES[self.gradients.amp])
 
     @contextlib.contextmanager
-    def _running(self) -> Iterator[None]:
-        self._runs = True
+    def _running(self, flat: Tensor) -> Iterator[None]:
+        self._into = flat
         try:
             yield
         finally:
-            self._runs = False
+            self._into = None
 
     def _found(self, loss: Tensor, flat: Tensor, changed: Own) -> dict[str, str]:
         gradients = {slot.name: slot.of(flat) for slot in self.layout.slots}
@@ -343,14 +342,14 @@ class EstSteps:
         ).to(self.state.device, non_blocking=True)
 
     def _on_gradient(self, slot: Slot) -> None:
-        if not self._runs:
+        if self._into is None:
             return  # A backward pass of the script, outside of any EST step.
         if slot.name in self._reached:
             raise UsageError(
                 f"the gradient of {slot.name} was computed twice in one backward pass; the first one may have been sent",
                 remedy="Pass use_reentrant=False to torch.utils.checkpoint, and leave backward() to the trainer.",
             )
-        if not self.layout.holds(slot):
+        if not self.layout.take(slot, self._into):
             raise UsageError(
                 f"the gradient of {slot.name} was replaced while its EST computed it",
                 remedy="Leave zero_grad() to the trainer.",

@@ -17,6 +17,14 @@ def model(*sizes):
     return made
 
 
+def one_parameter():
+    """A layout, a flat tensor of it, and a loss whose gradient is 0.0, -0.0 and 1.0."""
+    made = model(3)
+    layout = Layout(made, 1, 100)
+    layout.detach()
+    return layout, layout.new(), lambda: (made.p0 * torch.tensor([0.0, -0.0, 1.0])).sum()
+
+
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=12), st.integers(1, 7), st.integers(1, 2000))
 def test_slots_follow_one_another_in_reverse_and_buckets_divide_among_the_ranks(sizes, world, bucket_bytes):
     layout = Layout(model(*sizes), world, bucket_bytes)
@@ -39,11 +47,34 @@ def test_a_gradient_begins_equally_aligned_in_every_world(sizes, bucket_bytes):
 
 
 def test_signs_of_zero_stay_as_they_are():
-    made = model(3)
-    layout = Layout(made, 1, 100)
-    layout.attach(layout.new(), clear=True)
-    (made.p0 * torch.tensor([0.0, -0.0, 1.0])).sum().backward()
-    assert torch.signbit(made.p0.grad).tolist() == [False, True, False]
+    layout, flat, loss = one_parameter()
+    loss().backward()
+    assert layout.take(layout.slots[0], flat)
+    assert torch.signbit(layout.slots[0].parameter.grad).tolist() == [False, True, False]
+
+
+def test_a_second_gradient_is_added_where_the_first_one_is():
+    layout, flat, loss = one_parameter()
+    (slot,) = layout.slots
+    for _ in range(2):
+        loss().backward()
+        assert layout.take(slot, flat)
+    assert slot.of(flat).tolist() == [0.0, 0.0, 2.0]
+    assert layout.holds()
+    slot.parameter.grad = slot.parameter.grad.clone()
+    assert not layout.take(slot, flat)
+    assert not layout.holds()
+
+
+@pytest.mark.parametrize("as_ddp", [True, False])
+def test_what_no_gradient_reaches_is_zero(as_ddp):
+    layout = Layout(model(2, 3), 1, 100)
+    flat = torch.ones(layout.numel)
+    first, second = layout.slots
+    layout.fill(flat, {first.name}, as_ddp=as_ddp)
+    assert first.of(flat).tolist() == [1.0] * 3
+    assert second.of(flat).tolist() == [0.0] * 2
+    assert torch.signbit(second.of(flat)).tolist() == [not as_ddp] * 2
 
 
 def test_buckets_are_taken_in_their_order_whatever_comes_first():
