@@ -66,6 +66,10 @@ class Fold(Generic[T]):
                 return
             self.partials[-2:] = [(parent, self._add(left_value, right_value))]
 
+    def parent_with(self, node: Node) -> Node | None:
+        """The parent of the newest sum and `node`; None if they are no siblings."""
+        return self._parents.get((self.partials[-1][0], node)) if self.partials else None
+
 
 @cache
 def _parents(n: int) -> dict[tuple[Node, Node], Node]:

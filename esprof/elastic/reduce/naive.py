@@ -37,6 +37,9 @@ class NaiveReducer:
     def buffer(self) -> Tensor:
         return self._free.pop() if self._free else self.layout.new()
 
+    def sum_before(self, est: Est) -> Tensor | None:
+        return None
+
     def fold(self, est: Est, flat: Tensor) -> None:
         self._pass_codec(est, flat, self.layout.slots)
         if self._sum is None:

@@ -60,6 +60,9 @@ class VirtualRingReducer:
         flat, self._free = self._free, None
         return self.layout.new() if flat is None else flat
 
+    def sum_before(self, est: Est) -> Tensor | None:
+        return None
+
     def fold(self, est: Est, flat: Tensor) -> None:
         if self._codec is not None:
             pass_through(self._codec, flat, self.layout.slots, self._states[est])

@@ -30,7 +30,8 @@ class Reducer(Protocol):
     """Takes the gradients of a rank's ESTs, one after the other, and gives back the mean over all ESTs of the job.
 
     A rank calls for each of its ESTs: `buffer`, then, once its gradient is in there, `fold`; for its last EST
-    `send_last` before the last backward pass and `ready` as that finishes parameters; and `finish` in any case.
+    `send_last` before the last backward pass and `ready` as that finishes parameters; and `finish` in any case. A gradient
+    may also be added to `sum_before`; this tensor then takes the place of the buffer.
     """
 
     bytes_sent: int
@@ -40,6 +41,9 @@ class Reducer(Protocol):
 
     def buffer(self) -> Tensor:
         """A flat tensor for the gradient of the next EST."""
+
+    def sum_before(self, est: Est) -> Tensor | None:
+        """The sum of earlier gradients to which that of `est` is added next, if it may be added in place; else None."""
 
     def fold(self, est: Est, flat: Tensor) -> None: ...
 
@@ -80,6 +84,8 @@ class _Last:
     """The last EST of this rank, whose buckets are sent as they become ready."""
 
     est: Est
+    node: Node
+    """The EST, or the sum to which its gradient is added in place."""
     flat: Tensor
 
 
@@ -128,17 +134,23 @@ class TreeReducer:
         emptied = self.stash.emptied() if self.stash else None
         return self.layout.new() if emptied is None else emptied
 
+    def sum_before(self, est: Est) -> Tensor | None:
+        if self._codec is not None or self._fold.parent_with(Node(est, 1)) is None:
+            return None
+        newest = self._fold.partials[-1][1]
+        return newest if isinstance(newest, Tensor) else None
+
     def fold(self, est: Est, flat: Tensor) -> None:
         if self._codec is not None:
             self._encode(est, flat, self.layout.slots)
         if self.gathers:
             self._free.append(flat)
         else:
-            self._fold.push(Node(est, 1), flat)
+            self._fold.push(self._taken(est, flat), flat)
             self._stash_away()
 
     def send_last(self, est: Est, flat: Tensor) -> None:
-        self._last = _Last(est, flat)
+        self._last = _Last(est, self._taken(est, flat), flat)
 
     def ready(self, slot: Slot) -> None:
         if self._last is None or self.gathers:
@@ -165,6 +177,15 @@ class TreeReducer:
         return {}
 
     def load(self, state: dict[str, Tensor]) -> None: ...
+
+    def _taken(self, est: Est, flat: Tensor) -> Node:
+        """The node of which `flat` is the value. A sum to which the gradient of `est` is added is taken from the others."""
+        leaf = Node(est, 1)
+        parent = self._fold.parent_with(leaf)
+        if parent is None or self._fold.partials[-1][1] is not flat:
+            return leaf
+        self._fold.partials.pop()
+        return parent
 
     def _add(self, left: Tensor | Held, right: Tensor | Held) -> Tensor:
         assert isinstance(right, Tensor)  # Only what comes before the newest sum is stashed away.
@@ -207,7 +228,7 @@ class TreeReducer:
         if self._last is not None:
             if self._codec is not None:
                 self._encode(self._last.est, self._last.flat, bucket.slots)
-            fold.push(Node(self._last.est, 1), self._last.flat[where])
+            fold.push(self._last.node, self._last.flat[where])
         if self.transport.world > 1:
             self._sent.append(self._exchange(bucket, [partial for _, partial in fold.partials]))
             if len(self._sent) > _BUCKETS_AHEAD:

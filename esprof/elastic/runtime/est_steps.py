@@ -134,8 +134,13 @@ class EstSteps:
         self._reached_in_est_step: set[str] = set()
         self._into: Tensor | None = None
         """Where the running pass puts gradients; None while there is none."""
+        self._earlier: Tensor | None = None
+        """The sum to which the running EST step adds its gradient."""
         self._runs_again = False
         self._exact: _ExactMean | None = None
+        parameters = [slot.parameter for slot in self.layout.slots]
+        self._has_hooks = any(parameter._post_accumulate_grad_hooks for parameter in parameters)
+        """Whether the script has hooks that see each gradient."""
         self._hooks = self.layout.watch(self._on_gradient)
 
     def run(
@@ -217,9 +222,11 @@ class EstSteps:
     def _est_step(self, est: Est, phase: LossPhase, first_run: FirstRun | None, *, last: bool) -> Tensor:
         """Compute one EST's gradient; returns its loss. An EST step that will run again is recorded in `first_run` and
         not sent."""
-        context, flat = self.state.contexts[est], self.state.reducer.buffer()
+        context, reducer = self.state.contexts[est], self.state.reducer
+        earlier = reducer.sum_before(est) if self._adds_in_place(first_run) else None
+        flat = reducer.buffer() if earlier is None else earlier
         with self.spans("switch"):
-            self._enter(context.rng, context.values)
+            self._enter(context.rng, context.values, earlier)
         send = last and first_run is None and self._exact is None
         loss = self._passes(est, phase, flat, first_run, send=send)
         with self.spans("switch"):
@@ -232,16 +239,22 @@ class EstSteps:
             self._exact.take(est, flat, last=last)
         if not last:
             with self.spans("stage"):
-                self.state.reducer.fold(est, flat)
+                reducer.fold(est, flat)
         elif not send:
-            self.state.reducer.send_last(est, flat)
+            reducer.send_last(est, flat)
         return loss
+
+    def _adds_in_place(self, first_run: FirstRun | None) -> bool:
+        """Whether the gradient of an EST step may be added to a sum as soon as it is computed: it comes at once, and nobody
+        looks at it alone."""
+        is_unseen = first_run is None and self._exact is None and not self._has_hooks
+        return is_unseen and self.feed.order.accumulate == 1 and not self.gradients.find_unused
 
     def _run_again(self, first_run: FirstRun, phase: LossPhase) -> dict[str, str]:
         """Hashes of the results of an EST step that is run a second time."""
         flat, self._runs_again = self.layout.new(), True
         try:
-            self._enter(first_run.rng, first_run.values)
+            self._enter(first_run.rng, first_run.values, None)
             if self.feed.can_repeat:
                 batches = self.feed.again(self.state.next_step, first_run.est)
                 first_run.batches = [to_device(batch, self.state.device) for batch in batches]
@@ -251,8 +264,9 @@ class EstSteps:
         finally:
             self._runs_again = False
 
-    def _enter(self, rng: RngState, values: Own) -> None:
-        """Start an EST step."""
+    def _enter(self, rng: RngState, values: Own, earlier: Tensor | None) -> None:
+        """Start an EST step. Its gradient is added to a sum of `earlier` ones, if there is one."""
+        self._earlier = earlier
         self.layout.detach()
         self._buffers.enter()
         self.state.values.enter(values)
@@ -264,7 +278,8 @@ class EstSteps:
         """End an EST step whose gradient is in `flat`. Returns the values that it has changed."""
         self.edits.end_est_step(est)
         self._buffers.leave(est)
-        self.layout.fill(flat, self._reached_in_est_step, as_ddp=self.gradients.find_unused)
+        if self._earlier is None:
+            self.layout.fill(flat, self._reached_in_est_step, as_ddp=self.gradients.find_unused)
         return self.state.values.leave(est)
 
     def _passes(self, est: Est, phase: LossPhase, flat: Tensor, first_run: FirstRun | None, *, send: bool) -> Tensor:
@@ -303,6 +318,8 @@ class EstSteps:
                     f"the gradients of EST {est} changed while its loss was computed",
                     remedy="Leave zero_grad() and backward() to the trainer.",
                 )
+            if self._earlier is not None:
+                self.layout.attach(self._earlier)
             with self.spans("backward"):
                 self.state.scaler.scale(loss * weight).backward()
         self._reached_in_est_step |= self._reached

@@ -30,8 +30,9 @@ def gradients(layout, est):
     return torch.randn(layout.numel, generator=noise) * 2.0**magnitude
 
 
-def reduced(kind, parts, spec="none"):
-    """The mean on each rank, and the bytes that it sent. The last EST's gradients come one by one, the last ones first."""
+def reduced(kind, parts, spec="none", *, in_place=False):
+    """The mean on each rank, and the bytes that it sent. The last EST's gradients come one by one, the last ones first. With
+    `in_place` a gradient is added to the sum of earlier ones where the reducer allows that."""
 
     def body(transport):
         layout = Layout(model(), transport.world, 400)
@@ -39,8 +40,11 @@ def reduced(kind, parts, spec="none"):
         reducer.begin(Assignment.of(parts), codec(spec), {est: {} for est in range(N)})
         mine = parts[transport.rank]
         for est in mine:
-            flat = reducer.buffer()
-            flat.copy_(gradients(layout, est))
+            earlier = reducer.sum_before(est) if in_place else None
+            if earlier is None:
+                flat = reducer.buffer().copy_(gradients(layout, est))
+            else:
+                flat = earlier.add_(gradients(layout, est))
             if est != mine[-1]:
                 reducer.fold(est, flat)
             else:
@@ -78,10 +82,11 @@ PARTS = [
 ]
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("spec", ["none", "fp16", "topk:0.05"])
 @pytest.mark.parametrize("parts", PARTS, ids=str)
-def test_the_tree_adds_in_its_order(parts, spec):
-    for mean, _ in reduced(TreeReducer, parts, spec):
+def test_the_tree_adds_in_its_order(parts, spec, in_place):
+    for mean, _ in reduced(TreeReducer, parts, spec, in_place=in_place):
         assert torch.equal(mean, by_hand(spec))
 
 
