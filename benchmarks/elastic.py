@@ -1,6 +1,6 @@
 """What logical workers (ESTs) cost. One JSON line a figure.
 
-    python -m benchmarks.elastic [--repeats 9]
+    python -m benchmarks.elastic [--repeats 9] [--only accumulation ddp …]
 
 `ests_vs_accumulation`: a step of N ESTs on one process against plain PyTorch that accumulates the gradients of as
 many batches and updates once; what is beyond 1 is what ESTs cost, switching included, on a model with BatchNorm.
@@ -13,8 +13,8 @@ processes with one EST holds in all, and those of DistributedDataParallel with a
 order of its own against gloo's all-reduce, bucket by bucket. `split_bytes`: what a step sends through the loopback
 device on two processes, by how the ESTs are split, against one EST each.
 
-One thread a process. Times are medians of steps that alternate, so that other work on the machine disturbs both alike; of
-one process they are its CPU time, since nothing in it waits.
+One thread a process. Times are medians of steps that alternate, so that other work on the machine disturbs both alike; `low`
+and `high` are the 95 % interval of their ratio. Of one process they are its CPU time, since nothing in it waits.
 """
 
 import argparse
@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import esprof
+from benchmarks.figures import Ratio
 from benchmarks.jobs.gpt import BYTES, CONTEXT, Block
 from esprof.elastic import Assignment, Data, ElasticTrainer, Placement, PlanKey, Proof
 from esprof.elastic.plans.source import PlanFile
@@ -56,21 +57,11 @@ UNVERIFIED = Proof(prove_every=0)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    switching(options.repeats)
-    telemetry(options.repeats)
-    proofs(options.repeats)
-    watching(options.repeats)
-    for n_est in (4, 16):
-        against_accumulation(n_est, options.repeats)
-    memory()
-    memory_of_two()
-    for world in (2, 4):
-        in_processes(whole_step, world, options.repeats)
-        in_processes(reduction, world, options.repeats)
-    in_processes(proofs, 2, options.repeats)
-    in_processes(splits, 2, options.repeats)
+    for name in options.only:
+        MEASUREMENTS[name](options.repeats)
 
 
 def show(name: str, value: float, unit: str, **context: Any) -> None:
@@ -132,7 +123,8 @@ def telemetry(repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         steps = [elastic(4).step, elastic(4, Path(folder, "run")).step]
         silent, reporting = alternating(steps, 3 * repeats, time.process_time)
-    show("telemetry_pct", 100 * (reporting / silent - 1), "% of a step", ests=4, repeats=3 * repeats)
+    value, low, high = (100 * (one - 1) for one in Ratio.of(reporting, silent))
+    show("telemetry_pct", value, "% of a step", low=rounded(low), high=rounded(high), ests=4, repeats=3 * repeats)
 
 
 def proofs(repeats: int) -> None:
@@ -145,7 +137,7 @@ def proofs(repeats: int) -> None:
     )
     for _ in range(2):  # All ESTs of these run twice.
         plain(), proven()
-    usual, proof = alternating([plain, proven], 3 * repeats, clock)
+    usual, proof = (median(times) for times in alternating([plain, proven], 3 * repeats, clock))
     if is_lone or dist.get_rank() == 0:
         world = 1 if is_lone else dist.get_world_size()
         period = ProofSchedule(None, 0, 1, 1, across_ranks=True).period(Assignment.even(4, world))
@@ -187,9 +179,8 @@ def elapsed_s(what: Callable[[], object]) -> float:
 def against_accumulation(n_est: int, repeats: int) -> None:
     """`ests_vs_accumulation`."""
     several, plain = elastic(n_est), accumulating(n_est)
-    times = alternating([several.step, plain], 3 * repeats, time.process_time)
-    context = {"step_ms": rounded(1e3 * times[0]), "repeats": 3 * repeats}
-    show("ests_vs_accumulation", times[0] / times[1], "times as long", ests=n_est, **context)
+    ours, its = alternating([several.step, plain], 3 * repeats, time.process_time)
+    compare("ests_vs_accumulation", ours, its, ests=n_est)
 
 
 def accumulating(count: int, wrap: Callable[[nn.Module], nn.Module] = lambda model: model) -> Callable[[], None]:
@@ -211,10 +202,9 @@ def whole_step(repeats: int) -> None:
     """`step_vs_ddp`, by the clock on the wall: each process waits for the others."""
     world = dist.get_world_size()
     elastic_step, ddp = elastic(world).step, accumulating(1, nn.parallel.DistributedDataParallel)
-    ours, stock = alternating([elastic_step, ddp], 3 * repeats, time.perf_counter)
+    ours, its = alternating([elastic_step, ddp], 3 * repeats, time.perf_counter)
     if dist.get_rank() == 0:
-        context = {"step_ms": rounded(1e3 * ours), "ddp_ms": rounded(1e3 * stock), "repeats": 3 * repeats}
-        show("step_vs_ddp", ours / stock, "times as long", processes=world, **context)
+        compare("step_vs_ddp", ours, its, processes=world)
 
 
 def splits(repeats: int) -> None:
@@ -252,8 +242,8 @@ def loopback_bytes() -> int:
     return next(int(line.split(":")[1].split()[0]) for line in lines if line.strip().startswith("lo:"))
 
 
-def alternating(actions: list[Callable[[], Any]], repeats: int, clock: Callable[[], float]) -> list[float]:
-    """The median time of each action by this clock, s. The actions alternate; their first turn is not measured."""
+def alternating(actions: list[Callable[[], Any]], repeats: int, clock: Callable[[], float]) -> list[list[float]]:
+    """The times of each action by this clock, s. The actions alternate; their first turn is not measured."""
     times: list[list[float]] = [[] for _ in actions]
     for repeat in range(repeats + 1):
         for action, taken in zip(actions, times, strict=True):
@@ -261,7 +251,15 @@ def alternating(actions: list[Callable[[], Any]], repeats: int, clock: Callable[
             action()
             if repeat:
                 taken.append(clock() - begin)
-    return [median(taken) for taken in times]
+    return times
+
+
+def compare(name: str, ours: list[float], its: list[float], **context: Any) -> None:
+    """Show how many times as long ours take."""
+    ratio = Ratio.of(ours, its)
+    spread = {"low": rounded(ratio.low), "high": rounded(ratio.high), "repeats": len(ours)}
+    milliseconds = {"ms": rounded(1e3 * median(ours)), "its_ms": rounded(1e3 * median(its))}
+    show(name, ratio.value, "times as long", **context, **spread, **milliseconds)
 
 
 def memory() -> None:
@@ -379,13 +377,22 @@ def reduction(repeats: int) -> None:
     tree, all_reduce = alternating([by_tree, by_all_reduce], 5 * repeats, time.perf_counter)
     if transport.rank == 0:
         least = 2 * gradient.nbytes * (transport.world - 1) / transport.world
-        context = {
-            "tree_ms": rounded(1e3 * tree),
-            "all_reduce_ms": rounded(1e3 * all_reduce),
-            "mb": gradient.nbytes // MB,
-        }
-        context |= {"bytes_vs_all_reduce": rounded(reducer.bytes_sent / least), "repeats": 5 * repeats}
-        show("tree_vs_all_reduce", tree / all_reduce, "times as long", processes=transport.world, **context)
+        context = {"mb": gradient.nbytes // MB, "bytes_vs_all_reduce": rounded(reducer.bytes_sent / least)}
+        compare("tree_vs_all_reduce", tree, all_reduce, processes=transport.world, **context)
+
+
+MEASUREMENTS: dict[str, Callable[[int], Any]] = {
+    "switch": switching,
+    "telemetry": telemetry,
+    "proof": lambda repeats: (proofs(repeats), in_processes(proofs, 2, repeats)),
+    "watch": watching,
+    "accumulation": lambda repeats: [against_accumulation(n_est, repeats) for n_est in (4, 16)],
+    "memory": lambda repeats: (memory(), memory_of_two()),
+    "ddp": lambda repeats: [in_processes(whole_step, world, repeats) for world in (2, 4)],
+    "reduction": lambda repeats: [in_processes(reduction, world, repeats) for world in (2, 4)],
+    "splits": lambda repeats: in_processes(splits, 2, repeats),
+}
+"""What can be measured, so many times or a small multiple of it."""
 
 
 if __name__ == "__main__":

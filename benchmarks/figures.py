@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from esprof.core.statistics import MIN_REPLICATES, bootstrap
+
 
 class Figure(NamedTuple):
     """A result over several measurements."""
@@ -15,6 +19,27 @@ class Figure(NamedTuple):
     value: float
     unit: str
     context: Mapping[str, object]
+
+
+class Ratio(NamedTuple):
+    """A ratio of two medians, and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, first: Sequence[float], second: Sequence[float]) -> "Ratio":
+        """Of the median of `first` to that of `second`, which were measured in pairs: these are resampled."""
+        a, b = np.array(first), np.array(second)
+
+        def ratios(at: np.ndarray) -> np.ndarray:
+            return np.median(a[at], axis=-1) / np.median(b[at], axis=-1)
+
+        found = bootstrap(len(a), 1, ratios, MIN_REPLICATES, np.random.default_rng(0))
+        return cls(
+            float(np.median(a) / np.median(b)), float(np.quantile(found, 0.025)), float(np.quantile(found, 0.975))
+        )
 
 
 def show(name: str, value: float, unit: str, context: Mapping[str, object]) -> None:
