@@ -22,8 +22,8 @@ _BUCKETS_AHEAD = 1
 """Buckets that are under way when the one before them is folded and shared: so much later may another rank be without
 making this one wait, and so many more buckets need room to arrive."""
 
-_FOLDED_AT_ONCE = 1 << 16
-"""Elements of a shard that a CPU adds up and scales at once: its cache holds them, so that memory is read once."""
+_ADDED_AT_ONCE = 1 << 16
+"""Elements of a mean that a CPU adds up and scales at once: its cache holds them, so that memory is read once."""
 
 
 class Reducer(Protocol):
@@ -164,8 +164,6 @@ class TreeReducer:
         for bucket in self._countdown.rest():
             self._send(bucket)
         result = self._into()
-        if self.transport.world == 1:
-            result.mul_(1 / self.n_est)  # Everything has been folded into the tensor of the last EST.
         while self._sent:
             self._share_next()
         for work in self._shared:
@@ -222,17 +220,20 @@ class TreeReducer:
     def _send(self, bucket: Bucket) -> None:
         """Fold this bucket of the last EST into the partial sums, and start its exchange."""
         where = slice(bucket.start, bucket.stop)
-        fold: Fold[Tensor] = Fold(self.n_est, add)
-        for node, partial in self._fold.partials:
-            fold.push(node, self._segment(partial, bucket))
+        summands = [(node, self._segment(partial, bucket)) for node, partial in self._fold.partials]
         if self._last is not None:
             if self._codec is not None:
                 self._encode(self._last.est, self._last.flat, bucket.slots)
-            fold.push(self._last.node, self._last.flat[where])
-        if self.transport.world > 1:
-            self._sent.append(self._exchange(bucket, [partial for _, partial in fold.partials]))
-            if len(self._sent) > _BUCKETS_AHEAD:
-                self._share_next()
+            summands.append((self._last.node, self._last.flat[where]))
+        if self.transport.world == 1:
+            self._write_mean(dict(summands), self._into()[where])
+            return
+        fold: Fold[Tensor] = Fold(self.n_est, add)
+        for node, summand in summands:
+            fold.push(node, summand)
+        self._sent.append(self._exchange(bucket, [partial for _, partial in fold.partials]))
+        if len(self._sent) > _BUCKETS_AHEAD:
+            self._share_next()
 
     def _exchange(self, bucket: Bucket, partials: list[Tensor]) -> "_SentBucket":
         world, length = self.transport.world, bucket.stop - bucket.start
@@ -257,18 +258,19 @@ class TreeReducer:
         sent.work.wait()
         nodes = [node for of_rank in self._nodes for node in of_rank]
         rows = sent.inbox[: len(nodes) * sent.shard].view(len(nodes), -1)
-        ordered = sorted(zip(nodes, rows.unbind(), strict=True), key=lambda pair: pair[0])
         whole = self._into()[sent.bucket.start : sent.bucket.stop]
         mine = whole.view(self.transport.world, -1)[self.transport.rank]
-        at_once = _FOLDED_AT_ONCE if mine.is_cpu else sent.shard
-        for start in range(0, sent.shard, at_once):
-            part, fold = slice(start, start + at_once), Fold[Tensor](self.n_est, add)
-            for node, row in ordered:
-                fold.push(node, row[part])
-            ((_, total),) = fold.partials
-            torch.mul(total, 1 / self.n_est, out=mine[part])
+        self._write_mean(dict(zip(nodes, rows.unbind(), strict=True)), mine)
         self._inboxes.append(sent.inbox)
         self._shared.append(self.transport.share(whole))
+
+    def _write_mean(self, sums: Mapping[Node, Tensor], mean: Tensor) -> None:
+        """Add up the sums that all ESTs are in, and write the mean. It may be in the memory of one of them."""
+        at_once = _ADDED_AT_ONCE if mean.is_cpu else len(mean)
+        for start in range(0, len(mean), at_once):
+            part = slice(start, start + at_once)
+            total = _value(Node(0, self.n_est), {node: one[part] for node, one in sums.items()})
+            torch.mul(total, 1 / self.n_est, out=mean[part])
 
     def _into(self) -> Tensor:
         """The tensor of the step's mean: that of the last EST, each bucket of which is sent before it is
@@ -334,6 +336,14 @@ class _SentBucket:
     work: Work
     inbox: Tensor
     shard: int
+
+
+def _value(node: Node, known: Mapping[Node, Tensor]) -> Tensor:
+    """The value of a node: a known one, or the sum of its children."""
+    if node in known:
+        return known[node]
+    left, right = node.children
+    return _value(left, known) + _value(right, known)
 
 
 def _by_shard(partials: list[Tensor], world: int) -> Tensor:
