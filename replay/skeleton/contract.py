@@ -33,6 +33,8 @@ class _Graph(NamedTuple):
     """Columns of a graph of N nodes as in `Dfg`; `delay` is the residual and the duration of each node, ns."""
 
     delay: np.ndarray
+    least: np.ndarray
+    """The shortest that what-ifs may make the delay in the skeleton, ns, int64[N]."""
     recorded: np.ndarray
     ptr: np.ndarray
     idx: np.ndarray
@@ -74,11 +76,12 @@ def contract(dfg: Dfg, is_cut: np.ndarray, *, no_earlier: bool = False) -> Skele
 
     With `no_earlier`, nodes that are no cuts start no earlier than they were recorded to.
     """
+    delay = dfg.residual_ns + dfg.dur_ns
+    # Cuts that were asked for are those whose durations what-ifs change in the skeleton, to 0 at the least.
+    least = np.where(is_cut, 0, delay)
     is_cut = is_cut.copy()
     is_cut[dfg.marks.first], is_cut[dfg.marks.last] = True, True
-    graph = _Graph(
-        dfg.residual_ns + dfg.dur_ns, dfg.recorded_ns, unsigned(dfg.pred_ptr), unsigned(dfg.pred_idx), dfg.pred_lag
-    )
+    graph = _Graph(delay, least, dfg.recorded_ns, unsigned(dfg.pred_ptr), unsigned(dfg.pred_idx), dfg.pred_lag)
     room = (dfg.nodes, MAX_SOURCES)
     paths = _Paths(np.zeros(dfg.nodes, np.int64), np.empty(room, np.int32), np.empty(room, np.int64))
     ptr_of_cuts, source, lag = _contract(graph, is_cut, paths, no_earlier)
@@ -119,7 +122,7 @@ def _contract(
     for node in range(nodes):
         count = _gather(node, graph, is_cut, paths, no_earlier, here)
         if is_cut[node] or count > MAX_SOURCES:
-            count = _drop_needless(count, graph.delay, ptr, source, lag, here)
+            count = _drop_needless(count, graph.least, ptr, source, lag, here)
         if is_cut[node] or count > MAX_SOURCES:
             is_cut[node] = True
             if edges + count > len(source):
@@ -140,7 +143,7 @@ def _contract(
 
 @compiled_in_place
 def _drop_needless(
-    count: int, delay: np.ndarray, ptr: np.ndarray, source: np.ndarray, lag: np.ndarray, here: _Here
+    count: int, least: np.ndarray, ptr: np.ndarray, source: np.ndarray, lag: np.ndarray, here: _Here
 ) -> int:
     """Drop from `here` the paths that are no longer than those through another of its sources; return how many stay.
 
@@ -152,7 +155,7 @@ def _drop_needless(
             continue
         for edge in range(ptr[via], ptr[via + 1]):
             place = here.place[source[edge] + 1]
-            if place >= 0 and lag[edge] + delay[via] + here.length[at] >= here.length[place]:
+            if place >= 0 and lag[edge] + least[via] + here.length[at] >= here.length[place]:
                 here.place[source[edge] + 1] = _NEEDLESS
     left = 0
     for at in range(count):
