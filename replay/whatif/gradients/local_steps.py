@@ -60,13 +60,18 @@ def _collectives_of_gradients(dfg: Dfg) -> np.ndarray:
 
 
 def _size(dfg: Dfg, of_gradients: np.ndarray) -> Bytes:
-    """Bytes of all gradients of a rank, by the numbers of their collectives. Raises Declined if unknown."""
-    nodes = np.flatnonzero(
-        np.isin(dfg.collective, of_gradients) & dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, dfg.marks.steps)
-    )
-    if (dfg.bytes[nodes] < 0).any():
+    """Bytes of all gradients of a rank, by the numbers of their collectives. Raises Declined if unknown.
+
+    Two all-reduces at once leave open which of them has which size: steps of a rank with such do not count.
+    """
+    ranks, steps = dfg.marks.ranks, dfg.marks.steps
+    nodes = np.flatnonzero(np.isin(dfg.collective, of_gradients) & dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, steps))
+    visit = np.searchsorted(ranks, dfg.rank[nodes]) * len(steps) + np.searchsorted(steps, dfg.step[nodes])
+    sizes, unknown = (np.bincount(visit, of) for of in (dfg.bytes[nodes], dfg.bytes[nodes] < 0))
+    known = sizes[(sizes > 0) & (unknown == 0)]
+    if not len(known):
         raise Declined("the sizes of the all-reduces were not recorded")
-    return round(float(dfg.bytes[nodes].sum()) / (len(dfg.marks.steps) * len(dfg.marks.ranks)))
+    return round(float(known.mean()))
 
 
 def _average_ns(now: Scenario, size: Bytes) -> Ns:

@@ -11,7 +11,7 @@ import pytest
 
 from esprof.core.errors import UsageError
 from esprof.replay.building.build import build
-from esprof.replay.dfg import Cls
+from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine.timeline import replay
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.whatif.apply import apply
@@ -65,6 +65,24 @@ def test_each_second_step_averages_the_models():
 def test_the_mean_step_holds_its_share_of_an_average(every):
     """Whether or not the window has as many steps, or a multiple of them."""
     assert np.mean(steps_ms(apart(run(), every))) == pytest.approx(WORK_MS + ALL_REDUCE_MS / every, abs=0.1)
+
+
+def without_sizes(of, steps) -> Dfg:
+    """The graph without the size of one all-reduce of rank 0 in each of these steps."""
+    recorded = build(of)
+    size = recorded.bytes.copy()
+    for step in steps:
+        mine = recorded.of(Cls.COMMUNICATION) & (recorded.rank == 0) & (recorded.step == step)
+        size[np.flatnonzero(mine)[0]] = -1
+    return replace(recorded, bytes=size)
+
+
+def test_steps_in_which_a_size_is_unknown_do_not_count():
+    averaged = apart(run(), 2, without_sizes(run(), (1, 3)))
+    assert averaged.bytes[averaged.of(Cls.COMMUNICATION)].tolist() == [4 * MIB] * 4
+    nowhere = build(run())
+    with pytest.raises(Declined, match="sizes of the all-reduces were not recorded"):
+        apart(run(), 2, replace(nowhere, bytes=np.full_like(nowhere.bytes, -1)))
 
 
 def test_averages_are_counted_back_from_the_last_steady_step():
