@@ -1,11 +1,12 @@
 """What a job on CPUs computes, for runs without a finding: places in its code, and what bounds its operations."""
 
-from esprof.analyzers.ops.cpu_bounds import MAX_SMALL_NS, cpu_bounds
+from esprof.analyzers.ops.cpu_bounds import cpu_bounds
 from esprof.analyzers.rule import Case
 from esprof.analyzers.samples.computing_places import computing_places
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
+from esprof.replay.whatif.terms.loops import MAX_OPERATION_NS
 
 
 def computes(case: Case) -> str:
@@ -29,5 +30,5 @@ def _bounds(case: Case, rank: Rank) -> str:
     products, others, small = (f"{100 * share:.0f} %" for share in bounds)
     return (
         f" Of its operations, {products} of the time are products and convolutions (bound by arithmetic), {others} others "
-        f"(by memory), and {small} take less than {readable.duration(MAX_SMALL_NS)} each (by what a call costs)."
+        f"(by memory), and {small} take less than {readable.duration(MAX_OPERATION_NS)} each (by what a call costs)."
     )

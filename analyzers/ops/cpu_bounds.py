@@ -6,10 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from esprof.analyzers.ops.gpu_calls import GpuCalls
-from esprof.core.types import NS_PER_US, Ns
-
-MAX_SMALL_NS: Ns = 50 * NS_PER_US
-"""Longest own time of an operation that counts as bound by its call, which takes PyTorch some microseconds."""
+from esprof.replay.whatif.terms.loops import MAX_OPERATION_NS
 
 _PRODUCT = re.compile(
     r"aten::(mm|addmm|bmm|baddbmm|addbmm|mv|dot|mkldnn_\w+|_?convolution\w*|_?(slow|thnn)_conv\w*|_scaled_dot_product_\w+)"
@@ -23,19 +20,17 @@ class CpuBounds(NamedTuple):
     products: float
     """Products of matrices, convolutions and attention."""
     others: float
-    """Others of more than `MAX_SMALL_NS`, which mostly move data."""
+    """Other long ones, which mostly move data."""
     small: float
+    """Others of at most `MAX_OPERATION_NS`, which take little longer than their calls."""
 
 
 def cpu_bounds(rank_calls: GpuCalls) -> CpuBounds | None:
     """The shares; None without an operation."""
     calls = rank_calls.calls
-    is_tensor = np.array([key.kind == "op" and key.name.startswith("aten::") for key in calls.keys], bool)
-    is_product = np.array([bool(_PRODUCT.fullmatch(key.name)) for key in calls.keys], bool)
-    if not is_tensor.any():
-        return None
-    own = np.where(is_tensor[calls.key], calls.own_ns, 0)
-    products = float(own[is_product[calls.key]].sum())
-    small = float(own[~is_product[calls.key] & (own <= MAX_SMALL_NS)].sum())
+    is_product = calls.of(lambda key: bool(_PRODUCT.fullmatch(key.name)))
+    own = np.where(calls.of(lambda key: key.kind == "op" and key.name.startswith("aten::")), calls.own_ns, 0)
+    products = float(own[is_product].sum())
+    small = float(own[~is_product & (own <= MAX_OPERATION_NS)].sum())
     total = float(own.sum())
     return CpuBounds(products / total, (total - products - small) / total, small / total) if total else None

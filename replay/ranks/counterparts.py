@@ -28,7 +28,7 @@ _SORTED_AT_ONCE = 1 << 22
 """Durations that are sorted at once, which bounds the memory that takes."""
 
 _SAMPLED = 64
-"""Of so many identities one is looked at to share them out evenly."""
+"""One of so many identities is sampled, to divide them into blocks of about equal size."""
 
 _MESSAGE = re.compile("send|recv", re.IGNORECASE)
 """Occurs in the names of all point-to-point operations of any backend."""

@@ -107,7 +107,7 @@ class Replaced(NamedTuple):
 
 
 def replaced(before: JobNodes, after: JobNodes) -> list[Replaced]:
-    """What of each rank takes another time."""
+    """The nodes of each rank whose duration differs, and their new durations."""
     found = []
     for one, other in zip(before.columns, after.columns, strict=True):
         # A rank that is the same has the same array.

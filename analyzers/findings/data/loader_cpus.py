@@ -73,9 +73,9 @@ _PAGES = (
         "need, which are ready to run meanwhile. This happens on hosts with few CPUs for each rank, and "
         "under CPU quotas.",
         "`waiting for cpu` is the time of a step in which the training thread was ready to run but had no CPU, by rank, as "
-        "in ESP404. `loader workers ran` is the CPU time of the batches that the rank takes in a step, at least half of "
-        "that. `batch cpu` is that of one batch, and `cpus` how many CPUs these ranks share. Training threads and workers "
-        "together use at least 60 % of them.",
+        "in ESP404. `loader workers ran` is the CPU time of the batches that the rank takes in a step, at least "
+        f"{100 * MIN_SHARE_OF_WAITS:.0f} % of that. `batch cpu` is that of one batch, and `cpus` how many CPUs these ranks "
+        f"share. Training threads and workers together use at least {100 * BUSY_SHARE_OF_CPUS:.0f} % of them.",
         "`runqueue=0` of these ranks, times the share of the waits that the workers' CPU time can explain.",
         "Do less work for each sample, prepare the data before training, use faster code for it, or more CPUs.",
     ),

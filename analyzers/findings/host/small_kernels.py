@@ -8,12 +8,7 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.host.loops_over_time import MIN_CALLS, loops_over_time
 from esprof.analyzers.findings.host.repeated_operations import repeated_operations
-from esprof.analyzers.findings.host.small_operations import (
-    MAX_OPERATION_NS,
-    MIN_OPERATIONS,
-    MIN_SHARE_OF_STEP,
-    small_operations,
-)
+from esprof.analyzers.findings.host.small_operations import MIN_OPERATIONS, MIN_SHARE_OF_STEP, small_operations
 from esprof.analyzers.ops.gpu_calls import GpuCalls
 from esprof.analyzers.ops.nesting import nearest
 from esprof.analyzers.rule import Case, Cause, Page, Rule
@@ -22,6 +17,7 @@ from esprof.replay.building.lookup import position
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
 from esprof.replay.whatif.gradients.operation_loops import MAX_OPERATIONS, MIN_ITERATIONS
 from esprof.replay.whatif.graph.small_kernels import MIN_LAUNCHES, Storms, storms
+from esprof.replay.whatif.terms.loops import MAX_OPERATION_NS
 from esprof.run.kineto.steps.trace_steps import OPTIMIZER
 
 MAX_PLACES = 3

@@ -8,11 +8,8 @@ from esprof.analyzers.findings.host.operation_runs import OperationRuns, StepRun
 from esprof.analyzers.rule import Case, Cause
 from esprof.core.readable import duration
 from esprof.core.text import LONGEST_NAME, printable
-from esprof.core.types import NS_PER_US, Ns
+from esprof.replay.whatif.terms.loops import MAX_OPERATION_NS
 from esprof.run.schema import Table
-
-MAX_OPERATION_NS: Ns = 50 * NS_PER_US
-"""Longest small operation, and longest gap between two of them: calling an operation takes PyTorch some microseconds."""
 
 MIN_OPERATIONS = 20
 """Least number of operations in a run."""

@@ -13,8 +13,8 @@ from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 from esprof.run.schema import Table
 
 MAX_OPERATION_NS: Ns = 50 * NS_PER_US
-"""Longest operation, and longest gap between two, that is left out: calling one takes PyTorch some microseconds, and longer
-ones compute."""
+"""Longest small operation, and longest gap between two of them: calling one takes PyTorch some microseconds, and longer ones
+compute."""
 
 
 def _without_loops(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
