@@ -6,7 +6,7 @@
 Records two ranks of each job alone and beside processes that are busy all the time, interleaved. Alone, threads wait for a
 CPU a little, too: what is predicted is the step beside the others, less what `runqueue=0` saves of it, plus what it saves of
 the step alone. Prints a Markdown row for each case, mean steps in ms over the repeats, and JSON lines: the median error and
-the worst, as shares of the step beside the others.
+the worst, as shares of the step beside the others or of the predicted one, whichever is longer.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import copysign
 from pathlib import Path
 from statistics import mean, median
 
@@ -143,7 +144,7 @@ def _recorded(folder: Path, job: str, beside: int, repeat: int) -> Recorded:
 def _row(one: Left) -> list[str]:
     carried = one.carried_out
     times = (carried.before, _means(one.before)[1], carried.predicted, carried.observed)
-    error = 100 * (carried.predicted - carried.observed) / carried.before
+    error = copysign(100 * carried.share_off, carried.predicted - carried.observed)
     return [one.job, str(one.beside), *(f"{ms:.1f}" for ms in times), f"{error:+.1f}", f"{one.noise_pct:.0f}"]
 
 

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from esprof import Run
 from esprof.analyzers.findings.data.label_mixes import LabelMixes
 from esprof.core.statistics import mean_margin
 
-_APART = (2, 8, 32, 128)
+APART = (2, 8, 32, 128)
+"""Numbers of steps before an average."""
 _WINDOW = ["--skip", "5", "--warmup", "2", "--steps", "24", "--stack-steps", "0"]
 _TOGETHER = 60
 
@@ -34,20 +36,19 @@ def main() -> None:
     parser.add_argument("--norm", choices=("group", "batch"), default="group")
     parser.add_argument("--averages", type=int, default=8)
     options = parser.parse_args()
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}"]
     with tempfile.TemporaryDirectory() as folder:
         for share in options.shares:
             job = ["--share", str(share), "--norm", options.norm, "--averages", str(options.averages)]
-            _show_skew(*_recorded(Path(folder) / f"share-{share}", options.ranks, *job), share, options.norm)
+            _show_skew(*recorded(Path(folder) / f"share-{share}", launcher, *job), share, options.norm)
 
 
-def _recorded(out: Path, ranks: int, *job: str) -> tuple[Run, dict[str, Any]]:
-    """The recording of the job, and what it printed."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
-    script = ["benchmarks.jobs.skewed", "--together", str(_TOGETHER), "--apart", *map(str, _APART), *job]
-    command = [sys.executable, "-m", "esprof", "record", "-q", "-o", str(out), *_WINDOW, "--", *torchrun, *script]
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+def recorded(out: Path, launcher: Sequence[str], *job: str) -> tuple[Run, dict[str, Any]]:
+    """The recording of the job (benchmarks/jobs/skewed.py) that Python starts with `launcher`, and what the job printed."""
+    script = ["-m", "benchmarks.jobs.skewed", "--together", str(_TOGETHER), "--apart", *map(str, APART), *job]
+    command = [sys.executable, "-m", "esprof", "record", "-q", "-o", str(out), *_WINDOW, "--", sys.executable]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, *launcher, *script], check=True, capture_output=True, text=True, env=one_thread)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return esprof.load(out), json.loads(line)
 

@@ -8,32 +8,36 @@ number of steps apart, mean steps in ms over the repeats, and JSON lines: the me
 """
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
-import esprof
 from benchmarks.figures import Figure, show, summary, table
+from benchmarks.label_skew import APART, recorded
 from benchmarks.model_errors import CarriedOut, write_carried_out
 from benchmarks.sections import write_sections
 from esprof.replay.replayed import Replayed
 
-PLACES: Mapping[str, tuple[str, ...]] = {
-    "on this machine": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-    "two hosts, 200 Mbit/s": (
-        *("-m", "benchmarks.testbed", "torchrun", "--cpu", "0.8", "0.8", "--rate", "200mbit", "200mbit", "--"),
-    ),
+PLACES: Mapping[str, Sequence[str]] = {
+    "on this machine": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
+    "two hosts, 200 Mbit/s": [
+        "-m",
+        "benchmarks.testbed",
+        "torchrun",
+        "--cpu",
+        "0.8",
+        "0.8",
+        "--rate",
+        "200mbit",
+        "200mbit",
+        "--",
+    ],
 }
-APART = (2, 8, 32, 128)
-JOB = ("-m", "benchmarks.jobs.skewed", "--width", "1024", "--together", "60", "--averages", "3", "--apart")
-"""Of 2.1 MiB of gradients."""
-WINDOW = ("--skip", "5", "--warmup", "2", "--steps", "24", "--stack-steps", "0")
+"""How the two ranks are started."""
+JOB = ("--width", "1024", "--averages", "3")
+"""A network with 2.1 MiB of gradients."""
 COLUMNS = ("ranks", ">steps apart", ">together ms", ">predicted ms", ">measured ms", ">error %", ">range %")
 
 
@@ -81,12 +85,8 @@ def main() -> None:
 
 def trained(out: Path, place: str) -> Iterator[Apart]:
     """What one job says of its steps apart, and what they took."""
-    job = [sys.executable, *PLACES[place], *JOB, *map(str, APART)]
-    command = [sys.executable, "-m", "esprof", "record", "-q", "-o", str(out), *WINDOW, "--", *job]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    replayed, printed = Replayed.of(esprof.load(out), max_error_pct=100.0), json.loads(line)
+    run, printed = recorded(out, PLACES[place], *JOB)
+    replayed = Replayed.of(run, max_error_pct=100.0)
     plain_ns, recorded_ns = replayed.unprofiled_ns, replayed.pricer.step_ns
     specs = [f"sync_every={every}" for every in APART]
     for every, answer in zip(APART, replayed.pricer.answers(specs), strict=True):

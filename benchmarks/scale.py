@@ -38,9 +38,12 @@ from esprof.replay.building.build import build
 from esprof.replay.engine.timeline import replay
 from esprof.replay.over_ranks import RankWorkers
 from esprof.replay.replayed import Replayed, answer
+from esprof.replay.skeleton.blame import SkeletonBlame
 from esprof.replay.skeleton.large import LargeReplay, is_large
 from esprof.run.run import Run
 
+UNITS = {"events": "events", "peak_memory": "GB", "peak_memory_by_rank": "GB", "bytes_a_compared_node": "bytes"}
+"""Of figures that are no seconds."""
 WHAT_IFS = ("gpu=2x", "cpu=2x", "network=2x", "overlap=perfect", "straggler=fix")
 
 
@@ -76,7 +79,7 @@ def main() -> int:
     for name in found[0]:
         values = [one[name] for one in found]
         context = {"ranks": asked.ranks, "least": min(values), "most": max(values), "repeats": len(values)}
-        unit = "GB" if name.startswith("peak_memory") else "events" if name == "events" else "s"
+        unit = UNITS.get(name, "s")
         print(
             json.dumps({"name": f"scale_{name}", "value": round(median(values), 3), "unit": unit, "context": context})
         )
@@ -175,11 +178,21 @@ def measured_by_rank(folder: Path, processes: int) -> dict[str, float]:
         lap("by_rank_replay")
         answer(replayed, WHAT_IFS)
         lap("by_rank_what_ifs")
+        held = _bytes_a_node(replayed)
         print(diagnose(replayed).verdict, file=sys.stderr)
         lap("by_rank_diagnose")
     total = time.perf_counter() - begun
     peak = _peak(resource.RUSAGE_SELF) + (processes * _peak(resource.RUSAGE_CHILDREN) if processes > 1 else 0)
-    return lap.seconds | {"by_rank_total": total, "peak_memory_by_rank": peak}
+    return lap.seconds | {"by_rank_total": total, "peak_memory_by_rank": peak, "bytes_a_compared_node": held}
+
+
+def _bytes_a_node(replayed: LargeReplay) -> float:
+    """What the comparison of ranks holds of each node, bytes."""
+    blame = replayed.pricer.blame
+    assert isinstance(blame, SkeletonBlame)
+    columns = blame.nodes.columns
+    held = sum(values.nbytes for mine in columns for values in mine.values())
+    return held / sum(len(mine["dur_ns"]) for mine in columns)
 
 
 @contextmanager

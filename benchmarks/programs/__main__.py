@@ -31,7 +31,7 @@ from esprof.core.errors import EsprofError
 Outcome = Literal["equal", "refused", "stopped by a proof", "reported", "silent", "failed"]
 _OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 _REPORTS = re.compile("esprof: (making a sample changes .*|.* reads the number of processes .*)")
-"""What the runtime writes of numbers on which the bits may depend without its notice."""
+"""Matches messages of the runtime that name a number on which the bits may depend."""
 _LIMIT_S = 300
 _FORKS = multiprocessing.get_context("fork")
 
