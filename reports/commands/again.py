@@ -17,8 +17,8 @@ from esprof.core.credentials import REDACTED, is_redacted
 from esprof.core.errors import EsprofError, InputError
 from esprof.core.text import printable
 from esprof.recorder.shared.environment import changed
-from esprof.reports.commands.common import json_option, json_text, open_run, refuse_stdout, status
-from esprof.reports.commands.record import diagnosed, record, say, say_recorded, say_verdict
+from esprof.reports.commands.common import json_option, json_text, open_run, refuse_stdout, say, status
+from esprof.reports.commands.run_job import diagnosed, record, say_recorded, say_verdict
 from esprof.reports.pyproject import read_ignores
 from esprof.reports.terminal.comparison import draw_comparison
 from esprof.reports.terminal.screen import Screen

@@ -16,10 +16,10 @@ from esprof.reports.commands.common import (
     Finite,
     answer_remembered,
     json_option,
+    json_text,
     open_run,
     output_options,
     run_argument,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def command(
     style = "json" if as_json else style
     asked: dict[str, Any] = {"rules": parsed, "alpha": alpha, "min_steps": min_steps}
     return answer_remembered(
-        lambda: _compared(sources, baseline, asked, style, output),
+        lambda: _compared(sources, baseline, asked, style),
         [*sources, str(baseline)],
         as_json=style == "json",
         output=output,
@@ -138,21 +138,18 @@ def command(
     )
 
 
-def _compared(sources: tuple[str, ...], baseline: Path, asked: dict[str, Any], style: str, output: Path) -> Kept:
+def _compared(sources: tuple[str, ...], baseline: Path, asked: dict[str, Any], style: str) -> Kept:
     """The answer in the form `style`; `asked` are the fields of `Options`."""
     from esprof.analyzers.gate.baseline import measure
     from esprof.analyzers.gate.check import Options, check
     from esprof.analyzers.steps.job_steps import JobSteps
-    from esprof.reports.terminal import check as renderers
+    from esprof.reports.terminal.check import RENDERERS
 
     options = Options(**asked)
     before = _read_baseline(baseline, options.min_steps)
     run, _ = open_run(sources)
     checked = check(before, measure(JobSteps(run), before.phase), options, run.warnings)
-    as_json = style == "json"
-    text = text_of(
-        checked, lambda value, _: getattr(renderers, f"render_{style}")(value), as_json=as_json, output=output
-    )
+    text = json_text(checked) if style == "json" else RENDERERS[style](checked)
     return Kept(text, EXIT_REGRESSION if checked.outcome == "regressed" else EXIT_OK)
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from esprof.core.errors import EXIT_OK, UsageError
 from esprof.core.output import claim, unwritable, write_bytes
-from esprof.core.text import printable_json
+from esprof.core.text import printable, printable_json
 from esprof.reports.answers.question import remembered
 from esprof.reports.answers.store import Kept
 from esprof.reports.answers.stream import columns_of, takes_colour
@@ -248,6 +248,11 @@ def answer_text(text: str, *, output: Path, force: bool, colour: bool = False, q
 
 def json_text(value: msgspec.Struct) -> str:
     return printable_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def say(message: str) -> None:
+    """Print a message of esprof on stderr. Names in it may come from the job."""
+    click.echo("esprof: " + "\n".join(printable(line, 2_000) for line in message.splitlines()), err=True)
 
 
 def wrote(what: str, path: Path) -> None:

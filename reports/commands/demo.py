@@ -13,8 +13,8 @@ from esprof.analyzers.finding import CPU_CONTENTION, Diagnosis
 from esprof.core.errors import EsprofError
 from esprof.recorder.launcher.launch import Recording
 from esprof.recorder.shared.environment import changed
-from esprof.reports.commands.common import json_option, json_text, refuse_stdout, status, wrote
-from esprof.reports.commands.record import diagnosed, record, say, say_recorded, say_verdict
+from esprof.reports.commands.common import json_option, json_text, refuse_stdout, say, status, wrote
+from esprof.reports.commands.run_job import diagnosed, record, say_recorded, say_verdict
 from esprof.run.raw.settings import Settings
 from esprof.run.run import Run
 from esprof.verbs import foreign_module_line

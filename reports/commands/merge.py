@@ -7,8 +7,7 @@ import click
 from esprof.core import readable
 from esprof.core.text import printable
 from esprof.core.types import us
-from esprof.reports.commands.common import json_option, refuse_stdout, status
-from esprof.reports.commands.record import say
+from esprof.reports.commands.common import json_option, refuse_stdout, say, status
 from esprof.reports.commands.written import answer_written
 from esprof.run.merge import merge
 from esprof.run.run import RankMeta, Run

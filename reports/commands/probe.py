@@ -14,8 +14,8 @@ from esprof.core.credentials import without_secrets
 from esprof.core.errors import InputError, UsageError
 from esprof.core.output import claim
 from esprof.core.text import printable
-from esprof.reports.commands.common import answer, job_arguments, json_option, refuse_stdout, staging_folder
-from esprof.reports.commands.record import record, say, say_recorded
+from esprof.reports.commands.common import answer, job_arguments, json_option, refuse_stdout, say, staging_folder
+from esprof.reports.commands.run_job import record, say_recorded
 from esprof.reports.terminal.probed import draw_probed
 from esprof.run import files
 from esprof.run.collect.own_steps import own_steps

@@ -4,6 +4,7 @@ read."""
 import math
 import re
 import shlex
+from collections.abc import Callable, Mapping
 from xml.etree import ElementTree
 
 from esprof.analyzers.gate.baseline import SHOWN_PHASE
@@ -183,3 +184,12 @@ def render_github(check: Check) -> str:
 def _in_command(text: str) -> str:
     """`text` as the message of a workflow command (GitHub's toolkit, `packages/core/src/command.ts`)."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+RENDERERS: Mapping[str, Callable[[Check], str]] = {
+    "text": render_text,
+    "markdown": render_markdown,
+    "junit": render_junit,
+    "github": render_github,
+}
+"""Format of `esprof check --format` -> the function that writes it."""

@@ -12,7 +12,20 @@ from esprof import load
 from esprof.core.errors import InputError, MismatchError, OutputError, UsageError
 from esprof.recorder.launcher.launch import Recording
 from esprof.recorder.launcher.order_window import Attached, RankAnswer
-from esprof.reports.commands import check, common, compare, demo, diagnose, explain, merge, ops, record, replay, report
+from esprof.reports.commands import (
+    check,
+    common,
+    compare,
+    demo,
+    diagnose,
+    explain,
+    merge,
+    ops,
+    record,
+    replay,
+    report,
+    run_job,
+)
 from esprof.reports.pyproject import read_ignores
 from esprof.run.directory import write_meta, write_table
 from esprof.run.schema import SAMPLES, table
@@ -329,7 +342,7 @@ def test_an_invalid_pyproject_is_reported_before_the_run_is_read(project, module
 def test_an_invalid_pyproject_does_not_hide_the_exit_code_of_a_recorded_job(saved, project, capsys):
     project("ESP999")
     recording = Recording(run=load([saved]), exit_code=0, trouble=None)
-    assert record.diagnosed(recording, read_ignores) is None
+    assert run_job.diagnosed(recording, read_ignores) is None
     assert "ESP999" in capsys.readouterr().err
 
 
