@@ -17,8 +17,8 @@ import esprof
 from benchmarks.figures import hardware, show, table
 from benchmarks.sections import write_sections
 from esprof.analyzers.verified.pairs import Pairs
-from esprof.analyzers.verified.promise import promise
-from esprof.run.logs import LEDGER, LedgerLine, ObservedOutcome, ReplayPromise
+from esprof.analyzers.verified.prediction import predict
+from esprof.run.logs import LEDGER, LedgerLine, ObservedOutcome, ReplayPrediction
 
 COLUMNS = (
     "what-if",
@@ -86,7 +86,8 @@ def main() -> None:
         parser.error("these ledgers hold no outcome; `esprof verify` writes them")
     for group in [*groups(outcomes), everything(outcomes)]:
         group.show()
-    show("ledger_promises_not_measured", len(unmeasured(lines)), "promises", {"promises": len(lines) - len(outcomes)})
+    all_of_them = {"predictions": len(lines) - len(outcomes)}
+    show("ledger_predictions_not_measured", len(unmeasured(lines)), "predictions", all_of_them)
     if options.write:
         write_sections(options.write, {"ledger": section(lines)})
 
@@ -95,10 +96,10 @@ def carried_out(run: esprof.Run, spec: str, before_ms: Sequence[float], after_ms
     """Add the prediction for `spec` to the ledger of `run`, and the outcome on the test bed.
 
     `before_ms` and `after_ms` are the mean steps of each repeat, recorded alike, without and with the change. Raises
-    NoPromise where replay declines.
+    NoPrediction where replay declines.
     """
     assert run.path is not None, "a Run directory"
-    made = promise(run, spec)
+    made = predict(run, spec)
     pairs = Pairs([1e3 * ms for ms in before_ms], [1e3 * ms for ms in after_ms])
     outcome = pairs.outcome(made, "test bed")
     for line in (made, outcome):
@@ -118,11 +119,11 @@ def everything(outcomes: Sequence[ObservedOutcome]) -> Group:
     return Group("**all**", "", "", outcomes)
 
 
-def unmeasured(lines: Iterable[LedgerLine]) -> list[ReplayPromise]:
-    """Promises without an outcome: the change could not be made, or `verify` was interrupted."""
+def unmeasured(lines: Iterable[LedgerLine]) -> list[ReplayPrediction]:
+    """Predictions without an outcome: the change could not be made, or `verify` was interrupted."""
     lines = list(lines)
     observed = {line.id for line in lines if isinstance(line, ObservedOutcome)}
-    return [line for line in lines if isinstance(line, ReplayPromise) and line.id not in observed]
+    return [line for line in lines if isinstance(line, ReplayPrediction) and line.id not in observed]
 
 
 def section(lines: Sequence[LedgerLine]) -> str:
@@ -131,7 +132,7 @@ def section(lines: Sequence[LedgerLine]) -> str:
     left = len(unmeasured(lines))
     text = f"Measured on {hardware()}, with {', '.join(versions(outcomes))}."
     if left:
-        text += f" Promises without a measurement: {left}."
+        text += f" Predictions without a measurement: {left}."
     rows = [group.row() for group in [*groups(outcomes), everything(outcomes)]]
     return f"{table(COLUMNS, rows)}\n\n{text}"
 

@@ -1,4 +1,4 @@
-"""Sets of changes that `esprof recommend --search` advises, carried out: what they promise, and what they gain.
+"""Sets of changes that `esprof recommend --search` advises, carried out: predicted and measured gain.
 
     python -m benchmarks.together [--repeats 2] [--jobs mlp mixer] [--probe SECONDS] [--keep FOLDER]
 
@@ -50,7 +50,7 @@ class Bench:
         return Replayed.of(record(setting, self.keep / f"{self.job}-{name}", probe_s), max_error_pct=100)
 
     def carry_out(self, repeats: int) -> None:
-        """Print what the advised set promises and gains."""
+        """Print the predicted and the measured gain of the advised set."""
         advice = advise_changes(self.replayed({}, "probed", self.probe_s), TRIES, max_vnmse=MAX_VNMSE)
         changes = dict(one.change.split("=", 1) for one in advice.decision)
         known = {term: value for term, value in changes.items() if term in ARGUMENTS}
@@ -68,14 +68,14 @@ class Bench:
             "gap_pct": advice.gap_pct,
             "replays": advice.replays,
         }
-        show("together_promised", advice.gain_pct, "%", {"job": self.job})
+        show("together_predicted", advice.gain_pct, "%", {"job": self.job})
         show("together_gained", gain_pct, "%", {"job": self.job} | details)
         for one in advice.decision:
             term, value = one.change.split("=", 1)
             if term in ARGUMENTS:
                 alone = 100 * (1 - self.step_ms({term: value}, f"only-{term}") / mean(before))
-                promised = None if one.alone_us is None else round(one.alone_us / advice.baselines["now"] * 100, 1)
-                show("together_gained_alone", alone, "%", {"job": self.job, "change": one.change, "promised": promised})
+                predicted = None if one.alone_us is None else round(one.alone_us / advice.baselines["now"] * 100, 1)
+                show("together_gained_alone", alone, "%", {"job": self.job, "change": one.change, "predicted": predicted})
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What-ifs verified on unlike jobs by `esprof verify`: of buckets, codecs and loaders, and what was promised of them.
+"""What-ifs verified on unlike jobs by `esprof verify`: of buckets, codecs and loaders, with predicted and observed steps.
 
     python -m benchmarks.verified KEEP [--second] [--repeats 3] [--only REGEX] [--write-model-errors]
     python -m benchmarks.ledger KEEP/*/ --write docs/results/accuracy.md
@@ -78,7 +78,7 @@ FIRST = (
     Job("gpt", GPT, ("bucket_mb=2", "compress=bf16"), rates=("500mbit", "500mbit")),
     Job("cnn", CNN, ("data[ready]=0", "compress=fp16"), rates=("500mbit", "500mbit")),
 )
-"""How far off such promises may be was read off these (`replay/whatif/error/model_errors.json`)."""
+"""`replay/whatif/error/model_errors.json` has the errors of these predictions."""
 
 SECOND = (
     Job("lstm", ("--bucket-mb", "1"), ("bucket_mb=25", "compress=bf16", "data[ready]=0")),

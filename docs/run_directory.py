@@ -29,7 +29,7 @@ LOGS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "HISTORY": (logs.JobEvent, logs.Setting),
     "ROUNDS": (logs.Round,),
     "LIVE": (logs.LiveStep,),
-    "LEDGER": (logs.ReplayPromise, logs.ObservedOutcome, logs.JobClass, logs.Estimate),
+    "LEDGER": (logs.ReplayPrediction, logs.ObservedOutcome, logs.JobClass, logs.Estimate),
 }
 """Constant of `esprof.run.files` -> the structs of the log's lines, and those in their fields."""
 VALUES = {"HISTORY": "EventKind", "ROUNDS": "RoundOutcome"}

@@ -7,13 +7,13 @@ import msgspec
 
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.sides import KnobValue, Side
-from esprof.run.logs import Estimate, JobClass, ObservedOutcome, ReplayPromise
+from esprof.run.logs import Estimate, JobClass, ObservedOutcome, ReplayPrediction
 from esprof.run.run import RunWarning
 
 Verdict = Literal["held", "close", "unclear", "missed", "measured"]
-"""`held`: the observed step lies in the promised interval. `close`: it lies outside, but within the allowed error.
-`unclear`: neither, but the promised step lies in the interval of the observed one. `missed`: none of these. `measured`:
-nothing was promised."""
+"""`held`: the observed step lies in the predicted interval. `close`: it lies outside, but within the allowed error.
+`unclear`: neither, but the predicted step lies in the interval of the observed one. `missed`: none of these. `measured`:
+there was no prediction."""
 
 _MAX_OVERHEAD_PCT = 15.0
 """Overhead of the profiler, per cent of a step, above which the result has a warning."""
@@ -30,17 +30,17 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of `esprof verify --json`. All steps except those of `promise` are without profiler."""
+    """Result of `esprof verify --json`. All steps except those of `prediction` are without profiler."""
 
     schema: str = "esprof.verify/1"
     spec: str
     verdict: Verdict
     job: JobClass
-    promise: ReplayPromise | None
+    prediction: ReplayPrediction | None
     """The prediction, stored before any measurement; None if only a measurement was requested."""
     before: Estimate
     predicted: Estimate | None
-    """The promised step of a job whose step takes `before`."""
+    """The predicted step of a job whose step takes `before`."""
     observed: Estimate
     error_pct: float | None
     max_error_pct: float
@@ -56,27 +56,27 @@ def verified(
     job: JobClass,
     pairs: Sequence[Pair],
     knobs: tuple[KnobValue, ...],
-    promise: ReplayPromise | None,
+    prediction: ReplayPrediction | None,
     *,
     steps: int,
     max_error_pct: float,
 ) -> Verified:
-    """Compare the pairs with `promise`; without a promise, report the measured effect of `spec`."""
+    """Compare the pairs with `prediction`; without a prediction, report the measured effect of `spec`."""
     steps_us = pairs_of(pairs)
-    outcome = steps_us.outcome(promise, "verify") if promise is not None else None
+    outcome = steps_us.outcome(prediction, "verify") if prediction is not None else None
     verdict: Verdict = "measured"
     if outcome is not None:
         verdict = _verdict(outcome, max_error_pct)
     weaknesses = (
         _of_repeats(steps_us.observed, max_error_pct),
         _of_cpus([side for pair in pairs for side in (pair.before, pair.after)]),
-        _of_promise(promise, steps_us.before, max_error_pct) if promise is not None else (),
+        _of_prediction(prediction, steps_us.before, max_error_pct) if prediction is not None else (),
     )
     return Verified(
         spec=spec,
         verdict=verdict,
         job=job,
-        promise=promise,
+        prediction=prediction,
         before=steps_us.before,
         predicted=outcome.predicted if outcome is not None else None,
         observed=steps_us.observed,
@@ -119,11 +119,11 @@ def _of_cpus(sides: Sequence[Side]) -> Iterator[RunWarning]:
         yield RunWarning("cpu-wait", f"{text}: other work on the machine or the job's own processes held the CPUs")
 
 
-def _of_promise(promise: ReplayPromise, before: Estimate, max_error_pct: float) -> Iterator[RunWarning]:
-    plain_us = promise.unprofiled_step_us
+def _of_prediction(prediction: ReplayPrediction, before: Estimate, max_error_pct: float) -> Iterator[RunWarning]:
+    plain_us = prediction.unprofiled_step_us
     if plain_us is None:
         return
-    over = _over_pct(promise.step_us, plain_us)
+    over = _over_pct(prediction.step_us, plain_us)
     if over > _MAX_OVERHEAD_PCT:
         text = f"the profiler made the recorded steps {over:.0f} % longer; without it, the change may save less"
         yield RunWarning("profiled", text)

@@ -1,6 +1,6 @@
-"""Interleaved measurements of a job before and after a change, compared with a promise.
+"""Interleaved measurements of a job before and after a change, compared with a prediction.
 
-A promise predicts the relative change of steps under the profiler. It is applied to steps of the same job without the
+A prediction gives the relative change of steps under the profiler. It is applied to steps of the same job without the
 profiler: the predicted step is that share of the step before the change. Effects of the machine on both sides of a pair
 therefore cancel.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.core.statistics import mean_margin
-from esprof.run.logs import Estimate, ObservedOutcome, ReplayPromise
+from esprof.run.logs import Estimate, ObservedOutcome, ReplayPrediction
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class Pairs:
         ratio = after.mean() / before.mean()
         return _estimate(float(after.mean()), after - ratio * before)
 
-    def predicted(self, promise: ReplayPromise) -> Estimate:
-        """The promised step, relative to the present step before the change."""
-        us, low, high = (float(np.mean(self.before_us)) * share for share in promise.shares)
+    def predicted(self, prediction: ReplayPrediction) -> Estimate:
+        """The predicted step, relative to the present step before the change."""
+        us, low, high = (float(np.mean(self.before_us)) * share for share in prediction.shares)
         return Estimate(us=us, low_us=low, high_us=high)
 
-    def outcome(self, promise: ReplayPromise, by: str) -> ObservedOutcome:
-        """Compare the observed step with a promise; `by` is the verb that made the change."""
-        predicted, observed = self.predicted(promise), self.observed
+    def outcome(self, prediction: ReplayPrediction, by: str) -> ObservedOutcome:
+        """Compare the observed step with a prediction; `by` is the verb that made the change."""
+        predicted, observed = self.predicted(prediction), self.observed
         assert predicted.low_us is not None
         assert predicted.high_us is not None
         return ObservedOutcome(
-            id=promise.id,
-            spec=promise.spec,
-            terms=promise.terms,
-            job=promise.job,
+            id=prediction.id,
+            spec=prediction.spec,
+            terms=prediction.terms,
+            job=prediction.job,
             by=by,
             repeats=len(self.before_us),
             before=self.before,
@@ -59,7 +59,7 @@ class Pairs:
             observed=observed,
             error_pct=100 * (predicted.us / observed.us - 1),
             held=predicted.low_us <= observed.us <= predicted.high_us,
-            versions=promise.versions,
+            versions=prediction.versions,
         )
 
 

@@ -58,10 +58,10 @@ def side(run: Run, skip: int, steps: int) -> Side:
 
 
 def refuse_other_job(recorded: Run, now: Run) -> None:
-    """Raise MismatchError if `now` is not a run of the job of `recorded`, for which the promise was made."""
+    """Raise MismatchError if `now` is not a run of the job of `recorded`, for which the prediction was made."""
     differ = differences(identity_of(recorded), identity_of(now), ("as recorded", "now"))
     if differ:
-        raise MismatchError("the promise is for a different setting: " + "; ".join(differ), path=recorded.path)
+        raise MismatchError("the prediction is for a different setting: " + "; ".join(differ), path=recorded.path)
 
 
 def read_back(wanted: Mapping[str, str], before: Run, after: Run) -> tuple[KnobValue, ...]:

@@ -43,9 +43,9 @@ def run(folder: Path) -> None:
         ROUNDS.append(
             path, Round(round=step, kind="assignment", step=step, outcome="kept", counts=(3, 1), gain_pct=2.0)
         )
-    promise = ledger.promised("gpu=2x")
-    LEDGER.append(path, promise)
-    LEDGER.append(path, ledger.outcome_of(promise))
+    prediction = ledger.predicted("gpu=2x")
+    LEDGER.append(path, prediction)
+    LEDGER.append(path, ledger.outcome_of(prediction))
     live.write_steps(path, [live.live_step(step) for step in range(4)])
     request.ask(path, request.TelemetryRequest(since=3, ests=(((0, 1), (2, 3)),)))
     write_search(path, LatestSearch(proposal=live.proposal_of()))

@@ -229,7 +229,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Upper end of the interval."""
 
 
-class ReplayPromise(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="promised"):
+class ReplayPrediction(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="predicted"):
     """Prediction of a replay, before the change is made. Times are of steps with the profiler."""
 
     id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
@@ -302,7 +302,7 @@ class ObservedOutcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="what
     """Versions of the software of the measured runs."""
 
 
-LedgerLine = ReplayPromise | ObservedOutcome
+LedgerLine = ReplayPrediction | ObservedOutcome
 
 LEDGER: JsonLog[LedgerLine] = JsonLog(files.LEDGER, LedgerLine)
 """Predictions of what-ifs and measured outcomes. A prediction is written before the measurement, so that it cannot be fitted

@@ -12,7 +12,7 @@ import click
 
 from esprof import Run
 from esprof.analyzers.verified.answer import Pair, pairs_of, verified
-from esprof.analyzers.verified.promise import NoPromise, job_class, name_of, promise
+from esprof.analyzers.verified.prediction import NoPrediction, job_class, name_of, predict
 from esprof.analyzers.verified.sides import KnobValue, read_back, refuse_other_job, side
 from esprof.core.credentials import without_secrets
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
@@ -22,11 +22,10 @@ from esprof.recorder.launcher.launch import collect, launch, prepare, require_to
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports import units
-from esprof.reports.commands.common import Finite, answer, json_option, open_run, staging_folder, status
-from esprof.reports.commands.record import say
+from esprof.reports.commands.common import Finite, answer, json_option, open_run, say, staging_folder, status
 from esprof.reports.terminal.verified import draw_verified
 from esprof.run import files
-from esprof.run.logs import LEDGER, ReplayPromise
+from esprof.run.logs import LEDGER, ReplayPrediction
 from esprof.run.raw.settings import Settings
 from esprof.run.run import WarningCode
 
@@ -81,7 +80,7 @@ class _BehindDashes(click.Command):
 )
 @click.option(
     "--set",
-    "unpromised",
+    "setting",
     metavar="KNOB=VALUE",
     help="Apply and measure a setting without a prediction, such as threads=2.",
 )
@@ -119,7 +118,7 @@ def command(
     recorded: Path,
     job: tuple[str, ...],
     spec: str | None,
-    unpromised: str | None,
+    setting: str | None,
     repeats: int,
     skip: int,
     steps: int,
@@ -142,9 +141,9 @@ def command(
     esprof verify RUN --what-if bucket_mb=4 -- torchrun --nproc-per-node 2 train.py
     esprof verify RUN --set threads=2 -- python train.py
     """
-    if (spec is None) == (unpromised is None):
+    if (spec is None) == (setting is None):
         raise UsageError("name the change with either --what-if or --set", remedy=_known())
-    values = _of_scenario(spec) if spec is not None else _of_setting(unpromised or "")
+    values = _of_scenario(spec) if spec is not None else _of_setting(setting or "")
     if not job:
         raise UsageError("no command to run", remedy="esprof verify RUN --what-if SPEC -- torchrun … train.py")
     run = _open(recorded)
@@ -153,7 +152,7 @@ def command(
         say(f"warning: RUN is a recording of another command: {printable(shlex.join(run.meta.command), 2_000)}")
     made = None
     if spec is not None:
-        made = _promise(run, spec, tolerance)
+        made = _predicted(run, spec, tolerance)
         LEDGER.append(recorded, made)
         if not quiet:
             before, after = units.duration(made.step_us), units.duration(made.predicted_us)
@@ -164,7 +163,7 @@ def command(
     if made is not None:
         LEDGER.append(recorded, pairs_of(pairs).outcome(made, "verify"))
     result = verified(
-        spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=tolerance
+        spec or setting or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=tolerance
     )
     answer(result, draw_verified, as_json=as_json)
     return EXIT_REGRESSION if result.verdict == "missed" else EXIT_OK
@@ -213,14 +212,14 @@ def _open(recorded: Path) -> Run:
     return run
 
 
-def _promise(run: Run, spec: str, tolerance_pct: float) -> ReplayPromise:
+def _predicted(run: Run, spec: str, tolerance_pct: float) -> ReplayPrediction:
     """The prediction. A tolerance above the usual replay error applies to the replay error as well."""
     try:
         with status("Replaying"):
-            return promise(run, spec, max(MAX_ERROR_PCT, tolerance_pct))
-    except NoPromise as declined:
+            return predict(run, spec, max(MAX_ERROR_PCT, tolerance_pct))
+    except NoPrediction as declined:
         remedy = f"`esprof verify RUN --set {spec} -- CMD…` measures the change without a prediction."
-        raise NoPromise(declined.reason, path=run.path, remedy=remedy) from declined
+        raise NoPrediction(declined.reason, path=run.path, remedy=remedy) from declined
 
 
 # The runs

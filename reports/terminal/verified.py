@@ -64,5 +64,5 @@ def _facts(result: Verified) -> Iterable[tuple[str, str]]:
         ),
     )
     yield "Job", str(result.job)
-    if result.promise is not None and result.promise.note:
-        yield "Note", result.promise.note
+    if result.prediction is not None and result.prediction.note:
+        yield "Note", result.prediction.note

@@ -1,12 +1,12 @@
-"""Synthetic promises and their outcomes."""
+"""Synthetic predictions and their outcomes."""
 
 from esprof.analyzers.verified.pairs import Pairs
-from esprof.run.logs import JobClass, ObservedOutcome, ReplayPromise
+from esprof.run.logs import JobClass, ObservedOutcome, ReplayPrediction
 
 GLOO = JobClass(backend="gloo", devices="CPU", world_size=2, gradients="DDP")
 
 
-def promised(
+def predicted(
     spec: str,
     *,
     step_us: float = 200.0,
@@ -14,10 +14,10 @@ def promised(
     saving_us: tuple[float, float] = (40.0, 60.0),
     job: JobClass = GLOO,
     unprofiled_step_us: float | None = None,
-) -> ReplayPromise:
-    """A promise of a step of `predicted_us`; `saving_us` is the interval of the saving."""
+) -> ReplayPrediction:
+    """A prediction of a step of `predicted_us`; `saving_us` is the interval of the saving."""
     low, high = saving_us
-    return ReplayPromise(
+    return ReplayPrediction(
         spec=spec,
         terms=tuple(dict.fromkeys(term.partition("=")[0] for term in spec.split(","))),
         job=job,
@@ -34,6 +34,6 @@ def promised(
     )
 
 
-def outcome_of(promise: ReplayPromise, after_share: float = 0.75) -> ObservedOutcome:
-    """The outcome of a promise: steps take `after_share` of those before, which took 100 µs."""
-    return Pairs([100.0, 100.0], [100 * after_share, 100 * after_share]).outcome(promise, "verify")
+def outcome_of(prediction: ReplayPrediction, after_share: float = 0.75) -> ObservedOutcome:
+    """The outcome of a prediction: steps take `after_share` of those before, which took 100 µs."""
+    return Pairs([100.0, 100.0], [100 * after_share, 100 * after_share]).outcome(prediction, "verify")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from esprof.recorder.shared import tcp
-from esprof.run.logs import LEDGER, ObservedOutcome, ReplayPromise
+from esprof.run.logs import LEDGER, ObservedOutcome, ReplayPrediction
 from tests.cases.command_line import esprof
 from tests.cases.record import ESPROF, JOBS, Ended, Running, ranks, record, run, torchrun
 
@@ -36,7 +36,7 @@ def recorded(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(recorded) -> Ended:
-    """A change that can be made: of several times as many transfers without a probe nothing is promised; of fewer it is."""
+    """A change that can be made. Larger buckets are predicted without a probe; several times as many transfers are not."""
     return verify(recorded, "--what-if", "bucket_mb=25", "--json")
 
 
@@ -54,12 +54,12 @@ def test_a_change_is_made_and_told(made):
     assert answer["predicted"]["low_us"] <= answer["predicted"]["us"] <= answer["predicted"]["high_us"]
 
 
-def test_the_promise_was_written_before_anything_was_measured(made, recorded):
-    promise, outcome = LEDGER.read(recorded)
-    assert isinstance(promise, ReplayPromise)
+def test_the_prediction_was_written_before_anything_was_measured(made, recorded):
+    prediction, outcome = LEDGER.read(recorded)
+    assert isinstance(prediction, ReplayPrediction)
     assert isinstance(outcome, ObservedOutcome)
-    assert (promise.id, promise.spec, outcome.by) == (outcome.id, "bucket_mb=25", "verify")
-    assert promise.time_ns < outcome.time_ns
+    assert (prediction.id, prediction.spec, outcome.by) == (outcome.id, "bucket_mb=25", "verify")
+    assert prediction.time_ns < outcome.time_ns
     said = made.stderr.index("predicted for bucket_mb=25")
     assert (
         said < made.stderr.index("run 1 of 2, without the change") < made.stderr.index("run 2 of 2, with bucket_mb=25")
@@ -93,7 +93,7 @@ def test_a_hook_is_set_and_its_codec_read_back(recorded):
     ended = verify(recorded, "--set", "compress=bf16", "--json")
     assert ended.code == 0, ended.stderr
     answer = json.loads(ended.stdout)
-    assert (answer["verdict"], answer["promise"]) == ("measured", None)
+    assert (answer["verdict"], answer["prediction"]) == ("measured", None)
     assert answer["knobs"] == [{"name": "compress", "before": "none", "after": "bf16"}]
 
 
@@ -115,7 +115,7 @@ def test_a_change_that_did_not_take_is_no_answer(recorded, options, job, reason)
     assert reason in ended.stderr
 
 
-def test_a_job_that_fails_is_an_error_and_leaves_the_promise_alone(made, recorded):
+def test_a_job_that_fails_is_an_error_and_leaves_the_prediction_alone(made, recorded):
     ended = verify(recorded, "--what-if", "data[ready]=0", job=["--fail-with", "esprof_guest.recorder.knobs"])
     assert (ended.code, ended.stdout) == (1, "")
     assert "without the change, the command ended with exit code 7" in ended.stderr
@@ -149,7 +149,7 @@ def test_a_command_stands_behind_dashes(recorded):
     assert "put -- before CMD" in ended.stderr
 
 
-def test_a_promise_that_replay_does_not_make(recorded):
+def test_a_prediction_that_replay_does_not_make(recorded):
     ended = esprof("verify", recorded, "--what-if", "loader.prefetch=2", "--", "true")
     assert ended.returncode == 1
     assert "no prediction of loader.prefetch=2" in ended.stderr
@@ -173,7 +173,7 @@ def test_what_is_broken_off_leaves_no_process_and_no_file(recorded, tmp_path, nu
     assert (ended.code, ended.stdout) == (code, "")
     assert not any(is_alive(pid) for pid in pids)
     assert [path.name for path in recorded.parent.iterdir()] == ["run"]
-    # The promise was made; that nothing was measured of it is seen by that.
+    # The prediction was made; that nothing was measured of it is seen by that.
     assert len(LEDGER.read(recorded)) == before + 1
 
 

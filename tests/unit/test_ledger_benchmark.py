@@ -10,14 +10,14 @@ from benchmarks.sections import write_sections
 from esprof import load
 from esprof.run.logs import LEDGER, JobClass
 from tests.cases.graph import gloo, op, run_of, step
-from tests.cases.ledger import outcome_of, promised
+from tests.cases.ledger import outcome_of, predicted
 from tests.cases.run_directory import write_run
 
 ALONE = JobClass(backend=None, devices="CPU", world_size=1, gradients=None)
 
 
 def lines():
-    kept = [promised("bucket_mb=4"), promised("bucket_mb=1"), promised("data[ready]=0", job=ALONE)]
+    kept = [predicted("bucket_mb=4"), predicted("bucket_mb=1"), predicted("data[ready]=0", job=ALONE)]
     return [*kept, *(outcome_of(one, share) for one, share in zip(kept, (0.75, 0.6, 0.8), strict=True))]
 
 
@@ -31,10 +31,10 @@ def test_outcomes_are_grouped_by_term_and_class_of_job():
     assert everything(lines()[3:]).held_pct == pytest.approx(200 / 3)
 
 
-def test_promises_without_a_measurement_are_counted():
-    left = promised("compress=fp16")
+def test_predictions_without_a_measurement_are_counted():
+    left = predicted("compress=fp16")
     assert unmeasured([*lines(), left]) == [left]
-    assert "Promises without a measurement: 1." in section([*lines(), left])
+    assert "Predictions without a measurement: 1." in section([*lines(), left])
 
 
 def test_a_section_replaces_the_one_before(tmp_path):
@@ -68,6 +68,6 @@ def test_what_the_test_bed_changed_goes_into_the_same_ledger(tmp_path):
     made = run_of({0: rows, 1: rows})
     write_run(tmp_path / "run", made.meta, {("events", rank): made.events(rank) for rank in made.ranks})
     outcome = carried_out(load(tmp_path / "run"), "network=2x", [50.0, 50.0], [46.0, 47.0])
-    promise, line = LEDGER.read(tmp_path / "run")
-    assert (line, line.id, line.by) == (outcome, promise.id, "test bed")
+    prediction, line = LEDGER.read(tmp_path / "run")
+    assert (line, line.id, line.by) == (outcome, prediction.id, "test bed")
     assert line.observed.us == 46_500

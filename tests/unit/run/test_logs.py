@@ -10,7 +10,7 @@ import pytest
 from esprof.core.errors import InputError, OutputError
 from esprof.run import logs
 from esprof.run.logs import HISTORY, LEDGER, JobEvent, Live, LiveStep, ObservedOutcome, Tail
-from tests.cases.ledger import outcome_of, promised
+from tests.cases.ledger import outcome_of, predicted
 
 
 def live_step(number):
@@ -126,8 +126,8 @@ def test_what_cannot_be_written_or_read_is_an_error(tmp_path):
         HISTORY.read(tmp_path)
 
 
-def test_promises_and_outcomes_come_back_in_their_order(tmp_path):
-    first, second = promised("bucket_mb=4"), promised("compress=fp16")
+def test_predictions_and_outcomes_come_back_in_their_order(tmp_path):
+    first, second = predicted("bucket_mb=4"), predicted("compress=fp16")
     written = [first, second, outcome_of(second)]
     for line in written:
         LEDGER.append(tmp_path / "run", line)
@@ -139,20 +139,20 @@ def test_a_run_without_a_ledger_has_no_lines(tmp_path):
 
 
 def test_a_torn_line_costs_itself_alone(tmp_path):
-    promise = promised("bucket_mb=4")
-    LEDGER.append(tmp_path, promise)
+    prediction = predicted("bucket_mb=4")
+    LEDGER.append(tmp_path, prediction)
     file = tmp_path / "ledger.jsonl"
     with file.open("ab") as torn:
-        torn.write(msgspec.json.encode(outcome_of(promise))[:100])
-    LEDGER.append(tmp_path, promise)
-    assert LEDGER.read(tmp_path) == (promise, promise)
+        torn.write(msgspec.json.encode(outcome_of(prediction))[:100])
+    LEDGER.append(tmp_path, prediction)
+    assert LEDGER.read(tmp_path) == (prediction, prediction)
 
 
 def test_what_is_no_line_of_ours_is_passed_over(tmp_path):
-    promise = promised("bucket_mb=4")
-    foreign = [b"", b"\xff\xfe", b"[1, 2]", b'{"what": "else"}', b'{"what": "promised"}', b"[" * 10_000]
-    (tmp_path / "ledger.jsonl").write_bytes(b"\n".join([*foreign, msgspec.json.encode(promise), b""]))
-    assert LEDGER.read(tmp_path) == (promise,)
+    prediction = predicted("bucket_mb=4")
+    foreign = [b"", b"\xff\xfe", b"[1, 2]", b'{"what": "else"}', b'{"what": "predicted"}', b"[" * 10_000]
+    (tmp_path / "ledger.jsonl").write_bytes(b"\n".join([*foreign, msgspec.json.encode(prediction), b""]))
+    assert LEDGER.read(tmp_path) == (prediction,)
 
 
 def test_a_ledger_that_was_written_by_hand_is_read(tmp_path):
@@ -171,12 +171,12 @@ def test_a_ledger_that_was_written_by_hand_is_read(tmp_path):
 def test_a_ledger_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "run").write_text("no folder")
     with pytest.raises(OutputError):
-        LEDGER.append(tmp_path / "run", promised("bucket_mb=4"))
+        LEDGER.append(tmp_path / "run", predicted("bucket_mb=4"))
 
 
-def test_a_promise_as_shares_of_the_step():
-    promise = promised("bucket_mb=4", step_us=200, predicted_us=150, saving_us=(40, 60))
-    assert promise.shares == pytest.approx((0.75, 0.7, 0.8))
+def test_a_prediction_as_shares_of_the_step():
+    prediction = predicted("bucket_mb=4", step_us=200, predicted_us=150, saving_us=(40, 60))
+    assert prediction.shares == pytest.approx((0.75, 0.7, 0.8))
 
 
 def test_steps_are_read_once_each(tmp_path):

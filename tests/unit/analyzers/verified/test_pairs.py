@@ -1,4 +1,4 @@
-"""Verdicts on promises from pairs of runs."""
+"""Verdicts on predictions from pairs of runs."""
 
 import numpy as np
 import pytest
@@ -7,24 +7,24 @@ from esprof.analyzers.verified.answer import Pair, verified
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.sides import Side
 from esprof.reports.terminal.verified import draw_verified
-from tests.cases.ledger import GLOO, promised
+from tests.cases.ledger import GLOO, predicted
 
 
-def test_a_promise_is_relative_to_the_present_step():
+def test_a_prediction_is_relative_to_the_present_step():
     """Recorded with steps of 200 µs, the job now takes 100 µs: the saving of a quarter and its interval are scaled."""
-    predicted = Pairs([99, 101], [80, 80]).predicted(promised("bucket_mb=4"))
-    assert (predicted.us, predicted.low_us, predicted.high_us) == pytest.approx((75, 70, 80))
+    step = Pairs([99, 101], [80, 80]).predicted(predicted("bucket_mb=4"))
+    assert (step.us, step.low_us, step.high_us) == pytest.approx((75, 70, 80))
 
 
 def test_the_error_is_relative_to_the_observed_step():
-    outcome = Pairs([100, 100], [60, 60]).outcome(promised("bucket_mb=4"), "verify")
+    outcome = Pairs([100, 100], [60, 60]).outcome(predicted("bucket_mb=4"), "verify")
     assert outcome.error_pct == pytest.approx(25)
     assert not outcome.held
 
 
 @pytest.mark.parametrize(("after", "held"), [(69.9, False), (70, True), (75, True), (80, True), (80.1, False)])
-def test_a_promise_holds_if_the_step_is_in_its_interval(after, held):
-    assert Pairs([100], [after]).outcome(promised("bucket_mb=4"), "verify").held is held
+def test_a_prediction_holds_if_the_step_is_in_its_interval(after, held):
+    assert Pairs([100], [after]).outcome(predicted("bucket_mb=4"), "verify").held is held
 
 
 def test_slowdowns_common_to_a_pair_do_not_widen_the_interval():
@@ -64,26 +64,26 @@ def test_pairs_have_two_sides(before, after):
         Pairs(before, after)
 
 
-def judged(after, promise, max_error_pct=5.0, wait_us=None):
+def judged(after, prediction, max_error_pct=5.0, wait_us=None):
     before = Side(step_us=100.0, cpu_wait_us=0.0)
     pairs = [Pair(before=before, after=Side(step_us=us, cpu_wait_us=wait_us)) for us in after]
-    return verified("bucket_mb=4", GLOO, pairs, (), promise, steps=40, max_error_pct=max_error_pct)
+    return verified("bucket_mb=4", GLOO, pairs, (), prediction, steps=40, max_error_pct=max_error_pct)
 
 
 @pytest.mark.parametrize(
     ("after", "verdict"), [([76.0, 76.0], "held"), ([81.0, 81.0], "missed"), ([69.0, 69.0], "missed")]
 )
 def test_verdicts(after, verdict):
-    assert judged(after, promised("bucket_mb=4")).verdict == verdict
+    assert judged(after, predicted("bucket_mb=4")).verdict == verdict
 
 
 def test_a_step_outside_the_interval_may_be_close():
-    promise = promised("bucket_mb=4", saving_us=(49, 51))
-    assert judged([77.0, 77.0], promise).verdict == "close"
-    assert judged([77.0, 77.0], promise, max_error_pct=1).verdict == "missed"
+    prediction = predicted("bucket_mb=4", saving_us=(49, 51))
+    assert judged([77.0, 77.0], prediction).verdict == "close"
+    assert judged([77.0, 77.0], prediction, max_error_pct=1).verdict == "missed"
 
 
-def test_without_a_promise_the_verdict_is_measured():
+def test_without_a_prediction_the_verdict_is_measured():
     judgement = judged([150.0, 150.0], None)
     assert (judgement.verdict, judgement.predicted, judgement.error_pct) == ("measured", None, None)
 
@@ -98,20 +98,20 @@ def test_without_a_promise_the_verdict_is_measured():
     ],
 )
 def test_weaknesses_of_a_result_are_warnings(after, unprofiled_us, codes):
-    judgement = judged(after, promised("bucket_mb=4", unprofiled_step_us=unprofiled_us))
+    judgement = judged(after, predicted("bucket_mb=4", unprofiled_step_us=unprofiled_us))
     assert [warning.code for warning in judgement.warnings] == codes
 
 
 def test_waiting_for_a_cpu_is_a_warning():
-    judgement = judged([75.0, 75.0], promised("bucket_mb=4"), wait_us=15.0)
+    judgement = judged([75.0, 75.0], predicted("bucket_mb=4"), wait_us=15.0)
     (warning,) = judgement.warnings
     assert (warning.code, "0 to 20 % of a step" in warning.message) == ("cpu-wait", True)
 
 
-def test_a_promise_inside_a_wide_interval_of_the_observed_step_is_neither_held_nor_missed():
-    """0 to 683 ms were observed, and 75 promised."""
-    wide = judged([40, 90, 190], promised("bucket_mb=4"))
+def test_a_prediction_inside_a_wide_interval_of_the_observed_step_is_neither_held_nor_missed():
+    """0 to 683 ms were observed, and 75 predicted."""
+    wide = judged([40, 90, 190], predicted("bucket_mb=4"))
     assert wide.verdict == "unclear"
     assert "cannot be said" in draw_verified(wide)
-    assert judged([104, 105, 106], promised("bucket_mb=4")).verdict == "missed"
-    assert judged([105], promised("bucket_mb=4")).verdict == "missed"
+    assert judged([104, 105, 106], predicted("bucket_mb=4")).verdict == "missed"
+    assert judged([105], predicted("bucket_mb=4")).verdict == "missed"

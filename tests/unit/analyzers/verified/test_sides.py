@@ -75,7 +75,7 @@ def test_steps_with_different_delimiters_are_not_comparable():
         read_back({"bucket_mb": "4"}, run_of("25"), run_of("4", paced_by="module"))
 
 
-def test_a_promise_does_not_apply_to_another_setting():
+def test_a_prediction_does_not_apply_to_another_setting():
     with pytest.raises(MismatchError, match="world size: 1 as recorded, 2 now"):
         refuse_other_job(run_of("25"), run_of("25", "25"))
 

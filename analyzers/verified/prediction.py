@@ -1,11 +1,11 @@
-"""Promises: predictions of replay for a run, with the class of its job."""
+"""Replay's predictions for a run, with the class of its job."""
 
 from esprof.core.errors import EsprofError
 from esprof.replay import Replayed, answer
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.replay.whatif.term import Term
-from esprof.run.logs import JobClass, ReplayPromise
+from esprof.run.logs import JobClass, ReplayPrediction
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
@@ -17,22 +17,22 @@ _GRADIENTS = (
 """(wrapper that synchronises gradients, prefix of the names of its operations)."""
 
 
-class NoPromise(EsprofError):
+class NoPrediction(EsprofError):
     """Replay makes no prediction, so there is nothing to verify."""
 
 
-def promise(run: Run, spec: str, max_error_pct: float = MAX_ERROR_PCT) -> ReplayPromise:
-    """Replay's prediction of the scenario `spec`. Raises NoPromise if replay declines it, for example because its error on
-    the run is above `max_error_pct`; UsageError if `spec` is invalid."""
+def predict(run: Run, spec: str, max_error_pct: float = MAX_ERROR_PCT) -> ReplayPrediction:
+    """Replay's prediction of the scenario `spec`. Raises NoPrediction if replay declines it, for example because its error
+    on the run is above `max_error_pct`; UsageError if `spec` is invalid."""
     found = answer(Replayed.of(run, max_error_pct=max_error_pct), [spec])
     (said,) = found.what_if
     if said.predicted_us is None:
-        raise NoPromise(f"no prediction of {spec}: {said.reason}")
+        raise NoPrediction(f"no prediction of {spec}: {said.reason}")
     assert said.low_us is not None
     assert said.high_us is not None
     assert said.saving_low_us is not None
     assert said.saving_high_us is not None
-    return ReplayPromise(
+    return ReplayPrediction(
         spec=spec,
         terms=tuple(dict.fromkeys(map(name_of, parse(spec)))),
         job=job_class(run),
