@@ -22,7 +22,7 @@ from esprof.core.output import claim, unwritable, write_bytes
 from esprof.core.text import printable, printable_json
 from esprof.reports.answers.question import remembered
 from esprof.reports.answers.store import Kept
-from esprof.reports.answers.stream import columns_of, takes_colour
+from esprof.reports.terminal.stream import columns_of, takes_colour
 from esprof.reports.pyproject import NO_LIST, IgnoreList, read_ignore_list
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from esprof.core.text import printable
 from esprof.reports import units
-from esprof.reports.answers.stream import DEFAULT_COLUMNS, columns_of, takes_colour
+from esprof.reports.terminal.stream import DEFAULT_COLUMNS, columns_of, takes_colour
 from esprof.run.run import RunWarning
 
 MAX_ROWS = 16

@@ -1,4 +1,4 @@
-"""What a stream can show. Apart from `screen`, whose import takes long."""
+"""What a stream can show. It imports no library, unlike `screen`: an answer that is stored needs none."""
 
 import os
 from typing import TextIO
