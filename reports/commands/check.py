@@ -13,7 +13,6 @@ from esprof.core.output import claim, write_bytes
 from esprof.reports.answers.store import Kept
 from esprof.reports.commands.common import (
     STDOUT,
-    Finite,
     answer_remembered,
     json_option,
     json_text,
@@ -21,6 +20,7 @@ from esprof.reports.commands.common import (
     output_options,
     run_argument,
 )
+from esprof.reports.commands.values import Finite
 
 if TYPE_CHECKING:
     from esprof.analyzers.gate.baseline import Baseline

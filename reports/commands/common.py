@@ -3,7 +3,6 @@
 Libraries other than click and msgspec are imported on first use: a host that only records has no others.
 """
 
-import math
 import shutil
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from esprof.core.output import claim, unwritable, write_bytes
 from esprof.core.text import printable, printable_json
 from esprof.reports.answers.question import remembered
 from esprof.reports.answers.store import Kept
+from esprof.reports.commands.values import Finite
 from esprof.reports.terminal.stream import columns_of, takes_colour
 from esprof.reports.pyproject import NO_LIST, IgnoreList, read_ignore_list
 
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
 STDOUT = Path("-")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
-
-
-class Finite(click.FloatRange):
-    """A range of finite numbers. click.FloatRange accepts NaN, since NaN compares false with every bound."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number", param, ctx)
-        return number
 
 
 MAX_ERROR_PCT = 10.0

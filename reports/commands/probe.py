@@ -16,6 +16,7 @@ from esprof.core.output import claim
 from esprof.core.text import printable
 from esprof.reports.commands.common import answer, job_arguments, json_option, refuse_stdout, say, staging_folder
 from esprof.reports.commands.run_job import record, say_recorded
+from esprof.reports.commands.values import Duration
 from esprof.reports.terminal.probed import draw_probed
 from esprof.run import files
 from esprof.run.collect.own_steps import own_steps
@@ -23,21 +24,8 @@ from esprof.run.directory import read_probes, write_probes
 from esprof.run.probes import Probes, Sweep, VariedStep, put_together
 from esprof.run.raw.settings import Settings
 
-_SECONDS = {"s": 1, "min": 60, "h": 3600}
 _RECORDED = Settings(shapes=True, ends_early=True)
 """A short recording: the job's own step is one of the measurements."""
-
-
-class Duration(click.ParamType):  # type: ignore[type-arg]  # Not generic in click 8.1.
-    """`120s`, `2min`, `1h`: seconds."""
-
-    name = "TIME"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = re.fullmatch(r"(\d{1,6})(s|min|h)", str(value))
-        if match is None or not int(match[1]):
-            self.fail(f"{value!r} is not a time such as 120s, 2min or 1h", param, ctx)
-        return float(int(match[1]) * _SECONDS[match[2]])
 
 
 @dataclass(frozen=True)

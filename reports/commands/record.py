@@ -1,7 +1,6 @@
 """`esprof record`."""
 
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from esprof.recorder.launcher.raw_folder import open_to_all
 from esprof.recorder.shared.environment import with_hook
 from esprof.reports.commands.common import (
     STDOUT,
-    Finite,
     answer_text,
     job_arguments,
     json_text,
@@ -27,6 +25,7 @@ from esprof.reports.commands.common import (
     status,
 )
 from esprof.reports.commands.run_job import diagnosed, record, say_recorded, say_verdict
+from esprof.reports.commands.values import Duration, Finite, Size, StepsOrTime
 from esprof.reports.pyproject import read_ignores
 from esprof.run.raw.settings import Settings
 
@@ -34,35 +33,6 @@ if TYPE_CHECKING:  # A host that only records has none of the libraries that the
     from esprof.analyzers.finding import Diagnosis
 
 _DEFAULT = Settings()
-_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-_BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_NUMBER = r"\d{1,12}"
-"""Bounded, since Python refuses to convert very many digits."""
-
-
-class StepsOrTime(click.ParamType):  # type: ignore[type-arg]  # Not generic in click 8.1.
-    """`200`: steps. `30s`, `10min`, `2h`: wall time. Becomes (steps, seconds), of which one is 0."""
-
-    name = "STEPS|TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
-        match = re.fullmatch(rf"({_NUMBER})(s|min|h)?", str(value))
-        if match is None or not int(match[1]):
-            self.fail(f"{value!r} is neither a number of steps nor a time such as 30s, 10min or 2h", param, ctx)
-        number = int(match[1])
-        return (0, number * _SECONDS[match[2]]) if match[2] else (number, 0.0)
-
-
-class Size(click.ParamType):  # type: ignore[type-arg]
-    """`64M`: bytes, in powers of 1024."""
-
-    name = "SIZE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(rf"({_NUMBER})([KMG])", str(value))
-        if match is None or not int(match[1]):
-            self.fail(f"{value!r} is not a size such as 64M or 2G", param, ctx)
-        return int(match[1]) * _BYTES[match[2]]
 
 
 @click.command("record", context_settings={"allow_interspersed_args": False})
@@ -130,13 +100,12 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option(
     "--probe",
-    metavar="SECONDS",
-    type=Finite(1, 86_400),
+    type=Duration(),
     is_flag=False,
     flag_value="120",
     help=(
-        "After the window, benchmark devices, links, gradient compression and storage for SECONDS. Without a "
-        "number: 120."
+        "After the window, benchmark devices, links, gradient compression and storage for TIME, such as 2min. Without a "
+        "time: 120 s."
     ),
 )
 @click.option(

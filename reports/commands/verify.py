@@ -22,7 +22,8 @@ from esprof.recorder.launcher.launch import collect, launch, prepare, require_to
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports import units
-from esprof.reports.commands.common import Finite, answer, json_option, open_run, say, staging_folder, status
+from esprof.reports.commands.common import answer, json_option, open_run, say, staging_folder, status
+from esprof.reports.commands.values import Finite
 from esprof.reports.terminal.verified import draw_verified
 from esprof.run import files
 from esprof.run.logs import LEDGER, ReplayPrediction

@@ -38,7 +38,7 @@ def test_a_variation_without_values_is_refused(text):
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("--show", "x", "--", "python"), ("--budget", "0s", "--", "python"), ("--budget", "5", "--", "python")],
+    [(), ("--show", "x", "--", "python"), ("--budget", "0s", "--", "python"), ("--budget", "5x", "--", "python")],
 )
 def test_an_invalid_command_is_a_usage_error(arguments):
     found = asked(*arguments)
