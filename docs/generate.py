@@ -41,7 +41,7 @@ ON_PIPELINES = ("pipeline", "stages", "microbatches")
 
 def commands() -> dict[str, str]:
     """The help of every verb as the terminal shows it, on a page for each group of verbs, and an index."""
-    context = click.Context(root, info_name="esprof", terminal_width=100)
+    context = click.Context(root, info_name="esprof", terminal_width=100, **root.context_settings)
     index = [NOTE, "# Commands\n", "```text", root.get_help(context).split("\n\nRecord:")[0], "```"]
     pages = {}
     for group, verbs in GROUPS.items():

@@ -59,6 +59,7 @@ _Style = Literal["text", "markdown", "junit", "github"]
 )
 @click.option(
     "--alpha",
+    metavar="P",
     type=Finite(0, 0.5, min_open=True, max_open=True),
     default=0.01,
     show_default=True,
@@ -66,6 +67,7 @@ _Style = Literal["text", "markdown", "junit", "github"]
 )
 @click.option(
     "--min-steps",
+    metavar="N",
     type=click.IntRange(min=5),
     default=10,
     show_default=True,

@@ -76,6 +76,7 @@ _POLL_PROCESSES_S = 0.05
 )
 @click.option(
     "--procs-per-host",
+    metavar="N",
     type=click.IntRange(1),
     default=1,
     show_default=True,

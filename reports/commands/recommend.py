@@ -92,6 +92,7 @@ class _DevicePrices(msgspec.Struct, frozen=True):
 @search_options
 @click.option(
     "--max-vnmse",
+    metavar="SHARE",
     type=click.FloatRange(0, 1),
     help="Largest compression error: squared error over the squared norm of the gradient. Default: 0.01.",
 )

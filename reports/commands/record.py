@@ -47,6 +47,7 @@ _DEFAULT = Settings()
 )
 @click.option(
     "--warmup",
+    metavar="N",
     type=click.IntRange(0),
     default=_DEFAULT.warmup,
     show_default=True,
@@ -54,6 +55,7 @@ _DEFAULT = Settings()
 )
 @click.option(
     "--steps",
+    metavar="N",
     type=click.IntRange(1),
     default=_DEFAULT.steps,
     show_default=True,
@@ -61,6 +63,7 @@ _DEFAULT = Settings()
 )
 @click.option(
     "--stack-steps",
+    metavar="N",
     type=click.IntRange(0),
     default=_DEFAULT.stack_steps,
     show_default=True,

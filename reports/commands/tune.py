@@ -52,6 +52,7 @@ _MAX_WAIT_FOR_LOOP_S = 5.0
 )
 @click.option(
     "--steps",
+    metavar="N",
     type=click.IntRange(5),
     default=_DEFAULT.steps,
     show_default=True,
@@ -59,6 +60,7 @@ _MAX_WAIT_FOR_LOOP_S = 5.0
 )
 @click.option(
     "--block-steps",
+    metavar="N",
     type=click.IntRange(4),
     default=_DEFAULT.window,
     show_default=True,
@@ -66,6 +68,7 @@ _MAX_WAIT_FOR_LOOP_S = 5.0
 )
 @click.option(
     "--blocks",
+    metavar="N",
     type=click.IntRange(2),
     default=_DEFAULT.blocks,
     show_default=True,
@@ -80,6 +83,7 @@ _MAX_WAIT_FOR_LOOP_S = 5.0
 )
 @click.option(
     "--max-vnmse",
+    metavar="SHARE",
     type=click.FloatRange(0, 1, min_open=True),
     default=MAX_VNMSE,
     show_default=True,

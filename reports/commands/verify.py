@@ -87,16 +87,18 @@ class _BehindDashes(click.Command):
 )
 @click.option(
     "--repeats",
+    metavar="N",
     type=click.IntRange(1),
     default=_REPEATS,
     show_default=True,
     help="Number of pairs of runs, without and with the change.",
 )
 @click.option(
-    "--skip", type=click.IntRange(1), default=_SKIP, show_default=True, help="Warm-up steps of each run, not measured."
+    "--skip", metavar="N", type=click.IntRange(1), default=_SKIP, show_default=True, help="Warm-up steps of each run, not measured."
 )
 @click.option(
     "--steps",
+    metavar="N",
     type=click.IntRange(0),
     default=_STEPS,
     show_default=True,
