@@ -249,6 +249,13 @@ def wrote(what: str, path: Path) -> None:
     click.echo(f"Wrote the {what} to {path}", err=True)
 
 
+def write_advice(advice: msgspec.Struct, output: Path | None) -> None:
+    """Write advice as JSON to `output`, if it is given, and report the file on stderr."""
+    if output is not None:
+        write_bytes(output, msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
+        wrote("advice", output)
+
+
 def refuse_stdout(output: Path) -> None:
     """Raise UsageError if a Run is to be written to stdout."""
     if output == STDOUT:

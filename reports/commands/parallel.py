@@ -6,18 +6,16 @@ from functools import wraps
 from pathlib import Path
 
 import click
-import msgspec
 
 from esprof.analyzers.advisors.cluster.mix import read
-from esprof.analyzers.advisors.parallel.advise import ParallelAdvice, advise_parallel
+from esprof.analyzers.advisors.parallel.advise import advise_parallel
 from esprof.analyzers.advisors.parallel.mixed.advise import MixedAdvice, advise_mixed
 from esprof.analyzers.advisors.parallel.mixed.files import MixedFiles, is_mixed
 from esprof.analyzers.advisors.parallel.model import ParallelModel, read_model
 from esprof.analyzers.advisors.parallel.profile import Devices, LayerProfile
 from esprof.analyzers.advisors.parallel.recorded.layers import joined_layers, on_types, recorded_layers
 from esprof.core.errors import EXIT_OK, InputError, UsageError
-from esprof.core.output import write_bytes
-from esprof.reports.commands.common import answer, open_run, status, wrote
+from esprof.reports.commands.common import answer, open_run, status, write_advice
 from esprof.reports.terminal.advice.mixed import draw_mixed
 from esprof.reports.terminal.advice.parallel import draw_parallel
 
@@ -45,7 +43,7 @@ class SplitOptions:
             raise InputError(fault, path=inventory)
         if is_mixed(Path(sources[0])):
             mixed = self._mixed([Path(source) for source in sources], devices, self.batch)
-            _write(mixed, output)
+            write_advice(mixed, output)
             answer(mixed, draw_mixed, as_json=as_json)
             return EXIT_OK
         if self.model is not None:
@@ -53,7 +51,7 @@ class SplitOptions:
         model = _model_of(sources, devices)
         with status("Searching"):
             advice = advise_parallel(model, devices, self.batch)
-        _write(advice, output)
+        write_advice(advice, output)
         answer(advice, draw_parallel, as_json=as_json)
         return EXIT_OK
 
@@ -80,12 +78,6 @@ def split_options(command: Callable[..., int]) -> Callable[..., int]:
         return command(*arguments, split=SplitOptions(batch, model), **options)
 
     return with_options
-
-
-def _write(advice: ParallelAdvice | MixedAdvice, output: Path | None) -> None:
-    if output is not None:
-        write_bytes(output, msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
-        wrote("advice", output)
 
 
 def _model_of(sources: Sequence[str], devices: Devices) -> ParallelModel:

@@ -25,7 +25,7 @@ from esprof.core.output import claim, write_bytes
 from esprof.core.plan import Plan, write_plan
 from esprof.core.save_cost import Failures
 from esprof.core.types import NS_PER_S
-from esprof.reports.commands.common import answer, columns_option, json_option, open_run, status, wrote
+from esprof.reports.commands.common import answer, columns_option, json_option, open_run, status, write_advice, wrote
 from esprof.reports.commands.parallel import SplitOptions, split_options
 from esprof.reports.commands.proofs import check_file
 from esprof.reports.commands.searched import Search, search_options
@@ -289,18 +289,12 @@ def _jobs_advice(
 
 
 def _answer_jobs(advice: MixAdvice | ClusterAnswer, output: Path | None, *, as_json: bool) -> int:
-    _write_advice(advice, output)
+    write_advice(advice, output)
     if isinstance(advice, MixAdvice):
         answer(advice, draw_mix, as_json=as_json)
     else:
         answer(advice, draw_cluster, as_json=as_json)
     return EXIT_OK
-
-
-def _write_advice(advice: MixAdvice | ClusterAnswer, output: Path | None) -> None:
-    if output is not None:
-        write_bytes(output, msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
-        wrote("advice", output)
 
 
 def _devices(path: Path) -> Inventory:
