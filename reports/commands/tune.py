@@ -112,8 +112,7 @@ def command(
 
     In each round, replay predicts the best assignment of logical workers (ESTs) to ranks. The job alternates blocks
     of steps with and without the change, and accepts it if steps become significantly shorter. The trained weights
-    are bit-identical to those without tuning. Another round starts only after a lasting change of
-    the step time.
+    are bit-identical to those without tuning. Another round starts only after a lasting change of the step time.
     RUN/rounds.jsonl lists all rounds.
 
     With --allow compression, the job also benchmarks codecs for its gradients and tries the best one, once. A codec
