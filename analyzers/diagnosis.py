@@ -72,7 +72,9 @@ def diagnose_case(case: Case, ignores: Ignores) -> Diagnosis:
     losses = by_loss(found_in(case), case.pricer)
     causes, ignored = ignores.split(losses.findings)
     stopped, unit = stopped_by(job), replayed.run.unit
-    verdict = stopped_verdict(stopped[0]) if stopped else atypical(replayed) + verdict_of(case, causes, losses.uncertain)
+    verdict = (
+        stopped_verdict(stopped[0]) if stopped else atypical(replayed) + verdict_of(case, causes, losses.uncertain)
+    )
     return Diagnosis(
         verdict=in_words_of(unit, verdict) + ignored_note(ignored),
         findings=_worded([*stopped, *causes], unit),

@@ -75,7 +75,9 @@ class Bench:
             if term in ARGUMENTS:
                 alone = 100 * (1 - self.step_ms({term: value}, f"only-{term}") / mean(before))
                 predicted = None if one.alone_us is None else round(one.alone_us / advice.baselines["now"] * 100, 1)
-                show("together_gained_alone", alone, "%", {"job": self.job, "change": one.change, "predicted": predicted})
+                show(
+                    "together_gained_alone", alone, "%", {"job": self.job, "change": one.change, "predicted": predicted}
+                )
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ from esprof.core.text import printable, printable_json
 from esprof.reports.answers.question import remembered
 from esprof.reports.answers.store import Kept
 from esprof.reports.commands.values import Finite
-from esprof.reports.terminal.stream import columns_of, takes_colour
 from esprof.reports.pyproject import NO_LIST, IgnoreList, read_ignore_list
+from esprof.reports.terminal.stream import columns_of, takes_colour
 
 if TYPE_CHECKING:
     from esprof import Run

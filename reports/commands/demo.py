@@ -63,7 +63,12 @@ class MachineFacts:
     "--fault", type=click.Choice(list(FAULTS)), default="slow-loader", show_default=True, help="Fault to plant."
 )
 @click.option(
-    "--rank", metavar="RANK", type=click.IntRange(0, WORKERS - 1), default=1, show_default=True, help="Rank that gets the fault."
+    "--rank",
+    metavar="RANK",
+    type=click.IntRange(0, WORKERS - 1),
+    default=1,
+    show_default=True,
+    help="Rank that gets the fault.",
 )
 @click.option(
     "-o",

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     help="With module: list modules only, by total time.",
 )
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=20, show_default=True, help="Number of rows.")
-@click.option("--rank", metavar="RANK", type=click.IntRange(min=0), help="Show this rank only. Default: the mean of all ranks.")
+@click.option(
+    "--rank", metavar="RANK", type=click.IntRange(min=0), help="Show this rank only. Default: the mean of all ranks."
+)
 @click.option(
     "--by-shape", is_flag=True, help="Show a row for each combination of input shapes (needs `record --shapes`)."
 )

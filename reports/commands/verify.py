@@ -94,7 +94,12 @@ class _BehindDashes(click.Command):
     help="Number of pairs of runs, without and with the change.",
 )
 @click.option(
-    "--skip", metavar="N", type=click.IntRange(1), default=_SKIP, show_default=True, help="Warm-up steps of each run, not measured."
+    "--skip",
+    metavar="N",
+    type=click.IntRange(1),
+    default=_SKIP,
+    show_default=True,
+    help="Warm-up steps of each run, not measured.",
 )
 @click.option(
     "--steps",
@@ -165,9 +170,7 @@ def command(
         pairs, knobs = _measure(VerifyPlan(job, values, settings), run, repeats, quiet=quiet)
     if made is not None:
         LEDGER.append(recorded, pairs_of(pairs).outcome(made, "verify"))
-    result = verified(
-        spec or setting or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=tolerance
-    )
+    result = verified(spec or setting or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=tolerance)
     answer(result, draw_verified, as_json=as_json)
     return EXIT_REGRESSION if result.verdict == "missed" else EXIT_OK
 
