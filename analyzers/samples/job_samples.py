@@ -1,5 +1,6 @@
 """Stack samples of the training threads of all ranks of a Run, by time."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,12 @@ class StackSamples:
 
     def __len__(self) -> int:
         return len(self.at_ns)
+
+    def matches(self, wanted: Callable[[str], object]) -> np.ndarray:
+        """Mask of the samples for whose stack `wanted` is true; False without a stack."""
+        # The last entry is that of code -1, no stack.
+        mask: np.ndarray = np.array([*(bool(wanted(stack)) for stack in self.stacks), False])[self.code]
+        return mask
 
 
 class JobSamples:

@@ -51,8 +51,7 @@ def seen_calling(samples: JobSamples, rank: Rank, callee: re.Pattern[str]) -> tu
     rank_samples, steps = samples.of(rank), samples.steps.table(rank)
     took = steps.ints("dur_ns")
     usual = steps.ints("step")[took <= SLOW_TIMES_MEDIAN * np.median(took)] if len(took) else took
-    calls = np.array([bool(callee.search(stack)) for stack in rank_samples.stacks] + [False])
-    chosen = calls[rank_samples.code] & np.isin(rank_samples.step, usual)
+    chosen = rank_samples.matches(callee.search) & np.isin(rank_samples.step, usual)
     seen = _most(rank_samples, chosen)
     if seen is None:
         return None

@@ -159,8 +159,8 @@ def _line_of(samples: JobSamples, rank: Rank, group: SlowGroup) -> _Line | None:
 def _is_in_most(samples: JobSamples, rank: Rank, group: SlowGroup, line: str) -> bool:
     """Whether `line` takes most of the excess time in nearly every slow step of the group."""
     rank_samples = samples.of(rank)
-    has_line = np.array([*(line in stack.split("\n") for stack in rank_samples.stacks), False])
-    here = has_line[rank_samples.code] & np.isin(rank_samples.step, group.steps)
+    has_line = rank_samples.matches(lambda stack: line in stack.split("\n"))
+    here = has_line & np.isin(rank_samples.step, group.steps)
     step = np.searchsorted(group.steps, rank_samples.step[here])
     took = np.bincount(step, rank_samples.dur_ns[here], len(group.steps))[group.is_slow]
     excess = (group.took_ns - group.took_ns[group.is_usual].mean())[group.is_slow]

@@ -47,8 +47,7 @@ class RankSamples:
     def collections(self) -> np.ndarray:
         """Begin and end of each recorded garbage collection, ns, int64[collections, 2], sorted by begin."""
         stages = self.run.stages(self.rank)
-        codes, names = stages.codes("name")
-        mine = codes == (names.index(GARBAGE_COLLECTION) if GARBAGE_COLLECTION in names else len(names))
+        mine = stages.matches("name", GARBAGE_COLLECTION.__eq__)
         # Collections in loader workers delay the thread only through the batches that it waits for.
         mine &= stages.ints("worker") < 0
         spans: np.ndarray = np.stack([stages.ints(column)[mine] for column in ("start_ns", "end_ns")], axis=1)

@@ -68,8 +68,7 @@ def _messages(run: Run, dfg: Dfg, steps: Sequence[int]) -> dict[tuple[Rank, Rank
     sends, of_collective = dict[int, tuple[Rank, int, Ns]](), dict[int, set[Rank]]()
     for rank in dfg.marks.ranks:
         mine = nodes[dfg.rank[nodes] == rank]
-        codes, words = run.events(rank).codes("collective")
-        is_send = np.array([word == _SEND for word in words] + [False])[codes[dfg.event[mine]]]
+        is_send = run.events(rank).matches("collective", _SEND.__eq__)[dfg.event[mine]]
         for node, sent in zip(mine.tolist(), is_send.tolist(), strict=True):
             number = int(dfg.collective[node])
             of_collective.setdefault(number, set()).add(rank)

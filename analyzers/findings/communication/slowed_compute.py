@@ -121,9 +121,8 @@ def _scenario(calls: list[GpuCalls], slowed: list[_Slowed]) -> str:
     names = sorted({one.kernel for one in slowed})
     total = 0.0
     for of_rank in calls:
-        codes, texts = of_rank.kernel
-        chosen = np.array([text in names for text in texts] + [False])
-        total += float(of_rank.work.dur_ns[chosen[codes]].sum())
+        is_chosen = of_rank.events.matches("name", names.__contains__)[of_rank.work.row]
+        total += float(of_rank.work.dur_ns[is_chosen].sum())
     factor = total / max(total - sum(one.excess_ns for one in slowed), 1.0)
     return faster(names, factor)
 

@@ -83,8 +83,7 @@ def _compile_ns(events: Table, steps: tuple[int, ...]) -> dict[int, int]:
 
 def _frames(events: Table, steps: tuple[int, ...]) -> int:
     rows = compile_rows(events)
-    codes, names = events.codes("name")
-    is_frame = np.array([name == _FRAME for name in names] + [False])[codes[rows]]
+    is_frame = events.matches("name", _FRAME.__eq__)[rows]
     return int((is_frame & np.isin(events.ints("step")[rows], steps)).sum())
 
 

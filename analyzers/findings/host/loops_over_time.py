@@ -47,8 +47,7 @@ def loops_over_time(case: Case) -> Iterator[Cause]:
 
 def _rows(events: Table, steps: tuple[int, ...]) -> OperationRuns:
     """The rows of calls in the forward passes of these steps: calls that follow one another closely within a step."""
-    codes, texts = events.codes("name")
-    is_recurrent = np.array([*(bool(_RECURRENT.fullmatch(text)) for text in texts), False])[codes]
+    is_recurrent = events.matches("name", _RECURRENT.fullmatch)
     rows = np.flatnonzero(events.is_kind("op") & is_recurrent & np.isin(events.ints("step"), steps))
     rows = rows[events.ints("fwd_tid", 0)[rows] <= 0]
     if not len(rows):

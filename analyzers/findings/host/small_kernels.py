@@ -88,7 +88,7 @@ def _place_of_calls(calls: GpuCalls, of: list[int]) -> dict[int, str]:
     """The innermost range that the job or torch marked around each call, else the backward pass or the outermost
     operation."""
     enclosing = calls.calls.enclosing
-    is_range = np.array([key.kind == "annotation" for key in calls.calls.keys] + [False])[calls.calls.key]
+    is_range = calls.calls.of(lambda key: key.kind == "annotation")
     marked, top = nearest(enclosing, is_range), nearest(enclosing, enclosing < 0)
     found = {}
     for call in of:

@@ -155,7 +155,7 @@ def multiplications(case: Case, rank: Rank) -> Iterator[tuple[str, float, tuple[
     dfg, events = case.replayed.built.dfg, case.run.events(rank)
     names, texts = events.codes("name")
     shapes, shape_texts = events.codes("shapes")
-    is_multiplying = np.array([text in FIRST_MATRIX for text in texts] + [False])[names]
+    is_multiplying = events.matches("name", FIRST_MATRIX.__contains__)
     rows = np.flatnonzero(is_multiplying & (shapes >= 0) & events.is_kind("op"))
     if not len(rows):
         return

@@ -172,8 +172,7 @@ def _of_optimizer(replayed: Replayed, ranks: Sequence[Rank]) -> np.ndarray:
     dfg, found = replayed.built.dfg, np.zeros(replayed.built.dfg.nodes, bool)
     for rank in ranks:
         events = replayed.run.events(rank)
-        codes, names = events.codes("name")
-        is_step = np.array([name.startswith(OPTIMIZER) for name in names] + [False])[codes]
+        is_step = events.matches("name", lambda name: name.startswith(OPTIMIZER))
         begin = np.sort(events.ints("start_ns")[is_step])
         end = np.sort((events.ints("start_ns") + events.ints("dur_ns"))[is_step])
         nodes = np.flatnonzero((dfg.lane == dfg.main_lane(rank)) & (dfg.event >= 0))
