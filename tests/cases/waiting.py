@@ -77,6 +77,7 @@ def waiting_rank(
 def waiting_job(
     *ranks: tuple[list[Row], list[dict[str, Any]], list[float]],
     hosts: dict[int, Any] | None = None,
+    cpus: dict[int, tuple[int, ...]] | None = None,
     ready_ms: float = 0,
 ) -> Run:
     """A job of these ranks, which do not communicate. By default they are on one host. Their training threads wait for a CPU
@@ -91,6 +92,7 @@ def waiting_job(
             for rank, (_, _, lengths) in enumerate(ranks)
         },
         hosts=hosts,
+        cpus=cpus,
     )
 
 

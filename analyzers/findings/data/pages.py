@@ -75,8 +75,8 @@ PAGES = (
         "Loader workers are ready to run, but other threads have the CPUs.",
         "The kernel counts at least a third of the waits as waiting for a CPU.",
         _ALL_WAITS,
-        "Look for other work on the host, use fewer threads in ranks and workers, or give the host more CPUs. More "
-        "workers do not help.",
+        "Look for other work on the host, use fewer threads in ranks and workers, or give the host more CPUs. If "
+        "the loader has workers, more of them do not help.",
     ),
     _page(
         "ESP106",

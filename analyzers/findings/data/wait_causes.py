@@ -132,10 +132,10 @@ def first_workers(of: RankWaits) -> str:
     """What precedes the advice if the rank makes its batches itself."""
     if of.source.workers != 0 or of.source.make_ns is None:
         return ""
-    return (
-        f"The training process makes each batch itself, in {readable.duration(of.source.make_ns)}; its device waits "
-        "meanwhile. Set num_workers of the DataLoader."
-    )
+    makes = f"The training process makes each batch itself, in {readable.duration(of.source.make_ns)}"
+    if of.needs_more_cpus:
+        return f"{makes}. Loader workers would need more CPUs than there are."
+    return f"{makes}; its device waits meanwhile. Set num_workers of the DataLoader."
 
 
 def enough_workers(of: RankWaits) -> str:
@@ -168,13 +168,15 @@ def _decode_advice(of: RankWaits) -> str:
         if _decoding(of) == DECODE
         else "Apply transforms to whole batches or on the device, or before training."
     )
-    return cheaper + (" More workers need more CPUs than there are." if of.needs_more_cpus else enough_workers(of))
+    lacks_cpus = bool(of.source.workers) and of.needs_more_cpus
+    return cheaper + (" More workers need more CPUs than there are." if lacks_cpus else enough_workers(of))
 
 
 def _starved_advice(of: RankWaits) -> str:
+    no_help = ", so more workers would not help" if of.source.workers else ""
     return (
-        f"For {100 * of.waits.share(STARVED):.0f} % of that time the batches wait for a CPU, so more workers would not "
-        "help. Look for other work on the host's CPUs, use fewer threads in ranks and workers, or give the host more CPUs."
+        f"For {100 * of.waits.share(STARVED):.0f} % of that time the batches wait for a CPU{no_help}. Look for other work "
+        "on the host's CPUs, use fewer threads in ranks and workers, or give the host more CPUs."
     )
 
 

@@ -85,6 +85,18 @@ def test_oversubscribed_cpus(starved, id):
     assert ("more workers would not help" in one.advice) == (id == "ESP105")
 
 
+@pytest.mark.parametrize(("starved", "id"), [(0.4, "ESP105"), (0.2, "ESP104")])
+@pytest.mark.parametrize("cpus", [1, 8])
+def test_a_rank_that_makes_its_batches_is_told_to_use_workers_if_there_are_cpus_for_them(cpus, starved, id):
+    """While the rest of a step is computed, the batches need 1.5 CPUs."""
+    rank = waiting_rank(SLOW, workers=0, ran=0.6, starved=starved, parts={"decode": (0.6, 0.6)})
+    (one,) = input_findings(waiting_job(rank, cpus={0: tuple(range(cpus))}))
+    assert one.id == id
+    assert ("Set num_workers" in one.advice) == (cpus == 8)
+    assert one.advice.count("more CPUs than there are") == (cpus == 1)
+    assert "more workers" not in one.advice.lower()
+
+
 @pytest.mark.parametrize(("share", "id"), [(0.6, "ESP106"), (0.4, "ESP101")])
 def test_collation(share, id):
     one = found(ran=0.9, parts={"collate": (share, share)})
