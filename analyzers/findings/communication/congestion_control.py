@@ -43,7 +43,8 @@ _PAGES = (
         "measured them between the ranks of this job, at its sizes. Which control is the fastest depends on the link, "
         "on the queues of its switches and on the sizes of messages.",
         "`present` is the control of the hosts, `fastest` the one with the shortest predicted step. At the largest measured "
-        "size, repeats with it are shorter than with the present one (Mann–Whitney test, 1 %).",
+        "size, repeats with it are shorter than with the present one (Mann–Whitney test, 1 %, with Holm's correction for "
+        "the number of controls and collectives).",
         "`network.cc=NAME`: each collective takes the ratio of the mean measured times at its size.",
         "Set the control on all hosts and restart the job (`sysctl net.ipv4.tcp_congestion_control=NAME`). "
         "`esprof verify RUN --what-if network.cc=NAME -- CMD` tries it in the job alone.",

@@ -5,6 +5,7 @@ from typing import Self
 
 import numpy as np
 
+from esprof.core.statistics import holm
 from esprof.replay.whatif.communication.links import between_cpus
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.run.collective_names import collective_word
@@ -14,7 +15,7 @@ from esprof.run.probes import Kind, Probes, Sweep
 _KIND: Kind = "congestion"
 
 MAX_CHANCE = 0.01
-"""Largest probability that repeats of two controls differ as they do by chance."""
+"""Largest probability, adjusted for the number of tests, that repeats of two controls differ as they do by chance."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,28 @@ class ProbedControls:
         return np.array(ratio)[which]
 
     def is_clearly_faster(self) -> bool:
-        """Whether the other control is the faster one at the largest size, by the Mann–Whitney test of the repeats."""
+        """Whether the other control is faster at the largest size of a collective, by Mann–Whitney tests of the repeats.
+
+        All other controls were measured to find it, so all of them count as tested (Holm's correction).
+        """
+        chances = self._chances()
+        adjusted = zip(chances, holm([*chances.values()]), strict=True)
+        return any(chance < MAX_CHANCE for (_, control), chance in adjusted if control == self.other)
+
+    def _chances(self) -> dict[tuple[str, str], float]:
+        """(collective, control) -> probability that its repeats are as much shorter than with the present one by chance."""
         from scipy.stats import mannwhitneyu  # Importing it takes longer than most commands.
 
-        for sweep in self.probes.sweeps:
-            word, _, control = sweep.name.partition(":")
-            other = self.probes.find(_KIND, f"{word}:{self.other}")
-            if (sweep.kind, control) == (_KIND, self.present) and other is not None:
-                before, after = ({point.size: point.samples_ns for point in one.points} for one in (sweep, other))
-                size = max(before.keys() & after.keys(), default=None)
-                if size and mannwhitneyu(before[size], after[size], alternative="greater").pvalue < MAX_CHANCE:
-                    return True
-        return False
+        sweeps = [sweep for sweep in self.probes.sweeps if sweep.kind == _KIND]
+        took = {sweep.name: {point.size: point.samples_ns for point in sweep.points} for sweep in sweeps}
+        found = {}
+        for name, after in took.items():
+            word, _, control = name.partition(":")
+            before = took.get(f"{word}:{self.present}", {})
+            size = max(before.keys() & after.keys(), default=None)
+            if control != self.present and size is not None:
+                found[word, control] = float(mannwhitneyu(before[size], after[size], alternative="greater").pvalue)
+        return found
 
     def _curve(self, word: str | None, ranks: int, control: str) -> Curve:
         sweep = self.probes.find(_KIND, f"{word}:{control}")

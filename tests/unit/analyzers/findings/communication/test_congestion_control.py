@@ -43,3 +43,14 @@ def test_without_a_clearly_faster_one_nothing_is_said(sweeps):
 
 def test_hosts_that_have_the_fastest_one_hear_nothing():
     assert found(controlled("cubic", *NOW), controlled("bbr", *(ms / 2 for ms in NOW)), control="bbr") == []
+
+
+def test_the_more_controls_are_tested_the_clearer_must_be_the_difference():
+    """In 3 of 36 pairs of repeats bbr takes longer: a probability of 0.8 % by chance, and of 1.5 % in one of two tests."""
+    cubic, bbr, reno = (
+        controlled("cubic", *NOW),
+        controlled("bbr", 50, 51, 52, 53, 54, 102.5),
+        controlled("reno", *(2 * ms for ms in NOW)),
+    )
+    assert [one.evidence["fastest"].value for one in found(cubic, bbr)] == ["bbr"]
+    assert found(cubic, bbr, reno) == []
