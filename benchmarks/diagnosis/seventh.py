@@ -35,7 +35,8 @@ JOBS = (
             Fault("warp", INPUT, (4, 6), NO_CPU, module="data"),
         ),
         hosts=Hosts((0.8, 0.8), ("400mbit", "400mbit")),
-        true_without_fault=("ESP301",),
+        # Its links and quotas are a part of any step: the kernel throttles each rank for 10 to 11 ms of 74.
+        true_without_fault=("ESP301", "ESP404"),
     ),
     Job(
         "bank",

@@ -142,6 +142,7 @@ JOBS = (
             Fault("same_weights", ("ESP301",), (1, 1), second_best=("ESP3",), placed=True),
         ),
         hosts=Hosts(cpu=(0.8, 0.8), rate=("2gbit", "2gbit")),
-        true_without_fault=("ESP301",),
+        # Its links and quotas are a part of any step: the kernel throttles its ranks for 12 and 18 ms of 104.
+        true_without_fault=("ESP301", "ESP404"),
     ),
 )
