@@ -394,7 +394,8 @@ class _Pending:
 def _exchange(ranks: list[tuple[list[Tensor], list[Tensor]]]) -> None:
     for target, (out, _) in enumerate(ranks):
         for source, (_, send) in enumerate(ranks):
-            out[source].copy_(send[target])
+            if source != target:
+                out[source].copy_(send[target])
 
 
 def _gather(ranks: list[tuple[Tensor, Tensor]]) -> None:

@@ -236,14 +236,14 @@ class TreeReducer:
             self._share_next()
 
     def _exchange(self, bucket: Bucket, partials: list[Tensor]) -> "_SentBucket":
-        world, length = self.transport.world, bucket.stop - bucket.start
+        rank, world, length = self.transport.rank, self.transport.world, bucket.stop - bucket.start
         shard = length // world
         send = _by_shard(partials, world) if partials else self.layout.new()[:0]
         sizes = [len(nodes) * shard for nodes in self._nodes]
         inbox = self._inbox(sum(sizes))
         work = self.transport.exchange(inbox[: sum(sizes)], sizes, send, [len(partials) * shard] * world)
         self.bytes_sent += (len(partials) * shard + shard) * (world - 1) * self.layout.dtype.itemsize
-        return _SentBucket(bucket, work, inbox, shard)
+        return _SentBucket(bucket, work, inbox, send.view(world, len(partials), shard)[rank])
 
     def _inbox(self, numel: int) -> Tensor:
         """A tensor of at least `numel` elements."""
@@ -256,11 +256,12 @@ class TreeReducer:
         """Fold this rank's shard of the oldest bucket under way to the end, and start to share it."""
         sent = self._sent.popleft()
         sent.work.wait()
-        nodes = [node for of_rank in self._nodes for node in of_rank]
-        rows = sent.inbox[: len(nodes) * sent.shard].view(len(nodes), -1)
+        rank, nodes = self.transport.rank, [node for of_rank in self._nodes for node in of_rank]
         whole = self._into()[sent.bucket.start : sent.bucket.stop]
-        mine = whole.view(self.transport.world, -1)[self.transport.rank]
-        self._write_mean(dict(zip(nodes, rows.unbind(), strict=True)), mine)
+        mine = whole.view(self.transport.world, -1)[rank]
+        arrived = sent.inbox[: len(nodes) * len(mine)].view(len(nodes), -1)
+        sums = dict(zip(nodes, arrived, strict=True)) | dict(zip(self._nodes[rank], sent.own, strict=True))
+        self._write_mean(sums, mine)
         self._inboxes.append(sent.inbox)
         self._shared.append(self.transport.share(whole))
 
@@ -330,12 +331,13 @@ class TreeReducer:
 
 @dataclass
 class _SentBucket:
-    """A bucket on its way, and where the shards arrive that this rank has to fold, of `shard` elements each."""
+    """A bucket on its way, and where the shards of other ranks arrive that this rank has to fold."""
 
     bucket: Bucket
     work: Work
     inbox: Tensor
-    shard: int
+    own: Tensor
+    """This rank's partial sums of its shard, a row each."""
 
 
 def _value(node: Node, known: Mapping[Node, Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.futures import Future, collect_all
 
+from esprof.core.types import Rank
 from esprof.elastic.verify import collectives
 from esprof.elastic.verify.rollcall import AloneRollCall, RollCall
 from esprof.recorder.shared.torch_features import all_gather
@@ -31,7 +32,8 @@ class Transport(Protocol):
 
     def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
         """Start to send `sizes[r]` elements of `send` (1-D) to each rank r, and to receive `out_sizes[r]` elements of
-        `out` (1-D) from it, both in the ranks' order."""
+        `out` (1-D) from it, both in the ranks' order. A rank's own part of `out` may stay as it is: it has it in
+        `send`."""
 
     def gather(self, out: Tensor, mine: Tensor) -> Work:
         """Start to gather `mine` (1-D, equally long on all ranks) of all ranks in `out`, in the ranks' order."""
@@ -62,6 +64,9 @@ class GroupTransport:
         self._by_gloo = "cpu:gloo" in config.split(",")
 
     def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
+        if self.rank in (0, self.world - 1):  # Its own part is at an end, so that it can be left out.
+            out, out_sizes = _without(self.rank, out, out_sizes)
+            send, sizes = _without(self.rank, send, sizes)
         return self._start(
             lambda there, here: dist.all_to_all_single(there, here, out_sizes, sizes, self._group, async_op=True),
             out,
@@ -104,6 +109,12 @@ class GroupTransport:
         with collectives.own():
             work: Work = call(out, send)
         return _GuardedWork(work, self._roll_call) if out.device.type == "cpu" else work
+
+
+def _without(rank: Rank, whole: Tensor, sizes: list[int]) -> tuple[Tensor, list[int]]:
+    """`whole` and the sizes of its parts, without the part of the first or last `rank`."""
+    rest = whole[sizes[0] :] if rank == 0 else whole[: whole.numel() - sizes[rank]]
+    return rest, [0 if other == rank else size for other, size in enumerate(sizes)]
 
 
 def _detours(config: str, gpu: str) -> dict[str, str]:

@@ -34,6 +34,22 @@ def test_ranks_share_the_parts_that_each_has_written():
     assert on_processes(3, shared, [(6,)]) == [[[1.0, 1.0, 2.0, 2.0, 3.0, 3.0]] * 3]
 
 
+def exchanged():
+    """The parts that arrive at a rank, without its own: rank r sends r + 1 times the number 10 r + t to rank t."""
+    transport = GroupTransport()
+    rank, world = transport.rank, transport.world
+    send = torch.tensor([10.0 * rank + target for target in range(world) for _ in range(rank + 1)])
+    sizes = [source + 1 for source in range(world)]
+    out = torch.empty(sum(sizes))
+    transport.exchange(out, sizes, send, [rank + 1] * world).wait()
+    return [part.tolist() for source, part in enumerate(out.split(sizes)) if source != rank]
+
+
+def test_ranks_exchange_the_parts_that_they_have_for_each_other():
+    of_three = [[[10.0, 10.0], [20.0] * 3], [[1.0], [21.0] * 3], [[2.0], [12.0, 12.0]]]
+    assert on_processes(3, exchanged, [()]) == [of_three]
+
+
 class Transfer:
     """A transfer over gloo whose first wait times out; `becomes` happens to it before anybody looks again."""
 
