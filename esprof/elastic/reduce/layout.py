@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,14 @@ class Slot:
     def of(self, flat: Tensor) -> Tensor:
         """The slice of a flat tensor for this parameter, 1-D."""
         return flat[self.start : self.stop]
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        """That slice in the parameter's shape."""
+        return flat.as_strided(self.parameter.shape, self._strides, self.start)
+
+    @cached_property
+    def _strides(self) -> tuple[int, ...]:
+        return torch.empty(self.parameter.shape, device="meta").stride()
 
 
 @dataclass(frozen=True)
@@ -131,7 +140,7 @@ class Layout:
         return [slot.parameter.register_post_accumulate_grad_hook(hook(slot)) for slot in self.slots]
 
     def _attach(self, slot: Slot, flat: Tensor) -> Tensor:
-        view = self._views[slot.name] = slot.of(flat).view_as(slot.parameter)
+        view = self._views[slot.name] = slot.shaped(flat)
         slot.parameter.grad = view
         return view
 

@@ -270,8 +270,8 @@ class TreeReducer:
         at_once = _ADDED_AT_ONCE if mean.is_cpu else len(mean)
         for start in range(0, len(mean), at_once):
             part = slice(start, start + at_once)
-            total = _value(Node(0, self.n_est), {node: one[part] for node, one in sums.items()})
-            torch.mul(total, 1 / self.n_est, out=mean[part])
+            of_part, out = {node: one[part] for node, one in sums.items()}, mean[part]
+            torch.mul(_value(Node(0, self.n_est), of_part, out), 1 / self.n_est, out=out)
 
     def _into(self) -> Tensor:
         """The tensor of the step's mean: that of the last EST, each bucket of which is sent before it is
@@ -340,12 +340,13 @@ class _SentBucket:
     """This rank's partial sums of its shard, a row each."""
 
 
-def _value(node: Node, known: Mapping[Node, Tensor]) -> Tensor:
-    """The value of a node: a known one, or the sum of its children."""
+def _value(node: Node, known: Mapping[Node, Tensor], out: Tensor | None = None) -> Tensor:
+    """The value of a node: a known one, or the sum of its children, in `out` if that is given. That may be the memory of
+    a known one: it is written last."""
     if node in known:
         return known[node]
     left, right = node.children
-    return _value(left, known) + _value(right, known)
+    return torch.add(_value(left, known), _value(right, known), out=out)
 
 
 def _by_shard(partials: list[Tensor], world: int) -> Tensor:
