@@ -6,9 +6,9 @@ A job of two processes trains the transformer of `benchmarks.elastic` with two E
 has ended its rounds and waits for a change of the steps; `esprof serve` has one open page. Blocks of steps alternate in
 which these processes run, and in which SIGSTOP holds them.
 
-`page_and_tuner_pct`: how much longer a step is while they run, with its 95 % interval, over pairs of blocks. `job_pct`: what
-the job does for them in a step: it looks for a plan and for a request, and writes the step down. `cpu_pct`: the CPU time of
-each process while it runs, in per cent of one CPU.
+`page_and_tuner_pct`: how much longer the mean step of a block is while they run than in the block after it: median over
+these pairs, with its 95 % interval. `job_pct`: what the job does for them in a step: it looks for a plan and for a request,
+and writes the step down. `cpu_pct`: the CPU time of each process while it runs, in per cent of one CPU.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import torch.distributed as dist
 
@@ -115,7 +115,7 @@ def job(run: Path, steps: int, blocks: int) -> None:
 def in_blocks(
     trainer: ElasticTrainer, helpers: Helpers | None, steps: int, blocks: int
 ) -> tuple[dict[bool, list[float]], dict[str, float]]:
-    """(the median step of each block with the processes, and of each without, s; the share of a CPU that each takes)."""
+    """(the mean step of each block with the processes, and of each without, s; the share of a CPU that each takes)."""
     times: dict[bool, list[float]] = {True: [], False: []}
     used: dict[str, float] = {}
     ran_s = 0.0
@@ -126,7 +126,7 @@ def in_blocks(
         dist.barrier()
         before, began = helpers.cpu_s() if helpers is not None else {}, time.perf_counter()
         taken = [elapsed_s(trainer.step) for _ in range(steps)]
-        times[run].append(median(taken))
+        times[run].append(fmean(taken))  # They work now and then, which a median would not show.
         if run and helpers is not None:
             ran_s += time.perf_counter() - began
             used = {name: used.get(name, 0.0) + now - before[name] for name, now in helpers.cpu_s().items()}
@@ -135,7 +135,8 @@ def in_blocks(
 
 def report(run: Path, times: dict[bool, list[float]], used: dict[str, float]) -> None:
     step_s, blocks = median(times[False]), len(times[False])
-    value, low, high = (100 * (one - 1) for one in Ratio.of(times[True], times[False]))
+    ratios = [one / other for one, other in zip(times[True], times[False], strict=True)]
+    value, low, high = (100 * (one - 1) for one in Ratio.of(ratios, [1.0] * blocks))
     context = {"low": rounded(low), "high": rounded(high), "blocks": blocks, "step_ms": rounded(1e3 * step_s)}
     show("page_and_tuner_pct", value, "% of a step", **context, outcomes=[one.outcome for one in ROUNDS.read(run)])
     viewers, step = RunViewers(run.parent / "other"), LiveStep(step=1, took_us=1e5, busy_us=(9e4, 9e4), ests=(2, 2))

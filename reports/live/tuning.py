@@ -164,9 +164,11 @@ class Tuner:
         for step in self._tail.read():
             self._changed |= self._change_point.note(step) or self._world not in (None, len(step.ests))
             self._last_step, self._world = step.step, len(step.ests)
+            self._next_check_s = time.monotonic() + _POLL_JOB_S
 
     def _is_over(self) -> bool:
-        """Whether the loop must end: by `stop`, or because the job has ended, which is polled once a second."""
+        """Whether the loop must end: by `stop`, or because the job has ended, which is polled once a second while no step
+        comes: it takes milliseconds."""
         now = time.monotonic()
         if now >= self._next_check_s:
             self._next_check_s = now + _POLL_JOB_S
