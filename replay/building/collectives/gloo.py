@@ -76,9 +76,9 @@ def gloo_work(events: RankEvents, rendezvous: RankRendezvous, next_ids: NextIds)
     is_message = rendezvous.silent_ns[calls] >= 0
     work = work_nodes(events, rendezvous, rows, lane, next_ids)
     link = _link_of(rendezvous, calls)
-    work = _on_links(
-        work, np.where(is_message, events.end[rows], rendezvous.end_order[calls]), link, next_ids, len(threads)
-    )
+    # A rank may wait for its messages in another order than they pass.
+    passed = (work.nodes["start_ns"] + work.nodes["dur_ns"])[work.last - next_ids.node]
+    work = _on_links(work, np.where(is_message, passed, rendezvous.end_order[calls]), link, next_ids, len(threads))
     done = work.nodes["start_ns"] + work.nodes["dur_ns"]
     noted = events.end[rows] - done[work.last - next_ids.node]
     noted[rendezvous.is_awaited_late[calls]] = 0
@@ -123,9 +123,10 @@ def _on_links(work: WorkNodes, order: np.ndarray, link: np.ndarray, next_ids: Ne
     """Put all communication on the lanes of the rank's links, one collective or message after the other, by `order`.
 
     `link` is the index in `_LINKS` of each. Two collectives that share a link take as long together as one after the other.
-    So each lasts from the end of the one before it, and their sum does not depend on how threads share them. `order`, the
-    order in which collectives ended, is the same on all ranks: ranks with different orders would deadlock. A collective that
-    was recorded to end after a later one had ended before: other processes preempted its thread before it recorded the end.
+    So each lasts from the end of the one before it, and their sum does not depend on how threads share them. `order`, in
+    which collectives ended or messages passed, is the same on all ranks: ranks with different orders would deadlock. A
+    collective that was recorded to end after a later one had ended before: other processes preempted its thread before it
+    recorded the end.
     """
     nodes, moved = work.nodes.copy(), [np.zeros(0, np.int64)]
     for one in np.unique(link[link >= 0]).tolist():

@@ -54,6 +54,14 @@ def test_a_message_that_was_there_before_its_rank_waited_took_as_long_as_others_
     assert communications(job([*sends, op("aten::mm", 690, 9)], receives), 1) == [(120, 30), (240, 30)]
 
 
+def test_sends_that_are_waited_for_in_reverse_passed_in_order():
+    """torch's runtime for several stages a rank waits at the end of a step, for its latest send first."""
+    sends = message("send", 1, 100, 904) + message("send", 1, 200, 902)
+    run = job([*sends, op("aten::mm", 240, 660)], message("recv", 0, 50, 150) + message("recv", 0, 160, 250))
+    assert communications(run, 0) == communications(run, 1) == [(120, 30), (220, 30)]
+    assert replay(build(run)).step_ns().tolist() == [1000 * US, 1000 * US]
+
+
 def test_messages_of_one_channel_pair_in_order():
     sends = [row for at in (100, 200, 300) for row in message("send", 1, at, at + 30)]
     receives = [row for at in (50, 150, 400) for row in message("recv", 0, at, at + 100)]
