@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from esprof.replay.building.counts import BuildCounts
-from esprof.replay.building.lookup import numbered, occurrences, pairs
+from esprof.replay.building.lookup import common_numbers, numbered, occurrences, pairs
 from esprof.replay.building.node_names import spelled
 from esprof.replay.building.node_records import edges_of, joined, nodes_of
 from esprof.replay.building.rank_graph import RankGraph
@@ -65,7 +65,7 @@ def _pooled(graphs: Sequence[RankGraph], clocks: Clocks) -> tuple[np.ndarray, np
         mine["start_ns"] = clocks.apply(graph.rank, start)
         mine["lane"] += len(lanes)
         codes, texts = spelled(mine["name"], graph.texts)
-        mine["name"] = np.array([names.setdefault(text, len(names)) for text in texts])[codes]
+        mine["name"] = common_numbers(texts, names)[codes]
         edges[edge : edge + len(graph.edges)]["source"] += begin
         edges[edge : edge + len(graph.edges)]["target"] += begin
         lanes += graph.lanes
@@ -86,9 +86,7 @@ def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> 
     name[of_join] = nodes["name"][communications]
     spelling = list(names)
     kinds, distinct = numbered(name)
-    joins["name"] = np.array(
-        [names.setdefault(f"{spelling[code]} (join)", len(names)) for code in distinct.tolist()], np.int64
-    )[kinds]
+    joins["name"] = common_numbers((f"{spelling[code]} (join)" for code in distinct.tolist()), names)[kinds]
     # Joins follow all other nodes, in order of their collectives.
     join, has_edge = len(nodes) + which, nodes["has_join_edge"][members]
     source, target = np.where(is_arrival, members, join), np.where(is_arrival, join, members)

@@ -1,11 +1,16 @@
 """Vectorized lookups by time or by number."""
 
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from esprof.core.compiled import compiled
 from esprof.core.types import Ns
+
+_Value = TypeVar("_Value", bound=Hashable)
 
 _TIME_BITS = 45
 """9.7 hours in ns: no window that a profiler records is longer."""
@@ -67,6 +72,11 @@ def numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(int32 number of each of `values`, the distinct values), numbered in order of first occurrence."""
     encoded = pa.array(values).dictionary_encode()
     return encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
+
+
+def common_numbers(values: Iterable[_Value], known: dict[_Value, int]) -> np.ndarray:
+    """Number of each of `values`, int64: that in `known`, to which new ones are added. All ranks share it."""
+    return np.array([known.setdefault(value, len(known)) for value in values], np.int64)
 
 
 def pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from esprof.core.types import Rank
-from esprof.replay.building.lookup import numbered, occurrences, pairs
+from esprof.replay.building.lookup import common_numbers, numbered, occurrences, pairs
 from esprof.replay.building.rank_events import Collectives, RankEvents, members_of
 from esprof.run.collective_names import collective_word
 from esprof.run.groups import group_name
@@ -115,9 +115,9 @@ def _identified(
     is_send, is_receive = _is_word(rows, "send"), _is_word(rows, "recv")
     has_peer = (is_send | is_receive) & (rows.peer >= 0)
     sender, receiver = np.where(is_send, calls.rank, rows.peer), np.where(is_send, rows.peer, calls.rank)
-    word = np.array([known.setdefault(text, len(known)) for text in calls.kinds], np.int64)[calls.kind]
+    word = common_numbers(calls.kinds, known)[calls.kind]
     by_number = (rows.sequence >= 0) & ~is_p2p
-    channel = np.array([known.setdefault(name or "", len(known)) for name in rows.channels])[rows.channel]
+    channel = common_numbers((name or "" for name in rows.channels), known)[rows.channel]
     return (
         np.full(len(rows.row), at),
         # Negative, so that pairs of ranks are distinct from groups.
@@ -163,12 +163,12 @@ def _groups(
     rows, here = calls.rows, set(run.ranks)
     members = [set(members_of(run, name)) for name in rows.groups]
     members = [some if calls.rank in some else set() for some in members]
-    numbers = [known.setdefault(name or group_name(range(run.world_size)), len(known)) for name in rows.groups]
+    numbers = common_numbers((name or group_name(range(run.world_size)) for name in rows.groups), known)
     sizes, present = np.array([(len(some), len(some & here)) for some in members])[rows.group].T
     for rank, steps in lost.items():
         is_member = np.array([rank in some for some in members])[rows.group]
         present = present - (is_member & np.isin(calls.step, list(steps)))
-    return np.array(numbers)[rows.group], sizes, present
+    return numbers[rows.group], sizes, present
 
 
 def _roles(rows: Collectives, rank: Rank) -> tuple[np.ndarray, np.ndarray]:
