@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from esprof.analyzers.finding import ACTIVITIES, RankBreakdown
+from esprof.core.statistics import distinct
 from esprof.core.types import Rank, us
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine.timeline import Timeline
@@ -125,7 +126,7 @@ def partition(layers: list[np.ndarray], spans: np.ndarray) -> np.ndarray:
 
     Returns (s, layers + 1) in the unit of `spans`; each row sums to its span.
     """
-    bounds = np.unique(np.concatenate([spans.ravel(), *(layer.ravel() for layer in layers)]))
+    bounds = distinct(np.concatenate([spans.ravel(), *(layer.ravel() for layer in layers)]))
     begin, length = bounds[:-1], np.diff(bounds)
     owner = np.full(len(begin), len(layers))
     for number in reversed(range(len(layers))):
@@ -136,6 +137,6 @@ def partition(layers: list[np.ndarray], spans: np.ndarray) -> np.ndarray:
         owner[np.cumsum(change)[:-1] > 0] = number
     shares = np.zeros((len(spans), len(layers) + 1), np.int64)
     for row, (first, last) in enumerate(spans):
-        inside = (begin >= first) & (begin < last)
+        inside = slice(*np.searchsorted(begin, (first, last)).tolist())
         shares[row] = np.bincount(owner[inside], weights=length[inside], minlength=len(layers) + 1).astype(np.int64)
     return shares

@@ -290,17 +290,23 @@ def medians_of(
 def means_of(identity: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (mean of the `values` of each identity in `wanted`, rounded to an integer; mask of those in `identity`).
 
-    Where the mask is False the mean is meaningless.
+    Where the mask is False the mean is meaningless. `values` may have several rows, of which each has a mean.
     """
     if not len(identity):
-        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
+        return np.zeros((*values.shape[:-1], len(wanted)), np.int64), np.zeros(len(wanted), bool)
     # `which` is the index of each identity: `bincount` with weights sums the values of each.
     names, which, count = np.unique(identity, return_inverse=True, return_counts=True)
-    means = np.rint(np.bincount(which, weights=values) / count).astype(np.int64)
-    return _lookup(names, means, wanted)
+    means = np.apply_along_axis(lambda row: np.bincount(which, weights=row) / count, -1, values)
+    return _lookup(names, np.rint(means).astype(np.int64), wanted)
 
 
 def _lookup(names: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # `names` is sorted: an identity can only be at its insertion point.
     at = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
-    return values[at], names[at] == wanted
+    return values[..., at], names[at] == wanted
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """The distinct values, ascending: as `np.unique`, whose hash table takes ten times as long if most values differ."""
+    ordered = np.sort(values, axis=None)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]

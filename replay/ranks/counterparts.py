@@ -5,14 +5,14 @@ at a time, a `PeerTable` keeps the durations in the middle for each identity. Th
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from esprof.core.statistics import medians_of
+from esprof.core.statistics import distinct, medians_of
 from esprof.core.types import NS_PER_MS
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.ranks.narrow import narrow
@@ -26,9 +26,6 @@ docs/reference/what-ifs.md)."""
 
 _SORTED_AT_ONCE = 1 << 22
 """Durations that are sorted at once, which bounds the memory that takes."""
-
-_SAMPLED = 64
-"""One of so many identities is sampled, to divide them into blocks of about equal size."""
 
 _MESSAGE = re.compile("send|recv", re.IGNORECASE)
 """Occurs in the names of all point-to-point operations of any backend."""
@@ -164,14 +161,13 @@ class RankWork:
     def _by_rank(self, identity: np.ndarray, nodes: np.ndarray) -> "_ByRank":
         work_ns, column = self.work_ns[nodes], self.column[nodes]
         width = int(column.max(initial=0)) + 1
-        distinct, pair = np.unique(identity[nodes] * width + column, return_inverse=True)
-        size = np.bincount(pair, minlength=len(distinct))
+        pairs, pair, size = np.unique(identity[nodes] * width + column, return_inverse=True, return_counts=True)
         ranks = np.where(work_ns > MIN_SLEEP_NS, len(self.roles), self.sharing[nodes])
-        least = np.zeros(len(distinct), np.int64)
+        least = np.zeros(len(size), np.int64)
         # With repeated indices numpy stores the last value; in reverse order that is the first node of each pair.
         least[pair[::-1]] = np.where(self.gap[nodes], ranks, 0)[::-1]
-        mean_ns = np.bincount(pair, work_ns, len(distinct)) / size
-        return _ByRank(nodes, pair, distinct // width, mean_ns, size, least)
+        mean_ns = np.bincount(pair, work_ns, len(size)) / size
+        return _ByRank(nodes, pair, pairs // width, mean_ns, size, least)
 
 
 class _ByRank(NamedTuple):
@@ -208,8 +204,24 @@ class _Middles:
     @classmethod
     def of(cls, parts: Sequence[_ByRank]) -> "_Middles":
         """Of the pairs of all parts, each of which has other ranks."""
-        found = [_middles(*block) for block in _blocks(parts)]
-        return cls(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        identity, at = _numbered([part.identity for part in parts])
+        count, least = np.zeros(len(identity), np.int64), np.zeros(len(identity), np.int64)
+        for mine, part in zip(at, parts, strict=True):
+            count += np.bincount(mine, minlength=len(count))
+            np.maximum.at(least, mine, part.least)
+        ranked = _ranked([part.mean_ns for part in parts], at, count)
+        first = np.cumsum(count) - count
+        zeros = np.maximum(least - count, 0)
+        total = count + zeros
+
+        def at_place(place: np.ndarray) -> np.ndarray:
+            """Value at this place of each sorted group, which begins with the zeros."""
+            inside = np.clip(first + place - zeros, 0, len(ranked) - 1)
+            values: np.ndarray = np.where(place < zeros, 0, ranked[inside])
+            return values
+
+        middle = np.stack([at_place((total - 2) // 2 + behind) for behind in range(3)], axis=1)
+        return cls(identity, total, middle, np.add.reduceat(ranked, first) / total)
 
     def around(self, identity: np.ndarray, own_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(median over the other ranks, median over all, mean over all) for ranks that take `own_ns`, ns, float64; NaN if
@@ -228,39 +240,26 @@ class _Middles:
         return others, median, mean
 
 
-def _blocks(parts: Sequence[_ByRank]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(identity, duration, least) of the pairs of all parts, in blocks of some identities."""
-    pairs = sum(len(part.identity) for part in parts)
-    count = max(1, -(-pairs // _SORTED_AT_ONCE))
-    sample = np.sort(np.concatenate([part.identity[::_SAMPLED] for part in parts]))
-    borders = sample[np.linspace(0, len(sample), count + 1)[1:-1].astype(np.int64)]
-    cuts = [np.searchsorted(part.identity, borders) for part in parts]
-    columns = (
-        [np.split(column, cut) for column, cut in zip(of_parts, cuts, strict=True)]
-        for of_parts in zip(*((part.identity, part.mean_ns, part.least) for part in parts), strict=True)
-    )
-    for identity, mean_ns, least in zip(*(zip(*one, strict=True) for one in columns), strict=True):
-        yield np.concatenate(identity), np.concatenate(mean_ns), np.concatenate(least)
+def _numbered(identities: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """(all distinct identities, ascending, int64; the positions of those of each part among them, int32)."""
+    found = distinct(np.concatenate(identities))
+    return found.astype(np.int64), [np.searchsorted(found, values).astype(np.int32) for values in identities]
 
 
-def _middles(identity: np.ndarray, value: np.ndarray, least: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The columns of `_Middles` for these pairs."""
-    if not len(identity):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3)), np.zeros(0)
-    order = np.lexsort((value, identity))
-    names, first, group, count = np.unique(identity[order], return_index=True, return_inverse=True, return_counts=True)
-    ranked = value[order]
-    zeros = np.maximum(np.maximum.reduceat(least[order], first) - count, 0)
-    total = count + zeros
-
-    def at(position: np.ndarray) -> np.ndarray:
-        """Value at this position of each sorted group, which begins with the zeros."""
-        inside = np.clip(first + position - zeros, 0, len(ranked) - 1)
-        values: np.ndarray = np.where(position < zeros, 0, ranked[inside])
-        return values
-
-    middle = np.stack([at((total - 2) // 2 + behind) for behind in range(3)], axis=1)
-    return names.astype(np.int64), total, middle, np.bincount(group, weights=ranked) / total
+def _ranked(values: Sequence[np.ndarray], at: Sequence[np.ndarray], count: np.ndarray) -> np.ndarray:
+    """The values of all parts, each group of `count` sorted, one group after the other; `at` are the groups of the values,
+    ascending within a part."""
+    first = np.cumsum(count) - count
+    ranked, begin = np.empty(count.sum()), first.copy()
+    for mine, own in zip(at, values, strict=True):
+        ranked[begin[mine] + np.arange(len(mine)) - np.searchsorted(mine, mine)] = own
+        begin += np.bincount(mine, minlength=len(begin))
+    for size in np.unique(count).tolist():
+        groups = first[count == size]
+        for some in np.array_split(groups, -(-len(groups) * size // _SORTED_AT_ONCE)):
+            rows = some[:, None] + np.arange(size)
+            ranked[rows] = np.sort(ranked[rows], axis=1)
+    return ranked
 
 
 @dataclass(frozen=True)

@@ -44,13 +44,12 @@ def fitted(dfg: Dfg, steady_at: np.ndarray, place: np.ndarray) -> Dfg:
     in_collective = dfg.collective >= 0
     exact[in_collective] = int(exact.max()) + 1 + _collective_identity(dfg, place)[in_collective]
     by_name = dfg.rank.astype(np.int64) * len(dfg.names) + dfg.name
-    found = np.zeros(dfg.nodes, bool)
+    times = np.stack([dfg.dur_ns[fit], dfg.residual_ns[fit]])
+    todo = np.flatnonzero(wanted)
     for identity in (exact, by_name) if len(fit_steps) else ():
-        todo = wanted & ~found
-        for values, source in ((dur, dfg.dur_ns), (residual, dfg.residual_ns)):
-            means, known = means_of(identity[fit], source[fit], identity[todo])
-            values[np.flatnonzero(todo)[known]] = means[known]
-        found[np.flatnonzero(todo)[known]] = True
+        means, known = means_of(identity[fit], times, identity[todo])
+        dur[todo[known]], residual[todo[known]] = means[:, known]
+        todo = todo[~known]
     return replace(dfg, dur_ns=dur, residual_ns=residual)
 
 

@@ -118,7 +118,6 @@ def test_some_ranks_at_a_time_have_the_same_counterparts(work, ranks_at_once, so
     parts = [some_ranks(work, ranks[at : at + ranks_at_once]) for at in range(0, len(ranks), ranks_at_once)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_SORTED_AT_ONCE", sorted_at_once)
-        patch.setattr(module, "_SAMPLED", 1)
         table = PeerTable.of(part for part, _ in parts)
     for part, nodes in parts:
         found = table.counterparts(part)
