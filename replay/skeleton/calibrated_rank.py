@@ -83,7 +83,7 @@ class CalibratedRank:
 
     def graph(self) -> Dfg:
         """The graph of the rank with the joins of its collectives; residuals are those of the whole job."""
-        return self.joins.calibrated(self.alone.build()[0])
+        return self.joins.calibrated(self.alone.dfg())
 
     def fitted(self, dfg: Dfg) -> Dfg:
         """`graph` with the durations of the first half of the steady-state steps (`held_out.fitted`)."""

@@ -23,6 +23,7 @@ from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.over_ranks import IN_THIS_PROCESS, RankWorkers
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.run_by_name import RunByName
+from esprof.replay.skeleton.kept_graphs import GraphFile, KeptGraphs
 from esprof.replay.steps import RecordedSteps
 from esprof.run.clocks.by_collectives import Clocks
 
@@ -57,13 +58,24 @@ class RankAlone:
     arrival_ns: np.ndarray
     """`Rendezvous.arrival_ns` of each, int64[C]."""
     rules: Rules
+    kept: GraphFile | None
+    """Where its graph is kept."""
 
     def build(self) -> tuple[Dfg, BuildCounts]:
         """(graph of the rank with the joins of its collectives, whose other members it lacks; counts of its construction).
 
         Residuals are those of a rank that waits for nobody. Raises InputError if it recorded no CPU operation.
         """
-        return assemble([self.graph()], self.clocks, by_number(self.collectives, self.arrival_ns), self.recorded.steps)
+        arrival_ns = by_number(self.collectives, self.arrival_ns)
+        built = assemble([self.graph()], self.clocks, arrival_ns, self.recorded.steps)
+        if self.kept is not None:
+            self.kept.write(built[0])
+        return built
+
+    def dfg(self) -> Dfg:
+        """The graph that `build` makes, or made before."""
+        kept = self.kept.read() if self.kept else None
+        return kept or self.build()[0]
 
     def graph(self) -> RankGraph:
         """The graph of the rank, on its own clock and without joins. Raises as `build` does."""
@@ -79,6 +91,7 @@ class RanksAlone:
     steps: RecordedSteps
     matched: MatchedCollectives
     rules: Rules
+    kept: KeptGraphs
 
     @classmethod
     def of(cls, steps: RecordedSteps, rules: Rules = ALL_RULES, workers: RankWorkers = IN_THIS_PROCESS) -> "RanksAlone":
@@ -86,7 +99,8 @@ class RanksAlone:
         source = RunByName(steps.run)
         tasks = ((rank, RankInSteps(source, rank, steps.boundaries[rank], steps.all)) for rank in steps.run.ranks)
         calls = workers.over("Reading collectives", RankInSteps.calls, tasks)
-        return cls(steps, MatchedCollectives.of(steps, calls, rules), rules)
+        kept = KeptGraphs(sum(steps.run.rank(rank).events for rank in steps.run.ranks))
+        return cls(steps, MatchedCollectives.of(steps, calls, rules), rules, kept)
 
     def rank(self, rank: Rank) -> RankAlone:
         rendezvous, mine = self.matched.rendezvous, self.matched.rendezvous.by_rank[self._at[rank]]
@@ -98,6 +112,7 @@ class RanksAlone:
             collectives=numbers,
             arrival_ns=rendezvous.arrival_ns[numbers],
             rules=self.rules,
+            kept=self.kept.of(rank),
         )
 
     def build(self, ranks: Iterable[Rank]) -> tuple[Dfg, BuildCounts]:

@@ -11,7 +11,7 @@ from esprof.analyzers import diagnose, summarize
 from esprof.core.errors import InputError
 from esprof.replay.over_ranks import RankWorkers
 from esprof.replay.replayed import answer
-from esprof.replay.skeleton import large
+from esprof.replay.skeleton import kept_graphs, large
 from esprof.replay.skeleton.large import answered
 from esprof.run.files import table_path
 from esprof.run.run import RunWarning
@@ -30,6 +30,12 @@ def answer_with_what_ifs(replayed):
 @pytest.fixture(autouse=True)
 def _all_large(monkeypatch):
     monkeypatch.setattr(large, "MAX_EVENTS", 0)
+
+
+@pytest.fixture
+def _none_kept(monkeypatch):
+    """Each rank is built anew for each answer, as on a host that shares no disk with this one."""
+    monkeypatch.setattr(kept_graphs, "BYTES_AN_EVENT", 2**60)
 
 
 @pytest.fixture
@@ -119,6 +125,7 @@ def compared(found):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_none_kept")
 @pytest.mark.parametrize("damage", [remove, cut, overwrite])
 @pytest.mark.parametrize("what", ["Contracting the ranks", "Reading the work of ranks", "Changing the ranks"])
 def test_a_rank_lost_while_a_what_if_is_priced_is_left_out(run, what, damage, processes):
@@ -132,6 +139,14 @@ def test_a_rank_lost_while_a_what_if_is_priced_is_left_out(run, what, damage, pr
     assert [one.ranks for one in found.warnings if one.code == "rank-failed"] == [(LOST,)]
     assert [one.answered for one in found.what_if] == [True, True, False]
     assert found.what_if[-1].reason == f"rank {LOST} is not in this run"
+    assert compared(found) == compared(expected)
+
+
+def test_a_rank_that_was_built_is_not_lost_with_its_files(run):
+    expected = answered(run, answer_with_what_ifs)
+    tell = DamagedAfter(run, "Building the ranks", remove)
+    found = answered(run, answer_with_what_ifs, workers=RankWorkers(tell=tell))
+    assert tell.done
     assert compared(found) == compared(expected)
 
 
