@@ -92,5 +92,8 @@ def _result(executor: Executor, work: Callable[[_Task], _Made], task: _Task, fir
 
 
 def _gone(error: BrokenExecutor) -> WorkersGone:
-    remedy = "Often the system has killed it for its memory: use fewer workers, or those of other machines (--dask)."
+    remedy = (
+        "Often the system has killed it for its memory: use fewer workers (--processes), or those of other machines "
+        "(--dask)."
+    )
     return WorkersGone(f"a worker process ended: {error}", remedy=remedy)

@@ -33,7 +33,7 @@ from esprof.replay.steps import RecordedSteps, steps_of
 from esprof.replay.whatif.communication.saturation import with_limit
 from esprof.replay.whatif.memory.answer import JobMemory, with_peak
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
-from esprof.run.clocks.by_collectives import HostClock
+from esprof.run.clocks.by_collectives import Clocks, HostClock
 from esprof.run.overhead import Overhead, overhead
 from esprof.run.run import Run, RunWarning
 
@@ -75,8 +75,7 @@ class Replayed:
         run = steps.run
         built = build_counted(run, steps, rules=rules)
         built_at = time.perf_counter()
-        correction_ns = {rank: built.clocks.correction_ns(rank) for rank in run.ranks}
-        measured = steps.measured_ns(correction_ns)
+        measured, plain = durations(steps, built.clocks)
         steady_at = steps.steady_at
         pricer = Pricer(run, built.dfg, steady_at, measured[steady_at], max_error_pct)
         path = steady_path(pricer.baseline, steady_at)
@@ -87,7 +86,7 @@ class Replayed:
             built=built,
             steps=steps,
             measured_ns=measured,
-            plain_ns=steps.plain_ns(correction_ns),
+            plain_ns=plain,
             pricer=pricer,
             path=tuple(path),
             not_run=missing,
@@ -234,6 +233,12 @@ def _coverage(replayed: Replayed) -> Coverage:
         lags_clamped=counts.lags_clamped,
         missing_ranks=run.missing_ranks,
     )
+
+
+def durations(steps: RecordedSteps, clocks: Clocks) -> tuple[np.ndarray, np.ndarray]:
+    """(`Replayed.measured_ns`, `Replayed.plain_ns`) of a run with these steps and clocks."""
+    correction_ns = {rank: clocks.correction_ns(rank) for rank in steps.run.ranks}
+    return steps.measured_ns(correction_ns), steps.plain_ns(correction_ns)
 
 
 def warnings_of_replay(steps: RecordedSteps, built: Built) -> tuple[RunWarning, ...]:

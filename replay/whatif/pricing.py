@@ -141,7 +141,7 @@ class Pricer:
         keys = [_key(terms) for terms in asked]
         with_parts = [part for terms in asked for part in (terms, *_alone(terms))]
         new = {_key(terms): terms for terms in with_parts if _key(terms) not in self._known}
-        for key, scenario in self._made_all(new).items():
+        for key, scenario in self._made_all(new):
             self._known[key] = scenario if isinstance(scenario, Declined) else self._priced(scenario)
         for key, terms in new.items():
             self._known[key] = _no_worse(self._known[key], [self._known[_key(part)] for part in _alone(terms)])
@@ -176,9 +176,9 @@ class Pricer:
 
     def _made_all(
         self, scenarios: Mapping[tuple[str, ...], tuple[Term, ...]]
-    ) -> Mapping[tuple[str, ...], Scenario | Declined]:
-        """`_made` of the terms of each scenario."""
-        return {key: self._made(terms) for key, terms in scenarios.items()}
+    ) -> Iterable[tuple[tuple[str, ...], Scenario | Declined]]:
+        """`_made` of the terms of each scenario, one after the other: the graph of each may be large."""
+        return ((key, self._made(terms)) for key, terms in scenarios.items())
 
     def _made(self, terms: tuple[Term, ...]) -> Scenario | Declined:
         """The graph as these terms change it, or why they cannot."""

@@ -171,7 +171,8 @@ def worked_ns(dfg: Dfg, during: Stretches) -> np.ndarray:
     work = dfg.on(LaneKind.CPU) & dfg.of(*_WORK) & (dfg.recorded_ns > 0)
     most = np.zeros(len(begin))
     for rank in dfg.marks.ranks:
-        nodes = np.flatnonzero(work & (dfg.rank == rank))
+        nodes = dfg.nodes_of(rank)
+        nodes = nodes[work[nodes]]
         nodes = nodes[np.argsort(dfg.recorded_ns[nodes], kind="stable")]
         most = np.maximum(most, timeline.worked_ns(dfg.recorded_ns[nodes], dfg.dur_ns[nodes], begin, end))
     return most
@@ -299,9 +300,9 @@ def latencies_ns(dfg: Dfg, count: int | None = None) -> np.ndarray:
     number, first = np.unique(dfg.collective[nodes], return_index=True)
     nodes = nodes[first]
     kind = dfg.lane[nodes].astype(np.int64) * len(dfg.names) + dfg.name[nodes]
+    order = np.argsort(kind, kind="stable")
     fitted: list[float] = []
-    for one in np.unique(kind).tolist():
-        mine = kind == one
+    for mine in np.split(order, np.flatnonzero(np.diff(kind[order])) + 1):
         found = line(dfg.bytes[nodes[mine]], dfg.dur_ns[nodes[mine]])
         latency[number[mine]] = np.nan if found is None else min(found.fixed_ns, found.least_ns)
         fitted += [] if found is None else [min(found.fixed_ns, found.least_ns)]

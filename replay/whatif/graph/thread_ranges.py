@@ -70,6 +70,8 @@ def work_share(run: Run, dfg: Dfg, ranges_of: Mapping[Rank, ThreadRanges]) -> np
     share = share_within(run, dfg, ranges_of)
     is_kernel = dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMPUTE) & (dfg.event >= 0)
     for rank, of_rank in ranges_of.items():
+        if not len(of_rank.tid):
+            continue
         nodes = dfg.nodes_of(rank)
         nodes = nodes[is_kernel[nodes]]
         share[nodes] = _is_launched_in(run.events(rank), dfg.event[nodes], of_rank)
