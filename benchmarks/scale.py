@@ -4,8 +4,9 @@
 
 The job is simulated (`benchmarks.large_job`): training in tensor, pipeline and data groups with a slow rank and a slow link,
 written as a Run directory. It is replayed rank by rank (`esprof.replay.skeleton`) in so many processes, and, if it is not
-larger than what esprof replays at once, as one graph as well. Each repeat is a process of its own; prints one JSON line a
-figure, the median over the repeats. Peak memory is the sum over the processes, each at its own peak.
+larger than what esprof replays at once, as one graph as well. Each repeat is a process of its own. Prints one JSON line a
+figure, the median over the repeats, and on stderr a Markdown table with a row for this number of ranks. Peak memory is the
+sum over the processes, each at its own peak. `alone` is the time in which no rank is worked on.
 
 With `--dask N` it is replayed and diagnosed by N Dask workers of 4 GB, of which one is killed in the middle, and by one
 process: both answers must be the same.
@@ -20,9 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -31,7 +33,7 @@ from typing import Any
 import msgspec
 
 import esprof
-from benchmarks.figures import show
+from benchmarks.figures import show, table
 from benchmarks.large_job import LargeJob, write
 from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
@@ -40,10 +42,25 @@ from esprof.replay.over_ranks import RankWorkers
 from esprof.replay.replayed import Replayed, answer
 from esprof.replay.skeleton.blame import SkeletonBlame
 from esprof.replay.skeleton.large import LargeReplay, is_large
+from esprof.replay.skeleton.pricing import SkeletonPricer
 from esprof.run.run import Run
 
-UNITS = {"events": "events", "peak_memory": "GB", "peak_memory_by_rank": "GB", "bytes_a_compared_node": "bytes"}
+UNITS = {
+    "events": "events", "run_on_disk": "GB", "kept_on_disk": "GB", "kept_bytes_an_event": "bytes",
+    "peak_memory": "GB", "peak_memory_by_rank": "GB", "bytes_a_compared_node": "bytes",
+}  # fmt: skip
 """Of figures that are no seconds."""
+COLUMNS = {
+    "all, s": ("total",),
+    "read": ("open", "finding_the_steps", "reading_collectives"),
+    "build": ("building_the_ranks",),
+    "contract": ("contracting_the_ranks", "following_the_critical_path"),
+    "compare": ("reading_the_work_of_ranks", "comparing_ranks"),
+    "change": ("changing_the_ranks",),
+    "divide": ("breaking_down_steps",),
+    "alone": ("alone",),
+}
+"""Columns of the table, and the figures `by_rank_…` whose seconds each adds up."""
 WHAT_IFS = ("gpu=2x", "cpu=2x", "network=2x", "overlap=perfect", "straggler=fix")
 
 
@@ -70,8 +87,10 @@ def main() -> int:
         written: dict[str, float] = {}
         if not any(folder.iterdir()):
             since = time.perf_counter()
-            written["events"] = write(folder, LargeJob.of(asked.ranks, asked.events))
+            write(folder, LargeJob.of(asked.ranks, asked.events))
             written["write"] = time.perf_counter() - since
+        written["events"] = _events(folder)
+        written["run_on_disk"] = _bytes_in(folder) / 1e9
         if asked.dask:
             _on_dask(folder, asked.dask)
             return 0
@@ -83,7 +102,21 @@ def main() -> int:
         print(
             json.dumps({"name": f"scale_{name}", "value": round(median(values), 3), "unit": unit, "context": context})
         )
+    print(_table(asked.ranks, {name: median(one[name] for one in found) for name in found[0]}), file=sys.stderr)
     return 0
+
+
+def _table(ranks: int, figures: Mapping[str, float]) -> str:
+    """The Markdown table of the replay rank by rank."""
+    seconds = (sum(figures.get(f"by_rank_{name}", 0.0) for name in names) for names in COLUMNS.values())
+    row = [
+        f"{ranks:,}",
+        f"{figures['events'] / 1e6:,.1f} million",
+        *(f"{one:,.0f}" for one in seconds),
+        *(f"{figures[name]:.1f} GB" for name in ("peak_memory_by_rank", "run_on_disk", "kept_on_disk")),
+    ]
+    titles = ["ranks", "events", *COLUMNS, "memory", "Run on disk", "graphs on disk"]
+    return table([f">{title}" for title in titles], [row])
 
 
 def _on_dask(folder: Path, count: int) -> None:
@@ -164,26 +197,55 @@ def measured(folder: Path) -> dict[str, float]:
     return lap.seconds | {"peak_memory": _peak(resource.RUSAGE_SELF)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class _TimedWorkers(RankWorkers):
+    """Workers that show what each pass over the ranks takes, and what passes between them."""
+
+    lap: _Laps
+
+    def over(self, what: str, work: Callable[[Any], Any], tasks: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+        self.lap("by_rank_alone")
+        yield from super().over(what, work, tasks)
+        self.lap(f"by_rank_{what.lower().replace(' ', '_')}")
+
+
 def measured_by_rank(folder: Path, processes: int) -> dict[str, float]:
-    """Seconds of each pass over the ranks, and the peak memory in GB."""
-    lap = _Laps()
+    """Seconds of the passes over the ranks, the peak memory and what is kept on disk in GB."""
+    begun, lap = time.perf_counter(), _Laps()
     opened = esprof.load(folder)
     opened.keeps_one_rank = True
     lap("by_rank_open")
-    begun = time.perf_counter()
-    with _workers(
-        processes, lambda told: lap(f"by_rank_{told.partition(',')[0].lower().replace(' ', '_')}")
-    ) as workers:
-        replayed = LargeReplay.by_rank(opened, workers=workers)
-        lap("by_rank_replay")
+    with _processes(processes) as pool:
+        replayed = LargeReplay.by_rank(opened, workers=_TimedWorkers(executor=pool, lap=lap))
         answer(replayed, WHAT_IFS)
-        lap("by_rank_what_ifs")
         held = _bytes_a_node(replayed)
         print(diagnose(replayed).verdict, file=sys.stderr)
-        lap("by_rank_diagnose")
+        lap("by_rank_alone")
     total = time.perf_counter() - begun
     peak = _peak(resource.RUSAGE_SELF) + (processes * _peak(resource.RUSAGE_CHILDREN) if processes > 1 else 0)
-    return lap.seconds | {"by_rank_total": total, "peak_memory_by_rank": peak, "bytes_a_compared_node": held}
+    kept = _kept_bytes(replayed)
+    return lap.seconds | {
+        "by_rank_total": total,
+        "peak_memory_by_rank": peak,
+        "bytes_a_compared_node": held,
+        "kept_on_disk": kept / 1e9,
+        "kept_bytes_an_event": kept / _events(folder),
+    }
+
+
+def _events(folder: Path) -> int:
+    return sum(meta.events for meta in esprof.load(folder).meta.ranks)
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*"))
+
+
+def _kept_bytes(replayed: LargeReplay) -> int:
+    """What the graphs of all ranks take on disk, bytes; 0 if there is no room for them."""
+    assert isinstance(replayed.pricer, SkeletonPricer)
+    kept = replayed.pricer.job.ranks.kept.folder
+    return 0 if kept is None else _bytes_in(kept)
 
 
 def _bytes_a_node(replayed: LargeReplay) -> float:
@@ -196,12 +258,12 @@ def _bytes_a_node(replayed: LargeReplay) -> float:
 
 
 @contextmanager
-def _workers(processes: int, tell: Callable[[str], object]) -> Iterator[RankWorkers]:
-    if processes == 1:
-        yield RankWorkers(tell=tell)
+def _processes(count: int) -> Iterator[Executor | None]:
+    if count == 1:
+        yield None
         return
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        yield RankWorkers(pool, tell)
+    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+        yield pool
 
 
 def _peak(whose: int) -> float:
