@@ -23,9 +23,12 @@ from esprof.replay.ranks.narrow import narrow
 from esprof.replay.skeleton.calibrated_rank import CalibratedRank
 from esprof.replay.skeleton.contract import Skeleton, contract
 from esprof.replay.skeleton.job import CalibratedJob
-from esprof.replay.skeleton.joined import join
+from esprof.replay.skeleton.joined import JobSkeleton, join
 from esprof.replay.skeleton.nodes import JobNodes, nodes_of_rank, own_nodes
 from esprof.replay.skeleton.ranks import with_ends
+
+_LONG_NS = 2**62
+"""Longer than any run."""
 
 
 class _ComparedWork(NamedTuple):
@@ -61,7 +64,7 @@ class SkeletonBlame(Blame):
         return cls(nodes.held(), steps, job=job, nodes=nodes, workers=workers)
 
     def parts(self) -> "Iterator[PartBlame]":
-        return map(self._part, self.nodes.parts())
+        return (self._part((at,)) for at in range(len(self.nodes.columns)))
 
     def of_ranks(self, ranks: Collection[Rank]) -> "PartBlame":
         return self._part(self.nodes.at(ranks or self.dfg.marks.ranks[:1]))
@@ -135,16 +138,22 @@ class SkeletonBlame(Blame):
     def _replayed(self) -> _Replayed:
         suspects = self._suspects()
         work = (
-            _ComparedWork(usual, narrow(self._own_ns(at)) if at in suspects else None)
-            for at, usual in enumerate(self._summed_up[1])
+            (rank, _ComparedWork(usual, narrow(self._own_ns(at)) if at in suspects else None))
+            for at, (rank, usual) in enumerate(zip(self.dfg.marks.ranks, self._summed_up[1], strict=True))
         )
         found = list(self.job.over_tasks("Comparing ranks", _skeletons, work, self.workers))
-        alike = [one[1] for one in found]
-        alone = [[*alike[:at], found[at][2], *alike[at + 1 :]] for at in suspects]
+        recorded = join([one[0] for one in found])
+        # Suspects are in this one twice: among all ranks with usual work, and behind them with their own.
+        job = join([one[1] for one in found] + [found[at][2] for at in suspects])
+        usual = np.arange(len(found))
+        alone = [
+            self._progress_of(job, np.append(np.delete(usual, at), len(found) + number))
+            for number, at in enumerate(suspects)
+        ]
         return _Replayed(
-            self._progress_of([one[0] for one in found]),
-            self._progress_of(alike),
-            np.array([self._progress_of(one) for one in alone], np.int64).reshape(len(suspects), len(self.steps)).T,
+            self._progress_of(recorded, usual),
+            self._progress_of(job, usual),
+            np.array(alone, np.int64).reshape(len(suspects), len(self.steps)).T,
         )
 
     def _own_ns(self, at: int) -> np.ndarray:
@@ -153,11 +162,13 @@ class SkeletonBlame(Blame):
         own: np.ndarray = np.rint(part.usual_ns).astype(np.int64) + np.rint(part.excess_ns).astype(np.int64)
         return own
 
-    def _progress_of(self, skeletons: Sequence[Skeleton]) -> np.ndarray:
-        """Growth of the end of all work in each of `steps`, ns, int64[steps], where it is at the ends of steps."""
-        timeline = replay(join(skeletons).dfg)
-        marks, end = timeline.dfg.marks, timeline.end_ns
-        reached = np.maximum.accumulate([end[marks.first[0]].max(), *end[marks.last].max(axis=1)])
+    def _progress_of(self, job: JobSkeleton, ranks: np.ndarray) -> np.ndarray:
+        """Growth of the end of all work in each of `steps`, ns, int64[steps], where it is at the ends of steps. Joins wait
+        only for the `ranks` at these positions of the job."""
+        dfg, marks = job.dfg, job.dfg.marks
+        waits = np.isin(job.rank_at, ranks) | (dfg.lane != JOIN_LANE)[dfg.pred_target]
+        end = replay(replace(dfg, pred_lag=np.where(waits, dfg.pred_lag, -_LONG_NS))).end_ns
+        reached = np.maximum.accumulate([end[marks.first[0, ranks]].max(), *end[marks.last[:, ranks]].max(axis=1)])
         progress: np.ndarray = np.diff(reached)[np.searchsorted(marks.steps, self.steps)]
         return progress
 

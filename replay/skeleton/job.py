@@ -93,15 +93,22 @@ class CalibratedJob:
         )
 
     def rank(self, rank: Rank) -> CalibratedRank:
-        alone, known = self.ranks.rank(rank), self.meetings.collectives
-        joins = self._joins(alone.collectives[np.isin(alone.collectives, known)])
-        return CalibratedRank(
-            alone=alone,
-            joins=joins,
-            steady_at=self.ranks.steps.steady_at,
-            fitted_residual_ns=self._fitted_residual_ns[self.meetings.of_collectives(joins.collectives)],
-            place=self.place[joins.collectives],
-        )
+        return self._calibrated[rank]
+
+    @cached_property
+    def _calibrated(self) -> dict[Rank, CalibratedRank]:
+        fitted_residual_ns = fitted(self.meetings.dfg, self.ranks.steps.steady_at, self.place).residual_ns
+        found = {}
+        for alone in map(self.ranks.rank, self.ranks.steps.run.ranks):
+            joins = self._joins(alone.collectives[np.isin(alone.collectives, self.meetings.collectives)])
+            found[alone.recorded.rank] = CalibratedRank(
+                alone=alone,
+                joins=joins,
+                steady_at=self.ranks.steps.steady_at,
+                fitted_residual_ns=fitted_residual_ns[self.meetings.of_collectives(joins.collectives)],
+                place=self.place[joins.collectives],
+            )
+        return found
 
     def timeline(self, ranks: Iterable[Rank]) -> Timeline:
         """The replay of the graph of these ranks together, with the times that they have in the job."""
@@ -114,11 +121,6 @@ class CalibratedJob:
         residual_ns = self.meetings.dfg.residual_ns[self.meetings.joins[at]]
         return CalibratedJoins(self.t0_ns, collectives, self.join_end_ns[at], residual_ns)
 
-    @cached_property
-    def _fitted_residual_ns(self) -> np.ndarray:
-        """Residual of each node of `meetings` with the durations of the first steps, ns."""
-        return fitted(self.meetings.dfg, self.ranks.steps.steady_at, self.place).residual_ns
-
     def over_ranks(
         self, what: str, work: Callable[[CalibratedRank], _Made], workers: RankWorkers = IN_THIS_PROCESS
     ) -> Iterator[_Made]:
@@ -129,13 +131,11 @@ class CalibratedJob:
         self,
         what: str,
         work: Callable[[tuple[CalibratedRank, _Task]], _Made],
-        tasks: Iterable[_Task],
+        tasks: Iterable[tuple[Rank, _Task]],
         workers: RankWorkers = IN_THIS_PROCESS,
     ) -> Iterator[_Made]:
-        """`over_ranks`; each rank has a task of its own."""
-        ranks = self.ranks.steps.run.ranks
-        of_ranks = ((rank, (self.rank(rank), task)) for rank, task in zip(ranks, tasks, strict=True))
-        return workers.over(what, work, of_ranks)
+        """`over_ranks` of some ranks, each with a task of its own."""
+        return workers.over(what, work, ((rank, (self.rank(rank), task)) for rank, task in tasks))
 
     def skeletons(
         self, variants: Callable[[CalibratedRank], Iterable[Dfg]], workers: RankWorkers = IN_THIS_PROCESS

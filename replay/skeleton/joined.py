@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from esprof.replay.building.lookup import common_numbers
 from esprof.replay.building.node_records import edges_of
 from esprof.replay.dfg import JOIN_LANE, Dfg, Edge, Lane, StepMarks
 from esprof.replay.engine import topology
@@ -31,7 +33,7 @@ class JobSkeleton:
     joins: np.ndarray
     """Ids of the joins, in order of their collectives, int64."""
 
-    @property
+    @cached_property
     def collectives(self) -> np.ndarray:
         """Numbers of the matched collectives, ascending."""
         numbers: np.ndarray = self.dfg.collective[self.joins]
@@ -66,7 +68,7 @@ def join(skeletons: Sequence[Skeleton]) -> JobSkeleton:
         raise CyclesAcrossRanks
     new = np.empty(count, np.int64)  # The inverse of the order: the new number of each node.
     new[in_order.order] = np.arange(count)
-    by_target = np.lexsort((new[source], new[target]))
+    by_target = np.argsort(new[target] * count + new[source], kind="stable")
     marks = parts[0].marks
     first, last = (
         np.concatenate([new[ids[getattr(dfg.marks, end)]] for dfg, ids in zip(parts, number, strict=True)], axis=1)
@@ -102,8 +104,6 @@ def _columns(
         for name in _COLUMNS:
             columns[name][ids] = getattr(dfg, name)
         columns["lane"][ids] += np.where(dfg.lane == JOIN_LANE, 0, len(lanes))
-        used, which = np.unique(dfg.name, return_inverse=True)
-        texts = [names.setdefault(dfg.names[code], len(names)) for code in used.tolist()]
-        columns["name"][ids] = np.array(texts)[which]
+        columns["name"][ids] = common_numbers(dfg.names, names)[dfg.name]
         lanes += dfg.lanes
     return columns, tuple(lanes), tuple(names)

@@ -17,7 +17,7 @@ from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import Piece, strict
 from esprof.replay.over_ranks import IN_THIS_PROCESS, RanksLost, RankWorkers
-from esprof.replay.replayed import Replayed, warnings_of_replay
+from esprof.replay.replayed import Replayed, durations, warnings_of_replay
 from esprof.replay.skeleton.calibrated_rank import CalibratedRank
 from esprof.replay.skeleton.contract import Skeleton
 from esprof.replay.skeleton.job import CalibratedJob, for_answers
@@ -121,8 +121,7 @@ class LargeReplay(Replayed):
             rendezvous.communication,
         )
         built_at = time.perf_counter()
-        correction_ns = {rank: rendezvous.clocks.correction_ns(rank) for rank in run.ranks}
-        measured = steps.measured_ns(correction_ns)
+        measured, plain = durations(steps, rendezvous.clocks)
         pricer = SkeletonPricer(
             run,
             recorded,
@@ -131,6 +130,7 @@ class LargeReplay(Replayed):
             max_error_pct,
             job=job,
             links=RecordedLinks(recorded, _with_work(during, contracted)),
+            skeletons=[one.variants[0] for one in contracted],
             workers=workers,
             without_residuals=without_residuals,
             of_first_steps=of_first_steps,
@@ -146,7 +146,7 @@ class LargeReplay(Replayed):
             built=built,
             steps=steps,
             measured_ns=measured,
-            plain_ns=steps.plain_ns(correction_ns),
+            plain_ns=plain,
             pricer=pricer,
             path=tuple(path),
             not_run=tuple(missing),

@@ -12,6 +12,7 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay.building.assemble import Keys, keyed
+from esprof.replay.building.lookup import common_numbers
 from esprof.replay.dfg import JOIN_LANE, Dfg, StepMarks
 from esprof.replay.ranks.arrivals import may_be_held
 from esprof.replay.ranks.narrow import narrow
@@ -25,9 +26,6 @@ _COLUMNS = {
 
 _LEFT_OUT = ("residual_ns", "contended", "bytes")
 """Columns that are 0 here. They take no memory."""
-
-_NODES_AT_ONCE = 1 << 19
-"""Nodes that a part of a job has, about."""
 
 _Columns = Mapping[str, np.ndarray]
 """Those of `_COLUMNS`, in small types."""
@@ -65,7 +63,7 @@ class JobNodes:
         held_at, keys, graphs = list[np.ndarray](), list[Keys](), list[Dfg]()
         names: dict[str, int] = {}
         for one in ranks:
-            number = np.array([names.setdefault(text, len(names)) for text in one.empty.names] + [-1], np.int32)
+            number = np.append(common_numbers(one.empty.names, names), -1)
             columns.append({**one.columns, "name": narrow(number[one.columns["name"]])})
             held_at.append(one.held)
             keys.append(one.keys._replace(name=number[one.keys.name], before=number[one.keys.before]))
@@ -98,18 +96,6 @@ class JobNodes:
                 for mine, held in zip(self.columns, self.held_at, strict=True)
             ],
         )
-
-    def parts(self) -> Iterator[tuple[int, ...]]:
-        """Positions of ranks that have about `_NODES_AT_ONCE` nodes together, of one rank at least."""
-        part: list[int] = []
-        nodes = 0
-        for at, mine in enumerate(self.columns):
-            nodes += len(mine["dur_ns"])
-            if part and nodes > _NODES_AT_ONCE:
-                yield tuple(part)
-                part, nodes = [], len(mine["dur_ns"])
-            part.append(at)
-        yield tuple(part)
 
     def at(self, ranks: Iterable[Rank]) -> tuple[int, ...]:
         """Positions of these ranks, ascending."""
@@ -148,7 +134,7 @@ def nodes_of_rank(rank: CalibratedRank) -> RankNodes:
 def _common_keys(keys: Sequence[Keys]) -> tuple[Iterator[np.ndarray], int]:
     """(what is to be added to each key of each rank, int64, so that counterparts share it; more than any key then)."""
     kinds: dict[tuple[str, int, int], int] = {}
-    kinds_of = [np.array([kinds.setdefault(kind, len(kinds)) for kind in one.kinds()], np.int64) for one in keys]
+    kinds_of = [common_numbers(one.kinds(), kinds) for one in keys]
     most = np.zeros(len(kinds), np.int64)
     for one, kind in zip(keys, kinds_of, strict=True):
         most[kind] = np.maximum(most[kind], one.most)

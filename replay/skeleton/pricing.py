@@ -5,21 +5,24 @@ once for all scenarios that are asked for together. Communication is changed on 
 Slow ranks are made as fast as others by comparing the nodes of all ranks (`SkeletonBlame`).
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
+from esprof.core.types import Rank
 from esprof.replay.answer import Prediction
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import Timeline, replay
 from esprof.replay.over_ranks import RankWorkers
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.skeleton.blame import SkeletonBlame
+from esprof.replay.skeleton.contract import Skeleton
 from esprof.replay.skeleton.job import CalibratedJob
 from esprof.replay.skeleton.scenarios import (
+    UNCHANGED,
     ComparedScenario,
     RankScenario,
     RankTask,
@@ -55,6 +58,10 @@ class _ChangedRanks:
     """On the comparison of ranks."""
 
 
+_Changes = Mapping[_Key, _ChangedRanks | Declined]
+"""What the terms of scenarios make of the ranks, by those that change ranks."""
+
+
 class _Mended(NamedTuple):
     """What a comparison of all ranks replaces."""
 
@@ -72,9 +79,9 @@ class SkeletonPricer(Pricer):
     """The skeleton of the job without unexplained delays."""
     of_first_steps: Dfg
     """The skeleton of the job with the durations of its first steps (`CalibratedRank.fitted`)."""
+    skeletons: Sequence[Skeleton]
+    """Those of its ranks as recorded."""
     workers: RankWorkers
-    _latest: dict[_Key, _ChangedRanks | Declined] = field(default_factory=dict, repr=False)
-    """What was made of the ranks when they were built last."""
 
     @cached_property
     def error(self) -> KnownError:
@@ -96,23 +103,19 @@ class SkeletonPricer(Pricer):
 
     def _made_all(
         self, scenarios: Mapping[tuple[str, ...], tuple[Term, ...]]
-    ) -> Mapping[tuple[str, ...], Scenario | Declined]:
-        made: dict[tuple[str, ...], Scenario | Declined] = {}
-        asked: list[tuple[Term, ...]] = []
+    ) -> Iterator[tuple[tuple[str, ...], Scenario | Declined]]:
+        asked: dict[tuple[str, ...], tuple[Term, ...]] = {}
         for key, terms in scenarios.items():
             if reason := self._reason_against(terms):
-                made[key] = Declined(reason)
+                yield key, Declined(reason)
             else:
-                bounded = bounded_terms(terms)
-                asked += [terms] if bounded is None else [terms, bounded.before, bounded.before + bounded.terms]
-        self._change_ranks(asked)
-        for key, terms in scenarios.items():
-            if key not in made:
-                try:
-                    made[key] = self._scenario(terms)
-                except Declined as reason:
-                    made[key] = reason
-        return made
+                asked[key] = terms
+        changed = self._changed_ranks(part for terms in asked.values() for part in (terms, *_bounds(terms)))
+        for key, terms in asked.items():
+            try:
+                yield key, self._scenario(terms, changed)
+            except Declined as reason:
+                yield key, reason
 
     def _nobody_waits(self, scenario: Scenario) -> bool:
         assert isinstance(scenario, SkeletonScenario)
@@ -135,26 +138,31 @@ class SkeletonPricer(Pricer):
                 )
         return None
 
-    def _change_ranks(self, asked: Iterable[tuple[Term, ...]]) -> None:
-        """Fill `_latest` for the terms of these scenarios that change ranks. Each rank is built once."""
-        new = {key: changing for terms in asked if (key := _key(changing := of_ranks(terms)))}
-        if new.keys() <= self._latest.keys():
-            return
-        self._latest.clear()
+    def _changed_ranks(self, asked: Iterable[tuple[Term, ...]]) -> _Changes:
+        """What the terms of these scenarios that change ranks make of them. Each rank is visited once, and only if one of
+        them may change it."""
+        changing = {key: terms for every in asked if (key := _key(terms := of_ranks(every)))}
+        found: dict[_Key, _ChangedRanks | Declined] = {}
         mended: dict[_Key, _Mended] = {}
-        for key, terms in new.items():
+        for key, terms in changing.items():
             try:
                 mended[key] = self._mended(terms)
             except Declined as reason:
-                self._latest[key] = reason
-        specs = {key: ",".join(term.text for term in _alone(new[key])) for key in mended}
-        tasks = (
-            [RankTask(specs[key], one.of_ranks[at]) for key, one in mended.items()] for at in range(len(self.run.ranks))
-        )
+                found[key] = reason
+        specs = {key: ",".join(term.text for term in _alone(changing[key])) for key in mended}
+        tasks: dict[Rank, dict[_Key, RankTask]] = {}
+        for at, rank in enumerate(self.run.ranks):
+            for key, one in mended.items():
+                task = RankTask(specs[key], one.of_ranks[at])
+                if task.may_change:
+                    tasks.setdefault(rank, {})[key] = task
         work = partial(scenarios_of_rank, self.steps)
-        found = list(self.job.over_tasks("Changing the ranks", work, tasks, self.workers))
-        for at, (key, one) in enumerate(mended.items()):
-            self._latest[key] = _ChangedRanks([of_rank[at] for of_rank in found], one.notes)
+        of_tasks = self.job.over_tasks("Changing the ranks", work, tasks.items(), self.workers)
+        made = dict(zip(tasks, of_tasks, strict=True))
+        for key, one in mended.items():
+            changed = [made.get(rank, {}).get(key, UNCHANGED) for rank in self.run.ranks]
+            found[key] = _ChangedRanks(changed, one.notes)
+        return found
 
     def _mended(self, terms: Iterable[Term]) -> _Mended:
         """What those of the terms that compare ranks replace. Raises Declined."""
@@ -167,16 +175,14 @@ class SkeletonPricer(Pricer):
         assert isinstance(after, ComparedScenario)
         return _Mended(replaced(blame.nodes, after.compared.nodes), after.notes)
 
-    def _scenario(self, terms: tuple[Term, ...]) -> Scenario:
-        """The skeleton of the job as these terms change it. Raises Declined."""
-        now = self._changed(terms)
+    def _scenario(self, terms: tuple[Term, ...], changed: _Changes) -> Scenario:
+        """The skeleton of the job as these terms change it, which made `changed` of the ranks. Raises Declined."""
+        now = self._changed(terms, changed)
         if bounded := bounded_terms(terms):
-            now = now.bounded(
-                bounded.bound(self._changed(bounded.before), self._changed(bounded.before + bounded.terms))
-            )
+            now = now.bounded(bounded.bound(*(self._changed(some, changed) for some in _bounds(terms))))
         return apply(now, [term for term in terms if term.kind.phase >= TermPhase.BOUND])
 
-    def _changed(self, terms: tuple[Term, ...]) -> Scenario:
+    def _changed(self, terms: tuple[Term, ...], changed: _Changes) -> Scenario:
         """`_scenario` without what bounds its steps, and without changed loaders."""
         recorded = SkeletonScenario(
             self.run,
@@ -190,11 +196,17 @@ class SkeletonPricer(Pricer):
         )
         now: Scenario = recorded
         if changing := of_ranks(terms):
-            changed = self._latest[_key(changing)]
-            if isinstance(changed, Declined):
-                raise changed
-            now = joined(recorded, _alone(changing), changed.ranks).noted(*changed.notes)
+            ranks = changed[_key(changing)]
+            if isinstance(ranks, Declined):
+                raise ranks
+            now = joined(recorded, self.skeletons, _alone(changing), ranks.ranks).noted(*ranks.notes)
         return apply(now, of_skeleton(terms))
+
+
+def _bounds(terms: tuple[Term, ...]) -> tuple[tuple[Term, ...], ...]:
+    """The terms of the two scenarios that tell what bounds the steps of this one (`BoundedTerms`); none if nothing does."""
+    bounded = bounded_terms(terms)
+    return () if bounded is None else (bounded.before, bounded.before + bounded.terms)
 
 
 def _alone(terms: Iterable[Term]) -> list[Term]:

@@ -1,8 +1,8 @@
 """What-ifs of a run whose ranks are built one by one: which terms change a rank by itself, and what they make of it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.graph.selections import waits_for_device
 from esprof.replay.whatif.scenario import Bound, Declined, GraphPart, NothingFound, Scenario, longer_ns
 from esprof.replay.whatif.term import Edit, Term, TermPhase
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 OF_ONE_RANK = frozenset({
     "allocator", "barriers", "compile", "cpu", "data", "double_precision", "gpu", "host", "kernel", "launches", "loops",
@@ -126,6 +128,11 @@ class RankTask:
     replaced: Replaced | None = None
     """What a comparison of all ranks replaces, before any of the terms is applied."""
 
+    @property
+    def may_change(self) -> bool:
+        """Whether there is anything to change."""
+        return bool(self.spec) or (self.replaced is not None and len(self.replaced.own) > 0)
+
 
 @dataclass(frozen=True)
 class Untouched:
@@ -150,26 +157,31 @@ class Untouched:
 class RankScenario:
     """What a scenario makes of one rank."""
 
-    skeleton: Skeleton
+    skeleton: Skeleton | None
+    """None for that of the rank as it was recorded."""
     kept: Untouched
     notes: tuple[str, ...]
     missing: dict[str, str]
     """Targets of terms that found nothing to change on this rank -> the reason."""
 
 
+UNCHANGED = RankScenario(None, Untouched(), (), {})
+"""What a task makes of a rank if there is nothing to change."""
+
+
 def scenarios_of_rank(
-    steps: tuple[int, ...], of_rank: tuple[CalibratedRank, Sequence[RankTask]]
-) -> list[RankScenario | Declined]:
+    steps: tuple[int, ...], of_rank: tuple[CalibratedRank, Mapping[_Key, RankTask]]
+) -> dict[_Key, RankScenario | Declined]:
     """What each task makes of a rank's graph; `steps` are the steady-state ones."""
     rank, tasks = of_rank
     dfg = rank.graph()
     recorded = Scenario(rank.run, Blame(dfg, steps), dfg, part=GraphPart.ONE_RANK)
-    made: list[RankScenario | Declined] = []
-    for task in tasks:
+    made: dict[_Key, RankScenario | Declined] = {}
+    for key, task in tasks.items():
         try:
-            made.append(_made(recorded, task))
+            made[key] = _made(recorded, task)
         except Declined as reason:
-            made.append(Declined(str(reason)))
+            made[key] = Declined(str(reason))
     return made
 
 
@@ -179,14 +191,7 @@ def _made(recorded: Scenario, task: RankTask) -> RankScenario:
         dur = dfg.dur_ns.copy()
         dur[own_nodes(dfg)[task.replaced.own]] = task.replaced.dur_ns
         now = replace(now, dfg=replace(dfg, dur_ns=dur))
-    terms = parse(task.spec) if task.spec else ()
-    missing: dict[str, str] = {}
-    for term in terms:
-        try:
-            apply(now, [term])
-        except NothingFound as reason:
-            missing[term.target] = str(reason)
-    now = apply(now, [term for term in terms if term.target not in missing])
+    now, missing = _applied(now, parse(task.spec) if task.spec else ())
     kept = Untouched(
         never_longer=now.never_longer,
         never_shorter=now.never_shorter,
@@ -194,7 +199,23 @@ def _made(recorded: Scenario, task: RankTask) -> RankScenario:
         edges=now.dfg.pred_idx is dfg.pred_idx,
         nobody_waits=not waits_for_device(now.dfg).any(),
     )
-    return RankScenario(for_answers(now.dfg), kept, now.notes, missing)
+    return RankScenario(None if now.dfg is dfg else for_answers(now.dfg), kept, now.notes, missing)
+
+
+def _applied(now: Scenario, terms: Sequence[Term]) -> tuple[Scenario, dict[str, str]]:
+    """(the scenario changed by those of the terms that find something to change; as `RankScenario.missing`)."""
+    try:
+        return apply(now, terms), {}
+    except NothingFound as reason:
+        if len(terms) == 1:
+            return now, {terms[0].target: str(reason)}
+    missing: dict[str, str] = {}
+    for term in terms:
+        try:
+            apply(now, [term])
+        except NothingFound as reason:
+            missing[term.target] = str(reason)
+    return apply(now, [term for term in terms if term.target not in missing]), missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,11 +258,15 @@ class SkeletonScenario(Scenario):
 
 
 def joined(
-    recorded: SkeletonScenario, terms: Iterable[Term], ranks: Iterable[RankScenario | Declined]
+    recorded: SkeletonScenario,
+    skeletons: Iterable[Skeleton],
+    terms: Iterable[Term],
+    ranks: Iterable[RankScenario | Declined],
 ) -> SkeletonScenario:
-    """The scenario of the job from those of its ranks, all of which applied these `terms`; `recorded` changes nothing.
+    """The scenario of the job from those of its ranks, all of which applied these `terms`.
 
-    Raises Declined where a rank lacks the evidence, and where no rank has what a term changes."""
+    `recorded` changes nothing, and the `skeletons` are those of the ranks as recorded. Raises Declined where a rank lacks
+    the evidence, and where no rank has what a term changes."""
     found: list[RankScenario] = []
     for one in ranks:
         if isinstance(one, Declined):
@@ -250,6 +275,8 @@ def joined(
     for term in terms:
         if all(term.target in one.missing for one in found):
             raise NothingFound(found[0].missing[term.target])
-    dfg = join([one.skeleton for one in found]).dfg
+    dfg = recorded.dfg
+    if any(one.skeleton for one in found):
+        dfg = join([one.skeleton or as_recorded for one, as_recorded in zip(found, skeletons, strict=True)]).dfg
     notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
     return replace(recorded, dfg=dfg, contracted=dfg, kept=Untouched.of_job([one.kept for one in found]), notes=notes)

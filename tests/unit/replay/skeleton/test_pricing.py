@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from benchmarks.skeletons import different_answers
 from esprof.replay.replayed import Replayed
-from esprof.replay.skeleton import nodes
 from esprof.replay.skeleton.calibrated_rank import CalibratedRank
 from esprof.replay.skeleton.large import LargeReplay
 from esprof.replay.skeleton.scenarios import needs_whole_graph
@@ -62,15 +61,12 @@ def jobs(draw):
 
 @thorough(40)
 @given(jobs())
-def test_any_job_compared_some_ranks_at_a_time_has_the_prices_of_the_whole_graph(run):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nodes, "_NODES_AT_ONCE", 1)
-        assert [*different_answers(run)] == []
+def test_any_job_compared_rank_by_rank_has_the_prices_of_the_whole_graph(run):
+    assert [*different_answers(run)] == []
 
 
-def test_mending_twice_and_other_ranks_than_the_slow_ones_is_exact(monkeypatch):
+def test_mending_twice_and_other_ranks_than_the_slow_ones_is_exact():
     """Each term sees what the one before it changed."""
-    monkeypatch.setattr(nodes, "_NODES_AT_ONCE", 1)
     specs = ("straggler[compute]=fix,straggler[host_gap]=fix", "balance=fix,straggler=fix")
     whole, by_rank = (pricer.prices(specs) for pricer in pricers(run_of({r: cpu_rank(7 * (r == 2)) for r in range(3)})))
     assert [price.saving_ns for price in by_rank] == [price.saving_ns for price in whole]
@@ -113,6 +109,15 @@ def test_ranks_are_built_once_for_scenarios_that_are_asked_for_together(monkeypa
     assert built == [0, 1]
     by_rank.prices(["network=4x", "overlap=perfect", "collective[gloo]=2x"])
     assert built == [0, 1]
+
+
+def test_ranks_that_a_scenario_leaves_as_they_are_are_not_built(monkeypatch):
+    _, by_rank = pricers(cpu_run())
+    assert by_rank.blame.slow_ranks == (1,)
+    built, graph = [], CalibratedRank.graph
+    monkeypatch.setattr(CalibratedRank, "graph", lambda self: built.append(self.rank) or graph(self))
+    by_rank.prices(["straggler=fix", "straggler[work]=fix,network=2x"])
+    assert built == [1]
 
 
 def test_a_slow_rank_is_found_and_priced():
