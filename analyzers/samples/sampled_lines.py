@@ -2,18 +2,23 @@
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from esprof.analyzers.samples.job_samples import JobSamples, StackSamples
 from esprof.analyzers.steps.step_groups import SLOW_TIMES_MEDIAN
+from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
 from esprof.replay.cpu.frames import frame
-from esprof.run.stacks import SourceLocation, is_own, location_of
+from esprof.run.stacks import SourceLocation, functions_of, is_own, location_of
 
 MIN_SHARE_OF_SAMPLES = 0.5
 """Least share of the samples that a function must have for its line to be named."""
+
+_COLLECTIVE_FRAME = re.compile(r"torch/distributed/distributed_c10d\.py\(\d+\): \w+(\n|$)")
+"""Matches frames of collectives, such as `all_reduce` and `all_gather_object`. Those that DDP calls from C++ have none."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,27 @@ def seen_calling(samples: JobSamples, rank: Rank, callee: re.Pattern[str]) -> tu
     return seen, float(rank_samples.dur_ns[chosen].sum()) * seen.share / max(1, len(usual))
 
 
+def collective_line(samples: JobSamples, ranks: Iterable[Rank], least_ns: float) -> str | None:
+    """The line of the job's own code that calls collectives, with its callee, on the rank that spends most time there; None
+    if that is less than `least_ns` of a mean step."""
+    found = [one for rank in ranks if (one := seen_calling(samples, rank, _COLLECTIVE_FRAME)) is not None]
+    seen, took_ns = max(found, key=lambda one: one[1], default=(None, 0.0))
+    return printable(seen.text, LONGEST_NAME) if seen and took_ns >= least_ns else None
+
+
 def seen_above(
-    samples: JobSamples, rank: Rank, callee: re.Pattern[str], spans_ns: np.ndarray | None = None
+    samples: JobSamples,
+    rank: Rank,
+    callee: re.Pattern[str],
+    spans_ns: np.ndarray | None = None,
+    among: Container[str] | None = None,
 ) -> str | None:
     """The line of the job's own code that is most often seen right above the first frame that matches `callee`, as
-    `file(line): function`; None without such samples. Only samples in `spans_ns` count, as for `seen_within`, if given."""
+    `file(line): function`; None without such samples.
+
+    Only samples in `spans_ns` count, as for `seen_within`, and only lines of the functions (`file: function`) `among` these,
+    if given.
+    """
     rank_samples, above = samples.of(rank), Counter[str]()
     chosen = rank_samples.code >= 0
     if spans_ns is not None:
@@ -70,9 +91,14 @@ def seen_above(
     of_stack = np.bincount(rank_samples.code[chosen], minlength=len(rank_samples.stacks))
     for stack, count in zip(rank_samples.stacks, of_stack.tolist(), strict=True):
         if count and (found := callee.search(stack)):
-            own = [line for line in stack[: found.start()].split("\n") if line and is_own(line)]
+            own = [line for line in stack[: found.start()].split("\n") if _is_wanted(line, among)]
             above.update(dict.fromkeys(own[-1:], count))
     return above.most_common(1)[0][0] if above else None
+
+
+def _is_wanted(line: str, among: Container[str] | None) -> bool:
+    """Whether a line belongs to the job's own code and, if given, to one of these functions."""
+    return bool(line) and is_own(line) and (among is None or any(one in among for one in functions_of(line)))
 
 
 def _inside(rank_samples: StackSamples, spans_ns: np.ndarray) -> np.ndarray:

@@ -1,6 +1,5 @@
 """ESP301: exposed communication, which does not overlap compute."""
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,12 +8,11 @@ from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.findings.communication.small_collectives import MIN_PER_STEP
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.samples.sampled_lines import seen_calling
+from esprof.analyzers.samples.sampled_lines import collective_line
 from esprof.analyzers.views.collectives import SMALL, steady_collectives
 from esprof.analyzers.views.links import link_use
 from esprof.core import readable
 from esprof.core.readable import duration
-from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import NS_PER_S, ns
 from esprof.replay.dfg import Cls
 
@@ -22,9 +20,6 @@ _SCENARIO = "communication=0"
 
 MIN_SHARE_OF_SAVING = 0.1
 """Least share of the saving that samples must show in calls of collectives, for their line to be reported."""
-
-_COLLECTIVE_FRAME = re.compile(r"torch/distributed/distributed_c10d\.py\(\d+\): \w+(\n|$)")
-"""Matches frames of collectives, such as `all_reduce` and `all_gather_object`. Those that DDP calls from C++ have none."""
 
 MIN_SHARE_OF_LINK = 0.2
 """Share of the data sheet's peak below which a link is suspected: on boards without a switch, a pair of devices has a third
@@ -42,7 +37,8 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
     saving = case.pricer.saving_ns(_SCENARIO)
     if saving is None or not case.is_worth_reporting(saving):
         return
-    line, (link, is_slow) = _calling_line(case, saving), _link(case)
+    line = collective_line(case.job.samples, case.ranks, MIN_SHARE_OF_SAVING * saving)
+    link, is_slow = _link(case)
     yield Cause(
         id="ESP301",
         title=f"Communication that does not overlap compute costs at most {duration(saving)} a step",
@@ -55,13 +51,6 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
         + (_SLOW_LINK if is_slow else "")
         + f"{_advice(case)} The saving is an upper bound: it assumes that communication takes no time.",
     )
-
-
-def _calling_line(case: Case, saving: float) -> str | None:
-    """The line of the job's own code that calls collectives, if it spends much of `saving`, ns, in them."""
-    found = [one for rank in case.ranks if (one := seen_calling(case.job.samples, rank, _COLLECTIVE_FRAME)) is not None]
-    seen, took_ns = max(found, key=lambda one: one[1], default=(None, 0.0))
-    return printable(seen.text, LONGEST_NAME) if seen and took_ns >= MIN_SHARE_OF_SAVING * saving else None
 
 
 def _advice(case: Case) -> str:

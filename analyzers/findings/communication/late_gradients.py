@@ -6,7 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.findings.communication.small_collectives import MIN_SHARE_AT_LINE
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.samples.sampled_lines import collective_line
 from esprof.analyzers.views.collectives import SMALL, SteadyStateCollectives, steady_collectives
 from esprof.core import readable
 from esprof.core.types import NS_PER_MS, NS_PER_S, Bytes, Rank
@@ -53,6 +55,7 @@ def late_gradients(case: Case) -> Iterator[Cause]:
     saving, most_ns = case.pricer.saving_ns(scenario) or 0.0, _most_ns(sent) if is_bound else math.inf
     if most_ns < MIN_SHARE_HIDDEN * saving or not case.is_worth_reporting(saving):
         return
+    line = collective_line(case.job.samples, case.ranks, MIN_SHARE_AT_LINE * max(exposed.values()))
     yield Cause(
         id="ESP303",
         title=f"{100 * share:.0f} % of gradient bytes are sent after the backward pass and overlap no compute",
@@ -61,8 +64,8 @@ def late_gradients(case: Case) -> Iterator[Cause]:
         most_ns=most_ns,
         is_bound=is_bound,
         confidence="medium",
-        evidence=_evidence(case, sent, gradients, late, exposed),
-        advice=_advice(sent, late, scenario, is_bound),
+        evidence=_evidence(case, sent, gradients, late, exposed) | ({"source_line": Evidence(line)} if line else {}),
+        advice=(f"The job calls them at {line}. " if line else "") + _advice(sent, late, scenario, is_bound),
     )
 
 
@@ -136,7 +139,7 @@ _PAGES = (
         "`sent after last gradient` is the share of bytes launched with or after the last gradient, of all bytes in "
         "all-reduce and reduce-scatter from the first gradient on; `largest share` is the share of the largest "
         "collective. `exposed` is the time per step in which only these collectives run; `overlapped communication` "
-        "is the share of all communication time in which the device computes.",
+        "is the share of all communication time in which the device computes. `source line` is as in ESP302.",
         "`bucket_mb=`: replay puts the gradients into 2, 4 or 8 equal buckets and takes the best. If DDP's buckets are "
         "unknown, `overlap=perfect`: an upper bound, with all communication overlapped. Between CPUs it is at most the time "
         "from the first to the last gradient in which no collective runs. If four fifths of the communication do not fit "

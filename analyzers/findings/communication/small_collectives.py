@@ -9,9 +9,10 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.samples.sampled_lines import collective_line
 from esprof.analyzers.views.collectives import SMALL, SteadyStateCollectives, steady_collectives
 from esprof.core import readable
-from esprof.core.types import Bytes, Rank
+from esprof.core.types import NS_PER_US, Bytes, Ns, Rank
 from esprof.replay.whatif.communication.links import line
 from esprof.replay.whatif.gradients.buckets import MIB
 
@@ -20,6 +21,14 @@ MIN_PER_STEP = 8
 
 MIN_SHARE_SMALL = 0.5
 """Least share of fixed cost in the time of small collectives."""
+
+MIN_SHARE_AT_LINE = 0.5
+"""Least share of the exposed time of collectives that samples must show at the line that calls collectives, for it to be
+reported. DDP calls its own without a line."""
+
+MAX_BETWEEN_NS: Ns = 200 * NS_PER_US
+"""Longest time between two all-reduces in a row: too short to compute from the result of one what the other sends, but for a
+few small operations."""
 
 BUCKET: Bytes = 25 * MIB
 """DDP's default bucket size (`bucket_cap_mb`)."""
@@ -44,6 +53,7 @@ def small_collectives(case: Case) -> Iterator[Cause]:
     scenario = _scenario(case, sent, small, fixed)
     if scenario is None or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
+    line = collective_line(case.job.samples, case.ranks, MIN_SHARE_AT_LINE * max(exposed.values()))
     count, median = sent.a_step(small), float(np.median(sent.bytes[small]))
     yield Cause(
         id="ESP302",
@@ -52,13 +62,13 @@ def small_collectives(case: Case) -> Iterator[Cause]:
         ranks=case.replayed.built.dfg.marks.ranks,
         scenario=scenario,
         confidence="high" if scenario.startswith("bucket_mb") else "medium",
-        evidence=_evidence(sent, small, fixed, exposed),
-        advice=_advice(case, sent, small, fixed),
+        evidence=_evidence(sent, small, fixed, exposed) | ({"source_line": Evidence(line)} if line else {}),
+        advice=(f"The job calls them at {line}. " if line else "") + _advice(case, sent, small, fixed),
     )
 
 
 def _can_be_combined(case: Case, sent: SteadyStateCollectives) -> np.ndarray:
-    """Mask of the collectives of gradients or of a sharded model, bool[collectives].
+    """Mask of the collectives of gradients, of a sharded model, or in a row, bool[collectives].
 
     Others cannot be combined: the results of activations in tensor parallelism are needed before the next one can start.
     """
@@ -69,8 +79,24 @@ def _can_be_combined(case: Case, sent: SteadyStateCollectives) -> np.ndarray:
     ]
     sharded = np.isin(sent.dfg.rank[sent.node], fsdp_ranks)
     gradients = sent.is_kind("all_reduce", "reduce_scatter") & (sent.by_gradient | sent.after_last_gradient)
-    mask: np.ndarray = gradients | (sharded & sent.is_kind("all_gather", "reduce_scatter"))
+    mask: np.ndarray = gradients | (sharded & sent.is_kind("all_gather", "reduce_scatter")) | _in_a_row(sent)
     return mask
+
+
+def _in_a_row(sent: SteadyStateCollectives) -> np.ndarray:
+    """Mask of the all-reduces between CPUs that their rank calls right after another one, or before, bool[collectives].
+
+    Between GPUs the times of launches do not tell what is computed in between.
+    """
+    found, dfg = np.zeros(len(sent.node), bool), sent.dfg
+    chosen = np.flatnonzero(sent.is_kind("all_reduce") & (not dfg.has_gpu()))
+    rank, end_ns = dfg.rank[sent.node], (dfg.recorded_ns + dfg.dur_ns)[sent.node]
+    order = chosen[np.lexsort((sent.launched_ns[chosen], rank[chosen]))]
+    one, other = order[:-1], order[1:]
+    between_ns = sent.launched_ns[other] - end_ns[one]
+    follows = (rank[one] == rank[other]) & (between_ns >= 0) & (between_ns <= MAX_BETWEEN_NS)
+    found[one[follows]] = found[other[follows]] = True
+    return found
 
 
 @dataclass(frozen=True)
@@ -150,11 +176,13 @@ _PAGES = (
         "Many small collectives",
         "Each collective has a fixed cost: it is launched, all ranks synchronise, and data passes through every "
         "rank. If gradients or shards of a model are sent in many collectives of less than 1 MiB, the fixed cost "
-        "dominates.",
+        "dominates. So it does in loops over all-reduces, for example of one metric after the other.",
         "`fixed cost per collective` is the intercept of a linear fit of time over size, and `fixed share` its "
-        "share of the time of small collectives. `bandwidth of small` can be compared with `bandwidth of large`, if "
+        "share of the time of small collectives. `source line` is the line of the job that calls collectives, if samples "
+        "show it for at least half of the exposed time. `bandwidth of small` can be compared with `bandwidth of large`, if "
         "the run has large collectives of the same kind. `exposed` is the time per step in which only small "
-        "collectives run. Collectives of activations, which cannot be combined, are not counted.",
+        "collectives run. All-reduces that a rank computing on a CPU calls within 0.2 ms of each other count, too, whatever "
+        "they send. Others, such as those of activations, cannot be combined and are not counted.",
         "`bucket_mb=` on GPUs with known DDP buckets: 25 MiB or the larger size that saves most. Otherwise "
         "`collective[…]=`: the speed-up that the linear fit predicts for the same bytes in collectives of 25 MiB.",
         "Use larger buckets (bucket_cap_mb), larger FSDP units, or gradients flattened into one tensor. Compression or "

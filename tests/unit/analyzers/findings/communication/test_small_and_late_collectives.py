@@ -6,11 +6,15 @@ import pytest
 from esprof.analyzers import diagnose
 from esprof.replay import answer
 from esprof.replay.whatif.communication.links import line
+from esprof.run.run import Run
+from esprof.run.schema import SAMPLES, table
 from tests.cases import gloo_buckets, nccl_buckets
 from tests.cases.findings import ungrouped
 from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, gloo_collective
-from tests.cases.graph import op, run_of, step
+from tests.cases.graph import EPOCH_NS, op, run_of, step
+from tests.cases.step_runs import step_table
 
+LINE, MILLISECOND = "train.py(40): main", 1_000_000
 FIXED_MS = 0.5
 BACKWARD_MS = 25.0
 
@@ -51,6 +55,31 @@ def test_small_gradients_should_be_combined():
     assert "one collective" in small.advice
     assert "flatten" in small.advice
     assert "smaller" not in small.advice
+
+
+def sampled(run, took_ms):
+    """The run with a sample of so long in its step, at a line that calls an all-reduce."""
+    stack = f"{LINE}\npython3.11/site-packages/torch/distributed/distributed_c10d.py(2900): all_reduce"
+    row = (EPOCH_NS + MILLISECOND, took_ms * MILLISECOND, 0, 1, stack)
+    tables = {
+        "samples": table({name: [value] for name, value in zip(SAMPLES.names, row, strict=True)}, SAMPLES),
+        "steps": step_table([60], start_ns=EPOCH_NS, first=1, phase="timed"),
+    }
+    return Run(run.meta, lambda name, rank: tables.get(name) or run.recorded(name, rank))
+
+
+@pytest.mark.parametrize(("took_ms", "is_named"), [(20, True), (10, False)])
+def test_the_line_is_named_that_calls_them_for_most_of_their_time(took_ms, is_named):
+    """They take 24 ms."""
+    found = of_communication(sampled(job(SMALL), took_ms))
+    for one in (found["ESP302"], found["ESP303"]):
+        assert ("source_line" in one.evidence) == one.advice.startswith(f"The job calls them at {LINE}") == is_named
+
+
+@pytest.mark.parametrize(("apart_ms", "is_reported"), [(0.05, True), (0.3, False)])
+def test_all_reduces_in_a_row_can_be_combined_whatever_they_send(apart_ms, is_reported):
+    """In the second job, an operation between two of them may compute what the second sends."""
+    assert ("ESP302" in of_communication(job(SMALL, backward=False, apart_ms=apart_ms))) == is_reported
 
 
 def test_compression_is_not_advised_if_latency_dominates():
