@@ -15,6 +15,7 @@ from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.samples.function_time import FunctionTimes, is_outside_training, leading_functions
 from esprof.analyzers.samples.garbage import COLLECT_LESS, Collections
+from esprof.analyzers.samples.sampled_lines import seen_above
 from esprof.analyzers.steps.excess import stage_of
 from esprof.analyzers.steps.step_groups import MIN_STEPS_AT_RANDOM
 from esprof.core import readable
@@ -116,7 +117,7 @@ def python_code(case: Case) -> Iterator[Cause]:
             yield (
                 _garbage_cause(spot.took, spot.worst.frame, price)
                 if spot.is_garbage_collection
-                else _cause(spot, price, CERTAIN_SHARE if _is_certain(case, spot, times) else 0.0)
+                else _cause(case, spot, price, CERTAIN_SHARE if _is_certain(case, spot, times) else 0.0)
             )
             reported |= {spot.worst.frame, *functions_of(spot.worst.frame)}
     if times is not None:
@@ -139,12 +140,12 @@ def _without_gaps(case: Case, times: FunctionTimes, reported: Set[str]) -> Itera
             on_tensors=one.on_tensors,
         )
         if spot.is_on_most(len(case.run.ranks)):
-            yield _cause(spot, one.measured)
+            yield _cause(case, spot, one.measured)
         elif has_stages:
             worst_ns = max(one.took_ns.values())
             spot.took = {rank: ns for rank, ns in one.took_ns.items() if ns >= MIN_SHARE_ON_MEDIAN_RANK * worst_ns}
             spot.cpu_ns = one.ran * spot.total_ns
-            yield _cause(spot, one.measured.times(worst_ns * len(one.took_ns) / total_ns))
+            yield _cause(case, spot, one.measured.times(worst_ns * len(one.took_ns) / total_ns))
 
 
 def _price(case: Case, spot: _HotSpot, times: FunctionTimes | None) -> str | MeasuredPrice | None:
@@ -269,7 +270,7 @@ def _per_step(took: dict[Rank, float]) -> Evidence:
     return by_rank({rank: round(took[rank]) for rank in sorted(took)}, "ns")
 
 
-def _cause(spot: _HotSpot, price: str | MeasuredPrice, certain_share: float = 0.0) -> Cause:
+def _cause(case: Case, spot: _HotSpot, price: str | MeasuredPrice, certain_share: float = 0.0) -> Cause:
     ranks, worst, cpu_share = tuple(sorted(spot.took)), spot.worst, spot.cpu_share
     takes = _takes(spot.took) if isinstance(price, str) else f"{readable.duration(price.saving_ns)} a step"
     who = readable.ranks(ranks).capitalize()
@@ -282,6 +283,8 @@ def _cause(spot: _HotSpot, price: str | MeasuredPrice, certain_share: float = 0.
         evidence["cpu_share"] = Evidence(round(cpu_share, 3), "share")
     if isinstance(price, MeasuredPrice):
         evidence["per_unprofiled_step"] = Evidence(round(price.saving_ns), "ns")
+    if caller := _loop_line(case, spot):
+        evidence["called_from"] = Evidence(printable(caller, LONGEST_NAME))
     calling = f", calling {printable(worst.call, LONGEST_NAME)}" if worst.call else ""
     return Cause(
         id="ESP402",
@@ -294,6 +297,16 @@ def _cause(spot: _HotSpot, price: str | MeasuredPrice, certain_share: float = 0.
         evidence=evidence | ({"calls": Evidence(printable(worst.call, LONGEST_NAME))} if worst.call else {}),
         advice=_ON_TENSORS if spot.on_tensors else _advice(cpu_share),
     )
+
+
+def _loop_line(case: Case, spot: _HotSpot) -> str | None:
+    """The line of the training loop that most often leads to the spot; None if samples show none, or it is in the loop."""
+    line, leading = frame(spot.worst.frame), leading_functions(case.job.samples, case.ranks)
+    if not line.file or f"{line.file}: {line.function}" in leading:
+        return None
+    rank = max(spot.took, key=lambda rank: spot.took[rank])
+    function = re.compile(rf"^{re.escape(line.file)}\(\d+\): {re.escape(line.function)}$", re.MULTILINE)
+    return seen_above(case.job.samples, rank, function, among=leading)
 
 
 _ON_TENSORS = (
@@ -328,7 +341,8 @@ def _advice(cpu_share: float) -> str:
 _SAMPLING = (
     "The stack of the training thread is sampled a thousand times a second in windows with stacks (`--stack-steps`). "
     "`source line` is the line of the job's own code that ran while no operation did, or that a backward pass called; "
-    "`calls` is the line that ran innermost, in a function that it called. `per step` is its time in a mean "
+    "`calls` is the line that ran innermost, in a function that it called; `called from` is the line of the training loop "
+    "that leads there. `per step` is its time in a mean "
     "step of each rank, and `cpu share` the share of it on a CPU. `per unprofiled step` is its time in all steps "
     "without profiler. Traces of torch.profiler with `with_stack=True` show which function of the job ran in each gap "
     "(`source line` is then its first line, `calls` what it calls itself), but not whether it ran on a CPU."

@@ -87,6 +87,14 @@ def test_lines_of_a_function_are_reported_together_and_those_of_the_training_loo
     ]
 
 
+def test_the_line_of_the_training_loop_that_leads_to_the_code_is_named():
+    stacks = [(2, 10, 1, 6, f"{LINE}\ntrain.py(50): step\n{HOOK}")]
+    (hook,) = found([seen(HOOK)], sampled=stacks)
+    assert hook.evidence["called_from"].value == LINE
+    (of_loop,) = found([seen(LINE)], sampled=stacks)
+    assert "called_from" not in of_loop.evidence
+
+
 def test_code_of_a_single_rank_is_left_to_the_straggler_rule():
     alone, alike = [seen(HOOK, 12), seen(LINE, 8)], [seen(LINE, 20)]
     assert [finding.title for finding in found(alone, alike, alike)] == [
