@@ -6,7 +6,7 @@ from esprof.analyzers.samples.computing_places import computing_places
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
-from esprof.replay.whatif.terms.loops import MAX_OPERATION_NS
+from esprof.replay.whatif.terms.small_operations import MAX_OPERATION_NS
 
 
 def computes(case: Case) -> str:

@@ -45,6 +45,7 @@ SCENARIOS = (
     "network=2x", "network=0.5x", "network=100Gbit", "collective[reduce]=2x", "communication=0", "overlap=perfect",
     "data=0", "data[ready]=0", "rank0.data=0", "sync=0", "rank1.sync=0", "allocator=0", "barriers=0", "launches=graph",
     "python[.]=0", "recompute=0", "compile=0", "padding=0", "repeated_calls=0", "unused_gradients=0",
+    "small_operations=0",
     "double_precision=2x", "loader.workers=4", "storage=2x",
     "straggler=fix", "straggler[work]=fix", "straggler[compute]=fix", "straggler[host_gap]=fix", "straggler[cpu]=fix",
     "straggler[allocator]=fix", "straggler[data]=fix", "balance=fix", "balance[stages]=fix", "balance[microbatches]=fix",

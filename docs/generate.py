@@ -33,7 +33,15 @@ KNOBS_END = "<!-- end of the knobs -->"
 NOTE = "<!-- Written by `make docs` from the code. -->\n"
 MAX_LINES = 220
 """Of a page."""
-NEEDLESS = ("barriers", "loops", "padding", "repeated_calls", "unused_gradients", "double_precision")
+NEEDLESS = (
+    "barriers",
+    "loops",
+    "small_operations",
+    "padding",
+    "repeated_calls",
+    "unused_gradients",
+    "double_precision",
+)
 """What-if terms on work that a job does without need."""
 ON_PIPELINES = ("pipeline", "stages", "microbatches")
 """Names of the what-if terms that change a recorded pipeline."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from esprof.analyzers.ops.gpu_calls import GpuCalls
-from esprof.replay.whatif.terms.loops import MAX_OPERATION_NS
+from esprof.replay.whatif.terms.small_operations import MAX_OPERATION_NS
 
 _PRODUCT = re.compile(
     r"aten::(mm|addmm|bmm|baddbmm|addbmm|mv|dot|mkldnn_\w+|_?convolution\w*|_?(slow|thnn)_conv\w*|_scaled_dot_product_\w+)"

@@ -63,6 +63,7 @@ _OWN_IDEALS = (
     "python",
     "repeated_calls",
     "runqueue",
+    "small_operations",
     "sync",
     "unused_gradients",
 )

@@ -29,8 +29,8 @@ MIN_SHARE_OF_STEP = 0.1
 
 def loops_over_time(case: Case) -> Iterator[Cause]:
     """Recurrent layers in loops of Python. What a single call would save is unknown."""
-    rows = StepRuns.of(case, _rows, MIN_SHARE_OF_STEP)
-    if rows is None:
+    rows = StepRuns.of(case, _rows)
+    if rows.took_ns[rows.worst] < MIN_SHARE_OF_STEP * case.pricer.step_ns:
         return
     where = printable(rows.line.location.frame, LONGEST_NAME) if rows.line else None
     yield Cause(

@@ -45,16 +45,12 @@ class StepRuns:
     """The line at which the worst rank was seen most, if samples show it."""
 
     @classmethod
-    def of(
-        cls, case: Case, find: Callable[[Table, tuple[int, ...]], OperationRuns], min_share: float
-    ) -> "StepRuns | None":
-        """`find` gives the runs of a rank in some steps. None if no rank is in them for `min_share` of a step."""
+    def of(cls, case: Case, find: Callable[[Table, tuple[int, ...]], OperationRuns]) -> "StepRuns":
+        """`find` gives the runs of a rank in some steps."""
         steps = case.replayed.steps.steady
         runs = {rank: find(case.run.events(rank), steps) for rank in case.replayed.built.dfg.marks.ranks}
         took = {rank: float((of.end_ns - of.begin_ns).sum()) / len(steps) for rank, of in runs.items()}
         worst = max(took, key=lambda rank: took[rank])
-        if took[worst] < min_share * case.pricer.step_ns:
-            return None
         spans = np.stack([runs[worst].begin_ns, runs[worst].end_ns], axis=1)
         return cls(runs, took, worst, len(steps), seen_within(case.job.samples, worst, spans))
 

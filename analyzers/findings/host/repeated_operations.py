@@ -22,8 +22,8 @@ def repeated_operations(case: Case) -> Iterator[Cause]:
     """Loops over small operations that one call on larger tensors could replace."""
     if not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
         return
-    runs = StepRuns.of(case, _runs, 0.0)
-    if runs is None or not len(runs.by_rank[runs.worst].begin_ns):
+    runs = StepRuns.of(case, _runs)
+    if not len(runs.by_rank[runs.worst].begin_ns):
         return
     loops = operation_loops(case.run.events(runs.worst))
     longest = np.argmax(loops.end_ns - loops.begin_ns)

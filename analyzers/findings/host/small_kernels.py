@@ -8,7 +8,7 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.host.loops_over_time import MIN_CALLS, loops_over_time
 from esprof.analyzers.findings.host.repeated_operations import repeated_operations
-from esprof.analyzers.findings.host.small_operations import MIN_OPERATIONS, MIN_SHARE_OF_STEP, small_operations
+from esprof.analyzers.findings.host.small_operations import MIN_SHARE_OF_STEP, small_operations
 from esprof.analyzers.ops.gpu_calls import GpuCalls
 from esprof.analyzers.ops.nesting import nearest
 from esprof.analyzers.rule import Case, Cause, Page, Rule
@@ -17,7 +17,7 @@ from esprof.replay.building.lookup import position
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
 from esprof.replay.whatif.gradients.operation_loops import MAX_OPERATIONS, MIN_ITERATIONS
 from esprof.replay.whatif.graph.small_kernels import MIN_LAUNCHES, Storms, storms
-from esprof.replay.whatif.terms.loops import MAX_OPERATION_NS
+from esprof.replay.whatif.terms.small_operations import MAX_OPERATION_NS
 from esprof.run.kineto.steps.trace_steps import OPTIMIZER
 
 MAX_PLACES = 3
@@ -122,17 +122,18 @@ _PAGES = (
         "more than 1 ms end it. `small kernels by place` counts them by the range around them (`record_function`, "
         "optimizer), else by the backward pass or the outermost operation. `launching per step` is the CPU's time for "
         "them, `gpu time of small kernels` the GPU's. Not reported for steps with CUDA graphs or torch.compile (ESP401). "
-        f"On CPUs, a run has at least {MIN_OPERATIONS} outermost operations, all of them and the gaps between them at most "
-        f"{MAX_OPERATION_NS // NS_PER_US} µs long, and runs take at least {100 * MIN_SHARE_OF_STEP:.0f} % of a step: `in "
-        "runs per step`. `source line` is the line of the job that most samples in them show. A recurrent layer that is "
-        f"called at least {MIN_CALLS} times in a row is reported, too: `in loops per step` lies between its first and last "
-        "call in the forward pass. So are loops of Python: at least "
+        f"On CPUs an operation is small if it takes at most {MAX_OPERATION_NS // NS_PER_US} µs. They are reported if a step "
+        f"without them, and without gaps as short, is at least {100 * MIN_SHARE_OF_STEP:.0f} % shorter; in a pipeline also "
+        "if half as many micro-batches, with half as many calls, would save more than the longer bubble costs. `in small "
+        "operations per step` is their time with these gaps, and `source line` the line of the job that most samples in "
+        f"them show. A recurrent layer that is called at least {MIN_CALLS} times in a row is reported before them: `in "
+        "loops per step` lies between its first and last call in the forward pass. So are loops of Python: at least "
         f"{MIN_ITERATIONS} times in a row the same operations, at most {MAX_OPERATIONS} in each iteration, outside of "
         "optimizers. Loops over the layers of a model are known by the modules that they call.",
         "`launches=graph`: an upper bound. Between the first and the last launch of a run the CPU takes no time. Kernels "
         "keep theirs, but follow each other without pauses. On CPUs `loops=0`: replay removes the small operations of loops "
-        "of Python with their backward passes, and half of that counts as certain. Other runs of small operations have no "
-        "saving: what larger ones would take is unknown.",
+        "of Python with their backward passes. Otherwise `small_operations=0`, an upper bound: all small operations take no "
+        "time. Half of either counts as certain. What recurrent layers in loops would save is unknown.",
         "Use CUDA graphs, torch.compile, fused optimizers or larger batches.",
     ),
 )

@@ -1,43 +1,76 @@
-"""ESP408 on CPUs: long runs of operations that are too short to keep a CPU busy with arithmetic."""
+"""ESP408 on CPUs: operations that are too short to keep a CPU busy with arithmetic."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from esprof.analyzers.findings.host.operation_runs import OperationRuns, StepRuns
 from esprof.analyzers.rule import Case, Cause
+from esprof.analyzers.views.bubble import bubble_evidence
 from esprof.core.readable import duration
 from esprof.core.text import LONGEST_NAME, printable
-from esprof.replay.whatif.terms.loops import MAX_OPERATION_NS
+from esprof.replay.ranks.pipeline import Pipeline
+from esprof.replay.whatif.terms.small_operations import MAX_OPERATION_NS
 from esprof.run.schema import Table
 
-MIN_OPERATIONS = 20
-"""Least number of operations in a run."""
-
 MIN_SHARE_OF_STEP = 0.3
-"""Least share of a step in such runs."""
+"""Least share of a step that ends without small operations: every job has some."""
+
+CERTAIN_SHARE = 0.5
+"""Share of the bound that is certain: every step spends it in calls of small operations."""
+
+_SCENARIO = "small_operations=0"
 
 
 def small_operations(case: Case) -> Iterator[Cause]:
-    """Runs of small operations that take much of a step of a job on CPUs. What larger ones would save is unknown."""
-    runs = StepRuns.of(case, _runs, MIN_SHARE_OF_STEP)
-    if runs is None:
+    """Small operations that take much of a step of a job on CPUs. What larger ones would save has a bound."""
+    share = (case.pricer.saving_ns(_SCENARIO) or 0.0) / case.pricer.step_ns
+    pipeline = case.pipeline if case.pipeline and needs_fewer_micro_batches(case.pipeline, share) else None
+    if share < MIN_SHARE_OF_STEP and pipeline is None:
         return
+    runs = StepRuns.of(case, _runs)
     where = printable(runs.line.text, LONGEST_NAME) if runs.line else None
+    divided = f"In {pipeline.micro_batches} micro-batches, " if pipeline else ""
+    count, took_ns = runs.operations[runs.worst], runs.took_ns[runs.worst]
     yield Cause(
         id="ESP408",
-        title=f"{runs.operations[runs.worst]:,.0f} operations a step take less than {duration(MAX_OPERATION_NS)} each, and "
-        f"{duration(runs.took_ns[runs.worst])} together" + (f", most of them at {where}" if where else ""),
+        title=f"{divided}{count:,.0f} operations a step take less than {duration(MAX_OPERATION_NS)} each, and "
+        f"{duration(took_ns)} together" + (f", most of them at {where}" if where else ""),
         ranks=runs.ranks,
+        scenario=_SCENARIO,
+        is_bound=pipeline is None,
+        certain_share=CERTAIN_SHARE,
         confidence="medium",
-        evidence=runs.evidence("in_runs_per_step", "small_operations_per_step", where),
-        advice="Calling an operation takes longer than its arithmetic here. Replace loops in Python by operations on whole "
-        "tensors (for example nn.LSTM for a loop of cells), or compile them (torch.compile).",
+        evidence=runs.evidence("in_small_operations_per_step", "small_operations_per_step", where)
+        | bubble_evidence(pipeline, case.breakdown),
+        advice=_FEWER_MICRO_BATCHES if pipeline else _LARGER_OPERATIONS,
     )
 
 
+def needs_fewer_micro_batches(pipeline: Pipeline, share: float) -> bool:
+    """Whether half as many micro-batches, with half as many calls, save more of a step than the longer bubble costs.
+
+    `share` is what a step without small operations saves.
+    """
+    half = replace(pipeline, micro_batches=pipeline.micro_batches // 2)
+    return half.micro_batches > 0 and share / 2 > half.bubble - pipeline.bubble
+
+
+_LARGER_OPERATIONS = (
+    "Calling an operation takes longer than its arithmetic here. Replace loops in Python by operations on whole tensors "
+    "(for example nn.LSTM for a loop of cells), compile them (torch.compile), or compute more in each call (larger "
+    "batches). The saving is an upper bound: what these operations compute then takes time elsewhere."
+)
+_FEWER_MICRO_BATCHES = (
+    "Divide a batch into fewer, larger micro-batches: each has all of these calls, which take longer than their arithmetic. "
+    "Half as many micro-batches have half as many calls, which saves more than the longer bubble costs. The saving is that "
+    "of a step without small operations; larger micro-batches make long operations more efficient, too."
+)
+
+
 def _runs(events: Table, steps: tuple[int, ...]) -> OperationRuns:
-    """The runs of the thread with the most operations in these steps."""
+    """The small operations in a row of the thread with the most operations in these steps."""
     rows = np.flatnonzero(events.is_kind("op") & np.isin(events.ints("step"), steps))
     tid = events.ints("tid")[rows]
     if not len(rows):
@@ -53,4 +86,4 @@ def _runs(events: Table, steps: tuple[int, ...]) -> OperationRuns:
     begin, end, gap = begin[outermost], end[outermost], (begin - reached)[outermost]
     is_small = end - begin <= MAX_OPERATION_NS
     number = np.cumsum(~is_small | (gap > MAX_OPERATION_NS))[is_small]
-    return OperationRuns.of(begin[is_small], end[is_small], number, MIN_OPERATIONS)
+    return OperationRuns.of(begin[is_small], end[is_small], number, 1)

@@ -2,19 +2,15 @@
 
 import numpy as np
 
-from esprof.core.types import NS_PER_US, Ns
-from esprof.replay.dfg import Cls
+from esprof.core.types import NS_PER_US
 from esprof.replay.whatif.gradients.marked_calls import with_backward
 from esprof.replay.whatif.gradients.operation_loops import operation_loops
 from esprof.replay.whatif.graph.selections import without_share
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
+from esprof.replay.whatif.terms.small_operations import MAX_OPERATION_NS, small_nodes
 from esprof.run.schema import Table
-
-MAX_OPERATION_NS: Ns = 50 * NS_PER_US
-"""Longest small operation, and longest gap between two of them: calling one takes PyTorch some microseconds, and longer ones
-compute."""
 
 
 def _without_loops(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -22,9 +18,8 @@ def _without_loops(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     if dfg.has_gpu():
         raise Declined("on a GPU the kernels of a loop would have to change, too: see launches=graph")
     share = share_within(now.run, dfg, {rank: _ranges(now.run.events(rank)) for rank in dfg.marks.ranks})
-    is_small = dfg.of(Cls.CPU, Cls.COMPUTE, Cls.HOST_GAP) & (dfg.dur_ns <= MAX_OPERATION_NS)
     missing = "no loop over small operations was recorded, or the trace does not tell the modules that are called"
-    return without_share(now, terms, np.where(is_small, share, 0.0), missing)
+    return without_share(now, terms, np.where(small_nodes(dfg), share, 0.0), missing)
 
 
 def _ranges(events: Table) -> ThreadRanges:

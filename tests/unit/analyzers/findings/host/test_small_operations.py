@@ -1,9 +1,13 @@
-"""ESP408 on CPUs: runs of small operations."""
+"""ESP408 on CPUs: small operations."""
 
 import pytest
 
 from esprof.analyzers import diagnose
-from tests.cases.graph import op, run_of, step
+from esprof.analyzers.findings.host.small_operations import needs_fewer_micro_batches
+from esprof.replay.building.build import build
+from esprof.replay.ranks.pipeline import Pipeline
+from esprof.replay.whatif.pricing import what_if
+from tests.cases.graph import launched, op, run_of, step
 
 STEP = 10_000.0
 
@@ -25,14 +29,53 @@ def found(*how: float):
     return next((one for one in diagnose(job(*how)).findings if one.id == "ESP408"), None)
 
 
-def test_a_loop_of_small_operations_is_named_without_a_saving():
-    finding = found(200, 20)
+def test_small_operations_are_named_with_a_bound_of_what_larger_ones_save():
+    diagnosis = diagnose(job(200, 20))
+    (finding,) = diagnosis.findings
+    assert finding.id == "ESP408"
     assert finding.title == "200 operations a step take less than 0.050 ms each, and 5.00 ms together"
     assert finding.evidence["small_operations_per_step"].value == {"0": 200}
-    assert finding.saving_us == 0
-    assert diagnose(job(200, 20)).verdict.endswith(f" Without a price: {finding.title}.")
+    assert finding.is_bound
+    assert finding.saving_us == pytest.approx(200 * 25, abs=1)
+    assert finding.saving_low_us >= finding.saving_us / 2
+    assert diagnosis.verdict == f"{finding.title}. No fix saves more than 5.00 ms of a step of 10.0 ms."
 
 
-@pytest.mark.parametrize(("count", "took_us", "gap_us"), [(80, 20, 5), (15, 40, 5), (60, 80, 5), (60, 20, 100)])
-def test_few_long_or_spread_operations_are_no_storm(count, took_us, gap_us):
+@pytest.mark.parametrize(("count", "took_us", "gap_us"), [(100, 20, 5), (60, 80, 5), (60, 20, 100)])
+def test_few_long_or_spread_operations_are_none(count, took_us, gap_us):
     assert found(count, took_us, gap_us) is None
+
+
+def test_long_operations_and_long_gaps_stay():
+    run = job(20, 20, gap_us=100)
+    (answer,) = what_if(run, build(run), ["small_operations=0"])
+    assert answer.saving_us == pytest.approx(20 * 20, abs=1)
+    assert answer.predicted_us == pytest.approx(STEP - 20 * 20, abs=1)
+
+
+def test_on_a_gpu_launches_are_the_question():
+    rows = [
+        row
+        for n in range(3)
+        for row in (step(n, n * STEP, (n + 1) * STEP), *launched("add", n * STEP, n * STEP + 20, 5, n))
+    ]
+    run = run_of({0: rows})
+    (answer,) = what_if(run, build(run), ["small_operations=0"])
+    assert "launches=graph" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("stages", "micro_batches", "share", "is_worth_it"),
+    [
+        (2, 16, 0.11, True),  # The bubble grows from 1 / 17 to 1 / 9.
+        (2, 16, 0.10, False),
+        (2, 4, 0.2, False),
+        (8, 16, 0.2, False),
+        (2, 1, 0.9, False),
+    ],
+)
+def test_micro_batches_are_too_small_if_half_as_many_save_more_than_the_bubble_grows(
+    stages, micro_batches, share, is_worth_it
+):
+    pipeline = Pipeline((tuple(range(stages)),), micro_batches, 1)
+    assert needs_fewer_micro_batches(pipeline, share) == is_worth_it
