@@ -18,7 +18,8 @@ from esprof.replay.cpu.frames import frame
 from esprof.run.stacks import SourceLocation, functions_of, is_own, location_of
 
 MIN_SAMPLES = 8
-"""Fewest samples of a function, over all ranks, from which its time is estimated."""
+"""Fewest samples of a function, over all ranks, from which its time is estimated. Of a function of one rank alone, recorded
+steps in which it was sampled count, too."""
 
 MAX_SHARE_OF_TRAINING = 0.1
 """Largest share of a function's samples in training work that it calls, or that calls it. A function with a larger share
@@ -165,11 +166,20 @@ class FunctionTimes:
             is_other = any(called.is_input for called in calls) or all(called.is_collective for called in calls)
             if (
                 not is_other
-                and self._is_in(found).sum() >= MIN_SAMPLES
+                and self._times_seen(function, found) >= MIN_SAMPLES
                 and (one := self._described(function, found, on_one_rank))
             ):
                 named |= one.functions
                 yield one
+
+    def _times_seen(self, function: str, found: list[_Called | None]) -> int:
+        """Samples of the function in steps without profiler, and recorded steps with any: samples in windows are dense."""
+        seen = int(self._is_in(found).sum())
+        for rank in self._run.ranks:
+            samples = self._samples.of(rank)
+            here = samples.matches(lambda stack: any(one.function == function for one in self._called(stack)))
+            seen += len(np.unique(samples.step[here & ~np.isin(samples.step, self._steps)]))
+        return seen
 
     def _costly(self) -> list[tuple[str, np.ndarray]]:
         """(function or line, its time in a usual step of each rank in ns): longest first, and callers before callees."""

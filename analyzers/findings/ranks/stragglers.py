@@ -7,6 +7,7 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.data.input_data import stalled_ranks
+from esprof.analyzers.findings.host.repeated_operations import loops_of_one_rank
 from esprof.analyzers.findings.ranks.lateness import (
     COMPUTING,
     INPUT,
@@ -48,16 +49,16 @@ def stragglers(case: Case) -> Iterator[Cause]:
     They are priced together, because fixing only one of two slow ranks may save nothing
     (docs/explanation/replay.md §4).
     """
-    ranks, own = case.blame.slow_ranks, _single_rank_work(case)
+    ranks = case.blame.slow_ranks
+    own = {rank: _single_rank_cause(rank, work) for rank, work in _single_rank_work(case).items()}
+    own = {cause.ranks[0]: cause for cause in loops_of_one_rank(case)} | own
     reported: set[Rank] = set()
     for cause in _late_causes(case, ranks) if ranks else ():
         if _is_uncertain(case, cause) and {*cause.ranks} <= {*own}:
-            continue  # What the samples of all steps show is certain.
+            continue  # What samples of all steps show, or loops in all recorded ones, is certain.
         reported.update(cause.ranks)
         yield cause
-    for rank, work in own.items():
-        if rank not in reported:
-            yield _single_rank_cause(rank, work)
+    yield from (cause for rank, cause in own.items() if rank not in reported)
 
 
 def _late_causes(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
@@ -72,7 +73,7 @@ def _late_causes(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
 def _is_uncertain(case: Case, cause: Cause) -> bool:
     """Whether the interval of the predicted saving contains zero."""
     if cause.scenario is None:
-        return False
+        return cause.measured is not None and cause.measured.low_ns <= 0
     (answer,) = case.pricer.answers([cause.scenario])
     return answer.saving_low_us is not None and answer.saving_low_us <= 0
 
@@ -314,11 +315,11 @@ _PAGES = (
         "One rank reaches collectives last. The reason is time in which none of its threads ran a recorded "
         "operation, or time inside a single operation while all others take as long as on other ranks: Python code, "
         "a sleep, I/O, garbage collection, or a CPU used by other processes. Or samples of all steps show a line of "
-        "the job's own code that no other rank runs. If no kind of its work is longer by more than it scatters, the "
-        "title says that the reason is unknown.",
+        "the job's own code that no other rank runs, or it alone runs loops of small operations, as in ESP408. If no "
+        "kind of its work is longer by more than it scatters, the title says that the reason is unknown.",
         f"{_EVIDENCE} For jobs on CPUs, a function that only one rank runs for at least 3 % of a step is reported "
         "from the samples of all steps without profiler (`per step`), unless the rank is reported for another reason.",
-        f"{_PRICE} Work that only samples show would save its time.",
+        f"{_PRICE} Work that only samples show would save its time, and loops have the saving of `loops=0`.",
         "Examine the given location. If it changes from step to step, check the host (other processes, CPU limits).",
     ),
     Page(

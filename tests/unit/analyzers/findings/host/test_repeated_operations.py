@@ -5,7 +5,7 @@ import pytest
 from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
 from esprof.replay.whatif.pricing import what_if
-from tests.cases.graph import numbered, op, python, run_of, step
+from tests.cases.graph import gloo, numbered, op, python, run_of, step
 
 STEP = 10_000.0
 SMALL = ("aten::slice", "aten::mul", "aten::sum")
@@ -55,3 +55,29 @@ def test_long_operations_of_a_loop_compute():
 @pytest.mark.parametrize(("items", "modules"), [(10, 1), (40, 40)])
 def test_few_iterations_and_layers_of_a_model_are_none(items, modules):
     assert not any("in a row" in one.title for one in found(job(items, modules=modules)))
+
+
+def rank_with(items: int):
+    """Six steps of 10 ms of a rank: a loop over items, an operation of 2 ms, and an all-reduce that ends after 7 ms."""
+    rows = []
+    for n in range(6):
+        begin = at = STEP * n
+        rows += [step(n, at, at + STEP), python("nn.Module: GPT", at, 1)]
+        for name in SMALL * items:
+            rows.append(op(name, at, 20))
+            at += 21
+        rows += [op("aten::linear", at, 2_000), *gloo(at + 2_000, at + 2_005, begin + 7_000)]
+        rows.append(op("aten::add_", begin + 7_000, 3_000))
+    return rows
+
+
+def test_a_loop_of_one_rank_delays_the_others():
+    diagnosis = diagnose(run_of({0: rank_with(0), 1: rank_with(15)}))
+    finding = diagnosis.findings[0]
+    assert (finding.id, finding.ranks) == ("ESP201", (1,))
+    assert finding.title.startswith(
+        "Rank 1 delays the other ranks by loops that it alone runs. The same 3 operations run 15"
+    )
+    assert finding.saving_us == pytest.approx(15 * 3 * 21, rel=0.1)
+    assert "ESP408" in {one.id for one in finding.symptoms}
+    assert "ESP201" not in {one.id for one in diagnose(run_of({0: rank_with(15), 1: rank_with(15)})).findings}

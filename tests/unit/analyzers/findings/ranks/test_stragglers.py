@@ -25,10 +25,11 @@ def rows(late_ms=0) -> list:
     return found
 
 
-def stragglers(*stacks_of_ranks, ms=10, late_ms=0):
+def stragglers(*stacks_of_ranks, ms=10, late_ms=0, seen=PLAIN, recorded_in=()):
     """Findings on slow ranks of a job of 40 steps without profiler, in which the last rank is late by `late_ms`.
 
-    In each of these steps the samples show each of a rank's stacks for `ms`, and otherwise the model.
+    In the first `seen` of these steps the samples show each of a rank's stacks for `ms`, and otherwise the model. In the
+    recorded steps `recorded_in` there is one sample of each stack.
     """
     plain = step_table([100] * PLAIN, start_ns=EPOCH_NS + 10_000 * NS, first=7)
     recorded = step_table([100] * 7, start_ns=EPOCH_NS, first=0, phase=["timed"] * 6 + ["stack"])
@@ -36,10 +37,13 @@ def stragglers(*stacks_of_ranks, ms=10, late_ms=0):
     begin = plain.ints("start_ns").tolist()
     samples = []
     for stacks in stacks_of_ranks:
-        sampled = [(EPOCH_NS + 610 * NS, NS, NS, 6, MAIN)]
+        sampled = [(EPOCH_NS + (100 * n + 5) * NS, NS, NS, n, one) for n in recorded_in for one in stacks]
+        sampled.append((EPOCH_NS + 610 * NS, NS, NS, 6, MAIN))
         for at in range(1, PLAIN):
             sampled += [
-                (begin[at] + 10 * (k + 1) * NS, ms * NS, ms * NS // 2, 7 + at, one) for k, one in enumerate(stacks)
+                (begin[at] + 10 * (k + 1) * NS, ms * NS, ms * NS // 2, 7 + at, one)
+                for k, one in enumerate(stacks)
+                if at <= seen
             ]
             sampled.append((begin[at] + 90 * NS, 20 * NS, 20 * NS, 7 + at, f"{MAIN}\n{CALL}\n{FORWARD}"))
         samples.append(table(dict(zip(SAMPLES.names, zip(*sampled, strict=True), strict=True)), SAMPLES))
@@ -70,6 +74,14 @@ def test_it_is_reported_where_the_prediction_for_the_late_rank_is_uncertain():
     (finding,) = stragglers([], [f"{MAIN}\n{LOG}"], late_ms=6)
     assert (finding.ranks, finding.evidence["python_line"].of(1)) == ((1,), LOG)
     assert finding.saving_us == pytest.approx(10 * MS * (PLAIN - 1) / PLAIN, rel=0.03)
+
+
+def test_a_function_in_few_samples_is_one_ranks_own_if_recorded_steps_show_it_too():
+    stacks = [f"{MAIN}\n{LOG}"], []
+    assert stragglers(*stacks, ms=40, seen=6) == []
+    assert stragglers(*stacks, ms=40, seen=6, recorded_in=(2,)) == []
+    (finding,) = stragglers(*stacks, ms=40, seen=6, recorded_in=(2, 4))
+    assert finding.saving_us == pytest.approx(6 * 40 * MS / PLAIN, rel=0.03)
 
 
 def test_the_line_belongs_to_the_function_that_no_other_rank_runs():
