@@ -160,14 +160,25 @@ class RankWork:
 
     def _by_rank(self, identity: np.ndarray, nodes: np.ndarray) -> "_ByRank":
         work_ns, column = self.work_ns[nodes], self.column[nodes]
+        column = column - column.min(initial=len(self.roles))
         width = int(column.max(initial=0)) + 1
-        pairs, pair, size = np.unique(identity[nodes] * width + column, return_inverse=True, return_counts=True)
+        pairs, pair, size = _grouped(identity[nodes] * width + column)
         ranks = np.where(work_ns > MIN_SLEEP_NS, len(self.roles), self.sharing[nodes])
         least = np.zeros(len(size), np.int64)
         # With repeated indices numpy stores the last value; in reverse order that is the first node of each pair.
         least[pair[::-1]] = np.where(self.gap[nodes], ranks, 0)[::-1]
         mean_ns = np.bincount(pair, work_ns, len(size)) / size
         return _ByRank(nodes, pair, pairs // width, mean_ns, size, least)
+
+
+def _grouped(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(distinct numbers, position of each among them, how often each occurs); none is negative."""
+    if numbers.max(initial=0) >= len(numbers):
+        return np.unique(numbers, return_inverse=True, return_counts=True)
+    # Few different numbers need not be sorted.
+    count = np.bincount(numbers)
+    found = np.flatnonzero(count)
+    return found, (np.cumsum(count > 0) - 1)[numbers], count[found]
 
 
 class _ByRank(NamedTuple):
@@ -208,7 +219,8 @@ class _Middles:
         count, least = np.zeros(len(identity), np.int64), np.zeros(len(identity), np.int64)
         for mine, part in zip(at, parts, strict=True):
             count += np.bincount(mine, minlength=len(count))
-            np.maximum.at(least, mine, part.least)
+            some = np.flatnonzero(part.least)
+            np.maximum.at(least, mine[some], part.least[some])
         ranked = _ranked([part.mean_ns for part in parts], at, count)
         first = np.cumsum(count) - count
         zeros = np.maximum(least - count, 0)

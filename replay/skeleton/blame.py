@@ -25,7 +25,7 @@ from esprof.replay.skeleton.contract import Skeleton, contract
 from esprof.replay.skeleton.job import CalibratedJob
 from esprof.replay.skeleton.joined import JobSkeleton, join
 from esprof.replay.skeleton.nodes import JobNodes, nodes_of_rank, own_nodes
-from esprof.replay.skeleton.ranks import with_ends
+from esprof.replay.skeleton.ranks import with_ends, with_times
 
 _LONG_NS = 2**62
 """Longer than any run."""
@@ -234,18 +234,20 @@ def _skeletons(of_rank: tuple[CalibratedRank, _ComparedWork]) -> list[Skeleton]:
     """The skeletons of a rank's graph as recorded, and with each of its work; steps end with all work launched in them."""
     rank, work = of_rank
     dfg = rank.graph()
-    own, made = own_nodes(dfg), [dfg]
+    ends, joins = _until_all_ends(dfg)
+    made = [contract(ends, joins)]
     for dur_ns in (work.usual_ns, work.own_ns):
         if dur_ns is not None:
             dur = dfg.dur_ns.copy()
-            dur[own] = dur_ns
-            made.append(replace(dfg, dur_ns=dur))
-    return [_until_all_ends(one) for one in made]
+            dur[own_nodes(dfg)] = dur_ns
+            made.append(contract(with_times(ends, dur, dfg.residual_ns), joins))
+    return made
 
 
-def _until_all_ends(dfg: Dfg) -> Skeleton:
+def _until_all_ends(dfg: Dfg) -> tuple[Dfg, np.ndarray]:
+    """(the graph whose steps end with all work launched in them, mask of its joins)."""
     marks = dfg.marks
     ends, steps = with_ends(dfg, (dfg.step >= 0) & ~dfg.on(LaneKind.LOADER) & (dfg.lane != JOIN_LANE))
     last = marks.last.copy()
     last[np.searchsorted(marks.steps, steps), 0] = np.arange(dfg.nodes, ends.nodes)
-    return contract(replace(ends, marks=replace(marks, last=last)), ends.lane == JOIN_LANE)
+    return replace(ends, marks=replace(marks, last=last)), ends.lane == JOIN_LANE

@@ -23,7 +23,7 @@ from esprof.replay.over_ranks import IN_THIS_PROCESS, RankWorkers
 from esprof.replay.skeleton.calibrated_rank import CalibratedJoins, CalibratedRank
 from esprof.replay.skeleton.contract import Skeleton, contract
 from esprof.replay.skeleton.joined import JobSkeleton, join
-from esprof.replay.skeleton.ranks import RankAlone, RanksAlone, with_gpu_ends
+from esprof.replay.skeleton.ranks import RankAlone, RanksAlone, with_gpu_ends, with_times
 from esprof.replay.skeleton.ways import PathThroughRanks
 from esprof.replay.whatif.error.held_out import first_arrivals, fitted, places
 
@@ -32,6 +32,9 @@ _Task = TypeVar("_Task")
 
 _WARNED_OF = (TEXTS[Text.CUT_WORK], TEXTS[Text.GRAPH_WORK])
 """Names of nodes that a run's warnings count: they stay in the skeleton."""
+
+_OTHER_THAN_TIMES = ("lane", "step", "cls", "name", "collective", "pred_ptr", "pred_idx", "pred_lag", "marks")
+"""What two graphs of a rank have in common that are contracted alike, but for the times of nodes."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,9 @@ def _meetings(rank: RankAlone) -> _RankMeetings:
 
 
 def _contracted(variants: Callable[[CalibratedRank], Iterable[Dfg]], rank: CalibratedRank) -> list[Skeleton]:
-    return [for_answers(one) for one in variants(rank)]
+    made = [*variants(rank)]
+    contracts = ForAnswers.of(made[0])
+    return [contracts.skeleton(one) for one in made]
 
 
 def _places(ranks: Sequence[_RankMeetings]) -> np.ndarray:
@@ -192,11 +197,28 @@ def _since(t0_ns: Ns, skeleton: Skeleton) -> Skeleton:
     return replace(skeleton, dfg=replace(dfg, t0_ns=t0_ns, recorded_ns=recorded, pred_lag=lag))
 
 
-def for_answers(dfg: Dfg) -> Skeleton:
-    """The skeleton of a rank's graph with its communication and input data, which what-ifs change by what all ranks do, with
-    the ends of its GPU work, and the nodes that warnings count."""
-    ends = with_gpu_ends(dfg)
-    warned_of = [number for number, name in enumerate(dfg.names) if name in _WARNED_OF]
-    stays = (ends.collective >= 0) | ends.of(Cls.COMMUNICATION, Cls.DATA, Cls.RESIDUAL) | np.isin(ends.name, warned_of)
-    stays[dfg.nodes :] = True
-    return contract(ends, stays)
+@dataclass(frozen=True)
+class ForAnswers:
+    """Contracts a rank's graph `dfg`, and others of the rank, to their communication and input data, which what-ifs change
+    by what all ranks do, the ends of their GPU work, and the nodes that warnings count."""
+
+    dfg: Dfg
+    ends: Dfg
+    """`with_gpu_ends` of it."""
+    stays: np.ndarray
+    """Mask of the nodes of `ends` that stay, bool[N]."""
+
+    @classmethod
+    def of(cls, dfg: Dfg) -> "ForAnswers":
+        ends = with_gpu_ends(dfg)
+        warned_of = [number for number, name in enumerate(dfg.names) if name in _WARNED_OF]
+        stays = (ends.collective >= 0) | ends.of(Cls.COMMUNICATION, Cls.DATA, Cls.RESIDUAL)
+        stays |= np.isin(ends.name, warned_of)
+        stays[dfg.nodes :] = True
+        return cls(dfg, ends, stays)
+
+    def skeleton(self, dfg: Dfg) -> Skeleton:
+        """The skeleton of another graph of the rank."""
+        if any(getattr(dfg, name) is not getattr(self.dfg, name) for name in _OTHER_THAN_TIMES):
+            return ForAnswers.of(dfg).skeleton(dfg)
+        return contract(with_times(self.ends, dfg.dur_ns, dfg.residual_ns), self.stays)

@@ -20,7 +20,7 @@ from esprof.replay.over_ranks import IN_THIS_PROCESS, RanksLost, RankWorkers
 from esprof.replay.replayed import Replayed, durations, warnings_of_replay
 from esprof.replay.skeleton.calibrated_rank import CalibratedRank
 from esprof.replay.skeleton.contract import Skeleton
-from esprof.replay.skeleton.job import CalibratedJob, for_answers
+from esprof.replay.skeleton.job import CalibratedJob, ForAnswers
 from esprof.replay.skeleton.joined import CyclesAcrossRanks, join
 from esprof.replay.skeleton.pricing import SkeletonPricer
 from esprof.replay.skeleton.ranks import RanksAlone
@@ -178,7 +178,8 @@ class _Contracted:
 
 def _contracted(during: Stretches | None, rank: CalibratedRank) -> _Contracted:
     dfg = rank.graph()
-    variants = [for_answers(one) for one in (dfg, strict(dfg), rank.fitted(dfg))]
+    contracts = ForAnswers.of(dfg)
+    variants = [contracts.skeleton(one) for one in (dfg, strict(dfg), rank.fitted(dfg))]
     return _Contracted(variants, not_run(rank.run, dfg), None if during is None else worked_ns(dfg, during))
 
 

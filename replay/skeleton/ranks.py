@@ -139,6 +139,12 @@ def with_gpu_ends(dfg: Dfg) -> Dfg:
     return with_ends(dfg, dfg.on(LaneKind.STREAM))[0]
 
 
+def with_times(ends: Dfg, dur_ns: np.ndarray, residual_ns: np.ndarray) -> Dfg:
+    """The graph that `with_ends` made of one with N nodes, if these take so long, int64[N]."""
+    none = np.zeros(ends.nodes - len(dur_ns), np.int64)
+    return replace(ends, dur_ns=np.append(dur_ns, none), residual_ns=np.append(residual_ns, none))
+
+
 def with_ends(dfg: Dfg, mask: np.ndarray) -> tuple[Dfg, np.ndarray]:
     """(the graph with a node for each step, behind all others, at the end of the nodes of `mask` launched in it; the steps
     that have such nodes, ascending)."""

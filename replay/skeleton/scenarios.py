@@ -12,7 +12,7 @@ from esprof.replay.ranks.narrow import narrow
 from esprof.replay.skeleton.blame import SkeletonBlame
 from esprof.replay.skeleton.calibrated_rank import CalibratedRank
 from esprof.replay.skeleton.contract import Skeleton
-from esprof.replay.skeleton.job import for_answers
+from esprof.replay.skeleton.job import ForAnswers
 from esprof.replay.skeleton.joined import join
 from esprof.replay.skeleton.nodes import JobNodes, own_nodes
 from esprof.replay.whatif.apply import apply
@@ -176,16 +176,17 @@ def scenarios_of_rank(
     rank, tasks = of_rank
     dfg = rank.graph()
     recorded = Scenario(rank.run, Blame(dfg, steps), dfg, part=GraphPart.ONE_RANK)
+    contracts = ForAnswers.of(dfg)
     made: dict[_Key, RankScenario | Declined] = {}
     for key, task in tasks.items():
         try:
-            made[key] = _made(recorded, task)
+            made[key] = _made(recorded, task, contracts)
         except Declined as reason:
             made[key] = Declined(str(reason))
     return made
 
 
-def _made(recorded: Scenario, task: RankTask) -> RankScenario:
+def _made(recorded: Scenario, task: RankTask, contracts: ForAnswers) -> RankScenario:
     now, dfg = recorded, recorded.dfg
     if task.replaced is not None:
         dur = dfg.dur_ns.copy()
@@ -199,7 +200,7 @@ def _made(recorded: Scenario, task: RankTask) -> RankScenario:
         edges=now.dfg.pred_idx is dfg.pred_idx,
         nobody_waits=not waits_for_device(now.dfg).any(),
     )
-    return RankScenario(None if now.dfg is dfg else for_answers(now.dfg), kept, now.notes, missing)
+    return RankScenario(None if now.dfg is dfg else contracts.skeleton(now.dfg), kept, now.notes, missing)
 
 
 def _applied(now: Scenario, terms: Sequence[Term]) -> tuple[Scenario, dict[str, str]]:
