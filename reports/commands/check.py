@@ -15,10 +15,10 @@ from esprof.reports.commands.common import (
     STDOUT,
     answer_remembered,
     json_option,
-    json_text,
     open_run,
     output_options,
     run_argument,
+    text_of,
 )
 from esprof.reports.commands.values import Finite
 
@@ -131,7 +131,7 @@ def command(
     style = "json" if as_json else style
     asked: dict[str, Any] = {"rules": parsed, "alpha": alpha, "min_steps": min_steps}
     return answer_remembered(
-        lambda: _compared(sources, baseline, asked, style),
+        lambda: _compared(sources, baseline, asked, style, output),
         [*sources, str(baseline)],
         as_json=style == "json",
         output=output,
@@ -140,18 +140,22 @@ def command(
     )
 
 
-def _compared(sources: tuple[str, ...], baseline: Path, asked: dict[str, Any], style: str) -> Kept:
+def _compared(sources: tuple[str, ...], baseline: Path, asked: dict[str, Any], style: str, output: Path) -> Kept:
     """The answer in the form `style`; `asked` are the fields of `Options`."""
     from esprof.analyzers.gate.baseline import measure
     from esprof.analyzers.gate.check import Options, check
     from esprof.analyzers.steps.job_steps import JobSteps
-    from esprof.reports.terminal.check import RENDERERS
+    from esprof.reports.terminal.check import RENDERERS, render_text
 
     options = Options(**asked)
     before = _read_baseline(baseline, options.min_steps)
     run, _ = open_run(sources)
     checked = check(before, measure(JobSteps(run), before.phase), options, run.warnings)
-    text = json_text(checked) if style == "json" else RENDERERS[style](checked)
+    text = (
+        RENDERERS[style](checked)
+        if style in RENDERERS
+        else text_of(checked, render_text, as_json=style == "json", output=output)
+    )
     return Kept(text, EXIT_REGRESSION if checked.outcome == "regressed" else EXIT_OK)
 
 

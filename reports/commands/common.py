@@ -145,10 +145,9 @@ def output_options(default: str | None, what: str, *, or_folder: bool = False) -
             "--output",
             metavar="FILE",
             type=click.Path(dir_okay=or_folder, path_type=Path),
-            default=default,
-            required=default is None,
-            show_default=True,
             help=f"Write the {what} to FILE, and create its folder if necessary; - is stdout.",
+            # With a default of None, click would not require the option.
+            **({"required": True} if default is None else {"default": default, "show_default": True}),
         )
         return output(force(command))
 

@@ -36,7 +36,7 @@ def command(finding_id: str | None, as_json: bool) -> None:
 def _pages(finding_id: str | None) -> tuple[Page, ...]:
     if finding_id is None:
         return tuple(PAGES.values())
-    page = PAGES.get(finding_id.upper())
+    page = PAGES.get(finding_id.upper()) or PAGES.get(f"ESP{finding_id}")
     if page is None:
-        raise UsageError(f"there is no finding {finding_id!r}", remedy=f"Findings: {', '.join(PAGES)}.")
+        raise UsageError(f"there is no finding {finding_id!r}", remedy="`esprof explain` lists all.")
     return (page,)

@@ -11,18 +11,21 @@ from esprof.analyzers.gate.baseline import SHOWN_PHASE
 from esprof.analyzers.gate.check import Check, MetricCheck
 from esprof.core.text import printable
 from esprof.reports import units
+from esprof.reports.terminal.screen import PLAIN, Screen, drawn, grid
 
 _HEADINGS = ("metric", "baseline", "this run", "change", "interval", "limit", "p", "steps", "outcome")
 
 
-def render_text(check: Check) -> str:
-    """The result as plain text, verdict first. No line begins with a name from the run."""
-    rows = [_HEADINGS, *(_cells(metric) for metric in check.metrics)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+def render_text(check: Check, screen: Screen = PLAIN) -> str:
+    """The result as text, verdict first. No line begins with a name from the run."""
+    table = grid(*_HEADINGS, padding=2)
+    for column in table.columns:
+        column.no_wrap = True
+    for metric in check.metrics:
+        table.add_row(*_cells(metric))
     names = [f"{label}: {text}" for label, text in _names(check)]
     sentences = [sentence(metric) for metric in check.metrics]
-    return "\n".join([f"check: {_label(check)}", "", *table, "", *sentences, _compared(check), *names])
+    return "\n".join([f"check: {_label(check)}", "", drawn(screen, table), "", *sentences, _compared(check), *names])
 
 
 def render_markdown(check: Check) -> str:
@@ -187,9 +190,8 @@ def _in_command(text: str) -> str:
 
 
 RENDERERS: Mapping[str, Callable[[Check], str]] = {
-    "text": render_text,
     "markdown": render_markdown,
     "junit": render_junit,
     "github": render_github,
 }
-"""Format of `esprof check --format` -> the function that writes it."""
+"""Format that programs read -> the function that writes it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -109,7 +109,7 @@ def wrapped(text: str, width: int, at_most: int | None) -> list[str]:
     lines = Text(printable(" ".join(text.split()), 2_000)).wrap(_WRAPPING_CONSOLE, width)
     shown = [line.plain.rstrip() for line in lines[:at_most]]
     if at_most is not None and len(lines) > at_most:
-        shown[-1] = set_cell_size(shown[-1], min(cell_len(shown[-1]), width - 2)).rstrip() + " …"
+        shown[-1] = Text(shown[-1]).wrap(_WRAPPING_CONSOLE, width - 2)[0].plain.rstrip() + " …"
     return shown
 
 

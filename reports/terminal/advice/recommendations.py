@@ -27,7 +27,7 @@ def draw_recommendations(found: Recommendations, screen: Screen = PLAIN) -> str:
     if found.declined:
         rows = grid("no advice on", "because", padding=2)
         for kind, reason in found.declined.items():
-            rows.add_row(kind, printable(reason))
+            rows.add_row(kind, printable(reason, 500))
         drawn_parts.append(drawn(screen, rows))
     return "\n".join(drawn_parts)
 

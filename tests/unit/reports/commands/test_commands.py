@@ -255,6 +255,13 @@ def test_explain_knows_every_finding_by_either_case():
             assert " ".join(paragraph.split()) in " ".join(said.split())
 
 
+def test_explain_knows_a_finding_by_its_number_and_refuses_others():
+    assert invoke(explain, "101").stdout.startswith("ESP101 ")
+    with pytest.raises(UsageError, match="there is no finding '999'") as refused:
+        invoke(explain, "999")
+    assert refused.value.remedy == "`esprof explain` lists all."
+
+
 def test_explain_lists_all_without_an_id():
     said = invoke(explain).stdout
     assert all(page.id in said and page.title in said for page in explain.PAGES.values())
@@ -264,12 +271,6 @@ def test_explain_in_json():
     answer = json.loads(invoke(explain, "ESP101", "--json").stdout)
     assert next(iter(answer.items())) == ("schema", "esprof.explain/1")
     assert [page["id"] for page in answer["pages"]] == ["ESP101"]
-
-
-def test_explain_lists_the_known_findings_in_its_error():
-    with pytest.raises(UsageError) as error:
-        invoke(explain, "ESP000")
-    assert "ESP101" in error.value.remedy
 
 
 def test_status_prints_on_terminals_only(capsys):

@@ -42,6 +42,12 @@ def test_a_file_is_written_and_reported_once(saved, form, tmp_path):
     assert list(file.parent.iterdir()) == [file]
 
 
+def test_an_export_needs_the_name_of_a_file(saved):
+    said = invoke(saved, "--format", "perfetto")
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "Missing option '-o' / '--output'" in said.stderr
+
+
 def test_formats_hold_what_was_asked_for(saved, tmp_path):
     trace, table = tmp_path / "a.pftrace", tmp_path / "a.parquet"
     invoke(saved, "--format", "perfetto", "-o", trace, "--what-if", "cpu=2x", "--step", 2)

@@ -8,6 +8,7 @@ import pytest
 from esprof.analyzers.gate.baseline import RunIdentity
 from esprof.analyzers.gate.check import Check, MetricCheck, MoreSteps
 from esprof.reports.terminal.check import render_junit, render_markdown, render_text, sentence
+from esprof.reports.terminal.screen import Screen
 from esprof.run.run import RunWarning
 
 HOSTILE = "<script>alert(1)</script>\n::error file=x::owned\x1b[31m\u202e|`*[a](http://x)@someone \uffff"
@@ -84,6 +85,14 @@ def test_text_has_verdict_figures_and_compared_runs():
         "This run: torchrun train.py\n"
         "Baseline: torchrun train.py"
     )
+
+
+def test_on_a_narrow_screen_each_metric_is_a_paragraph():
+    text = render_text(answer(metric(), UNSURE), Screen(40))
+    table, _ = text.removeprefix("check: regressed\n\n").split("\n\n")
+    assert table.splitlines()[0] == "metric step_time median"
+    assert "change +7.94 %" in " ".join(table.split())
+    assert max(map(len, table.splitlines())) <= 40
 
 
 def test_sentences():

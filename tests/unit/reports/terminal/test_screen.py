@@ -7,7 +7,7 @@ import termios
 import pytest
 from rich.text import Text
 
-from esprof.reports.terminal.screen import Screen, drawn, grid
+from esprof.reports.terminal.screen import Screen, drawn, grid, wrapped
 
 
 class Terminal(io.StringIO):
@@ -72,3 +72,16 @@ def test_a_row_without_a_name_is_named_by_its_first_heading():
     table = grid(">rank", ">commu-\nnication", ">host\ngap", "device", ">idle")
     table.add_row("3", "12.2", "44.4", "Tesla V100", "0.1")
     assert drawn(Screen(40), table) == "rank 3\n  communication 12.2, host gap 44.4,\n  device Tesla V100, idle 0.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("Communication costs at most 4.84 ms a step", ["Communication costs at …"]),  # Not `at mo …`, nor `4. …`.
+        ("short enough", ["short enough"]),
+        ("x" * 60, ["x" * 22 + " …"]),
+        ("界" * 40, ["界" * 11 + " …"]),
+    ],
+)
+def test_a_text_that_is_too_long_is_cut_between_words(text, lines):
+    assert wrapped(text, 24, 1) == lines
