@@ -1,6 +1,6 @@
 """Formatting of figures, with units and a readable precision."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import ceil, floor
 from typing import Any
@@ -167,15 +167,20 @@ _UNITS: dict[Unit, Callable[[Any], str]] = {
 }
 
 
-def evidence(name: str, seen: Evidence) -> tuple[str, str]:
-    """One entry of `Finding.evidence` as (label, text). Only the first of many values are shown."""
+def evidence(entries: Mapping[str, Evidence]) -> list[tuple[str, str]]:
+    """(label, text) of each entry of `Finding.evidence` that has a value."""
+    return [_labelled(name, seen) for name, seen in entries.items() if seen.value != {}]
+
+
+def _labelled(name: str, seen: Evidence) -> tuple[str, str]:
+    """An entry as (label, text). Only the first of many values are shown."""
     label = name.replace("_", " ")
     if not isinstance(seen.value, dict):
         return label, _shown(seen.value, seen.unit)
     noun = "" if seen.by == "cause" else f"{seen.by} "
     texts = [f"{noun}{key}: {_shown(value, seen.unit)}" for key, value in seen.value.items()]
     more = [f"and {len(texts) - _MAX_VALUES_LISTED} more"] if len(texts) > _MAX_VALUES_LISTED else []
-    return label, ", ".join(texts[:_MAX_VALUES_LISTED] + more) or "none"
+    return label, ", ".join(texts[:_MAX_VALUES_LISTED] + more)
 
 
 def _shown(value: Value, unit: Unit | None) -> str:

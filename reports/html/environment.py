@@ -2,11 +2,13 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from esprof.core.text import printable
 
@@ -18,13 +20,17 @@ STYLE = TEMPLATES / "report.css"
 def templates(folder: Path, longest: int) -> Environment:
     """The templates of a folder.
 
-    Every text is escaped and cut after `longest` characters; control and direction characters become visible.
+    Every text is escaped and cut after `longest` characters; control and direction characters become visible. The filter
+    `prose` shows what a text has in backticks, such as a command, as code.
     """
 
     def finalize(value: Any) -> Any:
         return printable(value, longest) if type(value) is str else value
 
-    return Environment(
+    def prose(text: str) -> Markup:
+        return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(printable(text, longest)))))
+
+    environment = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
@@ -32,6 +38,8 @@ def templates(folder: Path, longest: int) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["prose"] = prose
+    return environment
 
 
 def policy(scripts: Sequence[str]) -> str:

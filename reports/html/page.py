@@ -1,7 +1,7 @@
 """The HTML report: one self-contained file that works offline."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from markupsafe import Markup
 
 from esprof import __version__
 from esprof.analyzers.advisors.recommend import Recommendations
-from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import ACTIVITIES
 from esprof.analyzers.samples.flame import MIN_SHARE_OF_TREE, SampledPhase
 from esprof.analyzers.summary.report import Report
@@ -168,6 +167,7 @@ def _environment() -> Environment:
             "ranks",
             "ignored",
             "symptom",
+            "evidence",
             "uncertain",
             "joint_saving",
         )
@@ -176,7 +176,6 @@ def _environment() -> Environment:
         "runs": runs,
         "plural": units.plural,
         "recorded_ranks": units.recorded_ranks,
-        "evidence": _evidence,
         "named": _named,
         "shell": shlex.join,
         "short_kernel": short_kernel,
@@ -187,10 +186,6 @@ def _environment() -> Environment:
         "ests": placement.ests_text,
     }
     return environment
-
-
-def _evidence(entries: Mapping[str, Evidence]) -> list[tuple[str, str]]:
-    return [units.evidence(key, value) for key, value in entries.items()]
 
 
 def _named(numbers: Sequence[int], noun: str) -> str:

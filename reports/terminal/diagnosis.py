@@ -189,7 +189,7 @@ def _finding_lines(
 
 def _finding_details(finding: Finding) -> Iterable[RenderableType]:
     evidence = grid("", "", header=False)
-    for label, text in (units.evidence(key, seen) for key, seen in finding.evidence.items() if seen.value != {}):
+    for label, text in units.evidence(finding.evidence):
         evidence.add_row(Text(printable(label), style="dim"), printable(text, 300))
     advice = [Text(printable(line, 2_000)) for line in finding.advice.splitlines()]
     then = [Text.assemble(("next  ", "dim"), printable(finding.command, 2_000))] if finding.command else []

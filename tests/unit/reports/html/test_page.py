@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+from esprof.analyzers.evidence import by_step
 from esprof.analyzers.samples.flame import MAX_NODES, MAX_NODES_OF_A_RANK, MAX_RANKS_APART
 from esprof.core.errors import OutputError
 from esprof.replay.answer import Prediction
@@ -83,6 +84,15 @@ def test_a_saving_indistinguishable_from_zero_is_not_listed_as_a_saving():
     assert f"ESP101, 0 to 45.0 ms: {unsure.title}" in text
     assert "Best single fix" not in text
     assert "device-hours a day" not in text
+
+
+def test_commands_in_backticks_are_code_and_empty_evidence_is_left_out():
+    first = case.findings()[0]
+    said = "Run `esprof ops <RUN>`, not `this\n"
+    finding = msgspec.structs.replace(first, advice=said, evidence=first.evidence | {"outliers": by_step({}, "ns")})
+    page = render_html(case.report(diagnosis=case.diagnosis(found=(finding,))))
+    assert "<p>Run <code>esprof ops &lt;RUN&gt;</code>, not `this</p>" in page
+    assert "outliers" not in page
 
 
 def test_every_link_has_a_target_on_the_page(html):
