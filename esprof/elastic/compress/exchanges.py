@@ -51,7 +51,7 @@ class Counted:
         rank."""
         self.sent += shards.nbytes * (self.world - 1) // self.world
         out, sizes = torch.empty_like(shards), [len(shards) // self.world] * self.world
-        out.view(self.world, -1)[self.rank] = shards.view(self.world, -1)[self.rank]
+        out.view(self.world, -1)[self.rank] = shards.view(self.world, -1)[self.rank]  # The exchange may leave it out.
         return out, self.inner.exchange(out, sizes, shards, sizes)
 
 

@@ -67,11 +67,7 @@ class GroupTransport:
         if self.rank in (0, self.world - 1):  # Its own part is at an end, so that it can be left out.
             out, out_sizes = _without(self.rank, out, out_sizes)
             send, sizes = _without(self.rank, send, sizes)
-        return self._start(
-            lambda there, here: dist.all_to_all_single(there, here, out_sizes, sizes, self._group, async_op=True),
-            out,
-            send,
-        )
+        return self._all_to_all(out, out_sizes, send, sizes)
 
     def gather(self, out: Tensor, mine: Tensor) -> Work:
         return self._start(lambda there, here: all_gather(there, here, self._group), out, mine)
@@ -80,7 +76,10 @@ class GroupTransport:
         shards = whole.chunk(self.world)
         if not self._by_gloo or not whole.is_cpu:
             return self.gather(whole, shards[self.rank])
-        # Gloo gathers into a tensor of its own, and copies: broadcasts write to where it belongs.
+        # Gloo gathers into a tensor of its own, and copies: these write to where it belongs.
+        if self.world == 2:
+            sizes = [0 if rank == self.rank else len(shard) for rank, shard in enumerate(shards)]
+            return self._all_to_all(shards[1 - self.rank], sizes, shards[self.rank], sizes)
         return _Several([self.broadcast(shard, rank) for rank, shard in enumerate(shards)])
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:
@@ -92,6 +91,13 @@ class GroupTransport:
     def add(self, tensor: Tensor) -> Work:
         return self._start(
             lambda there, _: dist.all_reduce(there, group=self._group, async_op=True), tensor, tensor, filled=True
+        )
+
+    def _all_to_all(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
+        return self._start(
+            lambda there, here: dist.all_to_all_single(there, here, out_sizes, sizes, self._group, async_op=True),
+            out,
+            send,
         )
 
     def _global(self, rank: int) -> int:

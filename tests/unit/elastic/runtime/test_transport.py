@@ -32,6 +32,7 @@ def shared(length):
 
 def test_ranks_share_the_parts_that_each_has_written():
     assert on_processes(3, shared, [(6,)]) == [[[1.0, 1.0, 2.0, 2.0, 3.0, 3.0]] * 3]
+    assert on_processes(2, shared, [(4,)]) == [[[1.0, 1.0, 2.0, 2.0]] * 2]
 
 
 def exchanged():
