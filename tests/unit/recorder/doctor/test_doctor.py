@@ -8,6 +8,7 @@ import socket
 import sys
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from esprof.recorder.doctor import examine, host, network, torch_trial
@@ -154,6 +155,16 @@ def test_trials_of_torch_that_hang_or_die_fail(program, found, monkeypatch, tmp_
     health = examine.examine(tmp_path, max_wait_s=1.0)
     assert not health.sound
     assert health.checks[-1].found == found
+
+
+def test_a_trial_that_is_complete_may_end_late(monkeypatch, tmp_path):
+    said = msgspec.json.encode(ok("gloo", "two processes add up numbers", "Groups work.")).decode()
+    program = f"import time; print({said!r}, flush=True); time.sleep(60)"
+    monkeypatch.setattr(examine, "module_line", lambda *_: [sys.executable, "-c", program])
+    monkeypatch.setattr(examine, "_of_host", lambda folder: ())
+    health = examine.examine(tmp_path, max_wait_s=5.0)
+    assert health.sound
+    assert [one.name for one in health.checks] == ["gloo"]
 
 
 def test_checks_that_are_not_ok_are_explained():
