@@ -1,2 +1,6 @@
-"""What-if questions. `pricing` answers them, `grammar` parses them, `terms/` has a file for each kind of term, `graph/` and
-`gradients/` edit the graph, `communication/` models collectives, `error/` estimates the error of an answer."""
+"""What-if questions. `pricing` answers them, `grammar` parses them, and `terms/` has a file for each kind of term.
+
+The other folders hold what terms use: edits of any graph (`graph/`), what the host does (`host/`), gradients, DataLoaders
+(`loading/`), pipelines, batches (`samples/`), products of matrices, models of communication and of peak memory, and errors
+of answers (`error/`).
+"""

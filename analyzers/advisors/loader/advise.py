@@ -16,7 +16,7 @@ from esprof.core.plan import LoaderBody, Plan, PlanParts, PlanPromise
 from esprof.core.types import us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.graph.est_load import has_est_records
-from esprof.replay.whatif.graph.host_cpus import cpus_of
+from esprof.replay.whatif.host.host_cpus import cpus_of
 from esprof.replay.whatif.loading.batches import batches_of
 from esprof.replay.whatif.pricing import Price
 from esprof.replay.whatif.scenario import Declined

@@ -6,8 +6,8 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.whatif.graph.host_cpus import batch_cpu_ns
-from esprof.replay.whatif.graph.loaders import IN_THE_RANK, are_batches_recorded
+from esprof.replay.whatif.host.host_cpus import batch_cpu_ns
+from esprof.replay.whatif.loading.loader_evidence import IN_THE_RANK, are_batches_recorded
 from esprof.run.run import Run
 
 

@@ -8,7 +8,7 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.replay.whatif.error.model_errors import BUSY_SHARE_OF_CPUS
-from esprof.replay.whatif.graph.host_cpus import batch_cpu_ns, batches_ns, sharing, thread_ns
+from esprof.replay.whatif.host.host_cpus import batch_cpu_ns, batches_ns, sharing, thread_ns
 
 MIN_SHARE_OF_WAITS = 0.5
 """Least CPU time of loader workers, as a share of the time for which the training threads on the same CPUs wait for one.

@@ -12,7 +12,7 @@ from esprof.analyzers.findings.data.batch_source import BatchSource, batch_sourc
 from esprof.analyzers.rule import Case
 from esprof.analyzers.views.batch_waits import SLOW_TIMES_MEDIAN, BatchWaits, waits
 from esprof.core.types import Rank
-from esprof.replay.whatif.graph.host_cpus import cpus_of
+from esprof.replay.whatif.host.host_cpus import cpus_of
 from esprof.replay.whatif.loading.batches import RecordedBatches, batches_of
 from esprof.replay.whatif.scenario import Declined
 

@@ -14,7 +14,7 @@ from esprof.core import readable
 from esprof.core.statistics import share_interval
 from esprof.core.types import Rank, ns
 from esprof.replay.engine.timeline import union_ns
-from esprof.replay.whatif.graph.compiling import compile_rows
+from esprof.replay.whatif.host.compiling import compile_rows
 from esprof.run.schema import Table
 
 _SCENARIO = "compile=0"

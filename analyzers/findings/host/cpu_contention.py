@@ -11,7 +11,7 @@ from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.replay.ranks.arrivals import arrivals
 from esprof.replay.ranks.stalls import starved_ns
-from esprof.replay.whatif.graph.host_cpus import cpus_of
+from esprof.replay.whatif.host.host_cpus import cpus_of
 from esprof.replay.whatif.term import scope
 from esprof.run.run import Run
 from esprof.run.schema import Table

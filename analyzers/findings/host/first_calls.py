@@ -8,7 +8,7 @@ from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
-from esprof.replay.whatif.graph.first_calls import MIN_FIRST_CALL_RATIO, first_calls
+from esprof.replay.whatif.host.first_calls import MIN_FIRST_CALL_RATIO, first_calls
 
 MIN_SHARE_OF_STEP = 0.05
 """Least share of a step: about the error of any what-if on steps that contain such calls."""

@@ -11,8 +11,8 @@ from esprof.core.readable import duration
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
 from esprof.replay.cpu.python_time import PythonTime
-from esprof.replay.whatif.gradients.operation_loops import OperationLoops, operation_loops
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
+from esprof.replay.whatif.host.operation_loops import OperationLoops, operation_loops
 from esprof.run.schema import Table
 
 CERTAIN_SHARE = 0.5

@@ -15,8 +15,8 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core.types import NS_PER_US
 from esprof.replay.building.lookup import position
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
-from esprof.replay.whatif.gradients.operation_loops import MAX_OPERATIONS, MIN_ITERATIONS
-from esprof.replay.whatif.graph.small_kernels import MIN_LAUNCHES, Storms, storms
+from esprof.replay.whatif.host.operation_loops import MAX_OPERATIONS, MIN_ITERATIONS
+from esprof.replay.whatif.host.small_kernels import MIN_LAUNCHES, Storms, storms
 from esprof.replay.whatif.terms.small_operations import MAX_OPERATION_NS
 from esprof.run.kineto.steps.trace_steps import OPTIMIZER
 

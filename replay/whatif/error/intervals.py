@@ -13,8 +13,8 @@ from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import replay, strict
 from esprof.replay.whatif.error.held_out import beyond_scatter, mean_error, predict
 from esprof.replay.whatif.error.model_errors import BUSY_SHARE_OF_CPUS, JobClass, model_error
-from esprof.replay.whatif.graph.host_cpus import least_ns
-from esprof.replay.whatif.graph.loaders import has_unseen_workers
+from esprof.replay.whatif.host.host_cpus import least_ns
+from esprof.replay.whatif.loading.loader_evidence import has_unseen_workers
 from esprof.run.run import Run
 
 MIN_EVENT_SHARE = 0.01

@@ -1,2 +1,2 @@
-"""Edits of a graph (`edits`, `overlay`), selections of nodes by kind of work and by other records (`selections`, `queues`,
-`nested_operations`, `idle_gaps`, `host_cpus`, `loaders`), and the EST steps of an elastic job (`est_load`)."""
+"""Edits of a graph (`edits`, `overlay`), selections of nodes by kind (`selections`, `queues`) and by ranges of threads
+(`thread_ranges`, `nested_operations`), padding, layers that are computed again, and the EST steps of an elastic job."""

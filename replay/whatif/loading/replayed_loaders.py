@@ -10,7 +10,7 @@ from esprof.core.types import Rank
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
 from esprof.replay.whatif.graph import edits
-from esprof.replay.whatif.graph.host_cpus import least_ns, sharing
+from esprof.replay.whatif.host.host_cpus import least_ns, sharing
 from esprof.replay.whatif.loading.batches import RecordedBatches, batches_of
 from esprof.replay.whatif.loading.hit_curve import HitRate
 from esprof.replay.whatif.loading.loader_queue import delivered

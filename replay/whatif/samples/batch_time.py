@@ -11,8 +11,8 @@ import numpy as np
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.graph import edits
-from esprof.replay.whatif.graph.loaders import has_unseen_workers
 from esprof.replay.whatif.graph.thread_ranges import thread_nodes
+from esprof.replay.whatif.loading.loader_evidence import has_unseen_workers
 from esprof.replay.whatif.memory.passes import backward_passes
 from esprof.replay.whatif.samples.sized_work import SizedWork
 from esprof.replay.whatif.scenario import BatchChange, Declined, Scenario

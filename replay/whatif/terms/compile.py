@@ -1,7 +1,7 @@
 """`compile=0`: steps in which torch.compile compiles nothing."""
 
-from esprof.replay.whatif.graph.compiling import compile_share
 from esprof.replay.whatif.graph.selections import without_share
+from esprof.replay.whatif.host.compiling import compile_share
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 

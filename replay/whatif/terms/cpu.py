@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from esprof.replay.whatif.graph.idle_gaps import asleep
 from esprof.replay.whatif.graph.selections import cpu_work, of_ranks, required
+from esprof.replay.whatif.host.idle_gaps import asleep
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
 

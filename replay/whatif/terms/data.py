@@ -5,9 +5,9 @@ import numpy as np
 from esprof.core.errors import UsageError
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
-from esprof.replay.whatif.graph.host_cpus import least_ns
-from esprof.replay.whatif.graph.loaders import IN_THE_RANK
 from esprof.replay.whatif.graph.selections import taking_no_time
+from esprof.replay.whatif.host.host_cpus import least_ns
+from esprof.replay.whatif.loading.loader_evidence import IN_THE_RANK
 from esprof.replay.whatif.scenario import Bound, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 

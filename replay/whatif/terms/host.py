@@ -3,9 +3,9 @@
 import numpy as np
 
 from esprof.replay.dfg import Cls, LaneKind
-from esprof.replay.whatif.graph.first_calls import first_calls
-from esprof.replay.whatif.graph.idle_gaps import long_gaps
 from esprof.replay.whatif.graph.selections import of_ranks, on_ranks_with_gpu, required
+from esprof.replay.whatif.host.first_calls import first_calls
+from esprof.replay.whatif.host.idle_gaps import long_gaps
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
 

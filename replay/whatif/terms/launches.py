@@ -7,7 +7,7 @@ import numpy as np
 from esprof.replay.dfg import Dfg, Edge
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.selections import of_ranks, on_ranks_with_gpu, required
-from esprof.replay.whatif.graph.small_kernels import storms
+from esprof.replay.whatif.host.small_kernels import storms
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, word
 

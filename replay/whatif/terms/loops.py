@@ -4,9 +4,9 @@ import numpy as np
 
 from esprof.core.types import NS_PER_US
 from esprof.replay.whatif.gradients.marked_calls import with_backward
-from esprof.replay.whatif.gradients.operation_loops import operation_loops
 from esprof.replay.whatif.graph.selections import without_share
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
+from esprof.replay.whatif.host.operation_loops import operation_loops
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 from esprof.replay.whatif.terms.small_operations import MAX_OPERATION_NS, small_nodes

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from esprof.replay.whatif.graph import edits
-from esprof.replay.whatif.graph.loaders import at_their_pace
 from esprof.replay.whatif.graph.selections import of_ranks, required, waits_for_device
+from esprof.replay.whatif.loading.loader_evidence import at_their_pace
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 

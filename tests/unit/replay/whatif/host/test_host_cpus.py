@@ -6,7 +6,7 @@ import pytest
 from esprof.analyzers import diagnose
 from esprof.core.errors import UsageError
 from esprof.replay import Replayed, answer
-from esprof.replay.whatif.graph.host_cpus import cpus_of, least_ns
+from esprof.replay.whatif.host.host_cpus import cpus_of, least_ns
 from tests.cases.graph import EPOCH_NS, gloo, load_call, op, run_of, stage, step
 from tests.cases.step_runs import step_table
 

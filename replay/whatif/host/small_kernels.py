@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
-from esprof.replay.whatif.graph.first_calls import first_calls
-from esprof.replay.whatif.graph.idle_gaps import long_gaps
 from esprof.replay.whatif.graph.selections import waits_for_device
+from esprof.replay.whatif.host.first_calls import first_calls
+from esprof.replay.whatif.host.idle_gaps import long_gaps
 
 MIN_LAUNCHES = 10
 """Fewest launches of a storm: launching a CUDA graph costs as much as launching a few kernels."""

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esprof.replay.whatif.gradients.operation_loops import MAX_OPERATIONS, MIN_ITERATIONS, operation_loops
+from esprof.replay.whatif.host.operation_loops import MAX_OPERATIONS, MIN_ITERATIONS, operation_loops
 from tests.cases.graph import events_of, numbered, op, python, step
 from tests.cases.properties import thorough
 
