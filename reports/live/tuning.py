@@ -34,7 +34,9 @@ from esprof.run.request import TelemetryRequest
 from esprof.run.run import Run
 
 _NICENESS = 15
-_POLL_FILES_S = 0.05
+_POLL_STEPS_S = 0.25
+"""Interval at which new steps are looked for. The job may need the CPU that each look takes."""
+_POLL_STATUS_S = 0.05
 _POLL_JOB_S = 1.0
 _MAX_FAILED_ROUNDS = 3
 """Rounds in a row that may fail, for example because of uneven steps, before the loop waits for a change point."""
@@ -146,7 +148,7 @@ class Tuner:
             since = self._change_point.since
             if since is not None and self._last_step + 1 - since >= self._settings.steps:
                 return True
-            self._stop.wait(_POLL_FILES_S)
+            self._stop.wait(_POLL_STEPS_S)
         return False
 
     def _next_change(self) -> int | None:
@@ -156,7 +158,7 @@ class Tuner:
             if self._changed:
                 self._changed = False
                 return self._last_step
-            self._stop.wait(_POLL_FILES_S)
+            self._stop.wait(_POLL_STEPS_S)
         return None
 
     def _read_steps(self) -> None:
@@ -279,7 +281,7 @@ class Tuner:
                 return given, None  # Another plan was sent since.
             if status is not None and status.state in _FINAL_STATES:
                 break
-            self._stop.wait(_POLL_FILES_S)
+            self._stop.wait(_POLL_STATUS_S)
         return given, status
 
 
