@@ -81,10 +81,8 @@ def _of_torch(processes: Sequence["subprocess.Popen[bytes]"], deadline: float) -
         said, _ = first.communicate()
         trouble = "no answer in time"
     checks = [msgspec.json.decode(line, type=HealthCheck) for line in said.splitlines()]
-    if trouble is not None and not (
-        checks and checks[-1].name == _LAST
-    ):  # How the process ends afterwards is no check.
-        done = checks[-1].name if checks else "the import of torch"
+    done = checks[-1].name if checks else "the import of torch"
+    if trouble is not None and done != _LAST:  # What follows the last trial is none.
         means = f"The trials of torch stopped after: {done}."
         checks.append(
             fail(_LAST, trouble, means, "Run `python -m esprof.recorder.doctor.torch_trial 0 .` to see where.")
