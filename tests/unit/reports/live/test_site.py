@@ -76,6 +76,7 @@ def test_the_page_of_an_empty_folder(tmp_path):
         text = page.text()
     assert "No data yet" in text
     assert "Search for a better plan" in text
+    assert f'<code>placement=Placement(plan="{tmp_path}/run/plan.json")</code>' in text
 
 
 def test_the_page_of_a_recorded_run_leads_to_its_report(tmp_path):
