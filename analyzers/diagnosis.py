@@ -11,8 +11,9 @@ from esprof.analyzers.findings import RULES
 from esprof.analyzers.ignore import NOTHING, Ignores, ignored_note
 from esprof.analyzers.large import NEED_ALL_GRAPHS, LargeCase, case_of
 from esprof.analyzers.losses import by_loss, joint_us
+from esprof.analyzers.priced_causes import as_measured, no_more_than, priced, unpriced
 from esprof.analyzers.recorded_job import RecordedJob
-from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpriced
+from esprof.analyzers.rule import Case
 from esprof.analyzers.throughput import throughput, throughput_of_steps
 from esprof.analyzers.verdict import atypical, stopped_verdict, verdict_of
 from esprof.core import readable

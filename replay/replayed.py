@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from esprof.core import readable
-from esprof.core.types import NS_PER_US, us
+from esprof.core.types import us
 from esprof.replay.answer import (
     Coverage,
     CriticalPath,
@@ -23,22 +23,19 @@ from esprof.replay.answer import (
     WhatIf,
 )
 from esprof.replay.building.build import Built, build_counted
-from esprof.replay.building.node_names import TEXTS, Text
 from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import Piece, Timeline, class_totals, rank_totals, steady_path
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import RecordedSteps, steps_of
+from esprof.replay.warnings import warnings_of_replay
 from esprof.replay.whatif.communication.saturation import with_limit
 from esprof.replay.whatif.memory.answer import JobMemory, with_peak
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
-from esprof.run.clocks.by_collectives import Clocks, HostClock
+from esprof.run.clocks.by_collectives import Clocks
 from esprof.run.overhead import Overhead, overhead
 from esprof.run.run import Run, RunWarning
-
-_MAX_CLOCKS_NAMED = 4
-"""Clocks that one warning names before it only counts the others."""
 
 
 @dataclass(frozen=True)
@@ -241,28 +238,6 @@ def durations(steps: RecordedSteps, clocks: Clocks) -> tuple[np.ndarray, np.ndar
     return steps.measured_ns(correction_ns), steps.plain_ns(correction_ns)
 
 
-def warnings_of_replay(steps: RecordedSteps, built: Built) -> tuple[RunWarning, ...]:
-    """Warnings of a run, its steps, its clocks and its graph."""
-    run = steps.run
-    return run.warnings + _step_warnings(steps) + _clock_warnings(run, built) + _count_warnings(run, built)
-
-
-def _step_warnings(steps: RecordedSteps) -> tuple[RunWarning, ...]:
-    """Warnings of steps that were recorded, and are not in the graph."""
-    found = []
-    if len(steps.windows) > 1:
-        text = (
-            f"analysed one of {len(steps.windows)} windows, steps {steps.all[0]} to {steps.all[-1]}; "
-            "--window STEP selects another"
-        )
-        found.append(RunWarning("one-window", text))
-    lost = steps.lost
-    if lost:
-        text = f"{readable.numbered('step', lost)} left out: not all ranks recorded them"
-        found.append(RunWarning("steps-left-out", text))
-    return tuple(found)
-
-
 def _clocks(replayed: Replayed) -> tuple[HostClockAnswer, ...]:
     residuals = replayed.built.communication.residuals
     found = []
@@ -279,64 +254,4 @@ def _clocks(replayed: Replayed) -> tuple[HostClockAnswer, ...]:
                 residual_p99_us=us(max(residual.p99_ns for residual in mine)) if mine else None,
             )
         )
-    return tuple(found)
-
-
-def _clock_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
-    found = []
-    hosts = {run.rank(rank).host for rank in run.ranks}
-    # Ranks whose host is unknown are most likely of one host, with one clock.
-    loose = [clock.host for clock in built.clocks.untied if clock.host in hosts]
-    if loose:
-        text = f"clock of {', '.join(loose)} not aligned: no collective connects it to the other hosts"
-        found.append(RunWarning("clocks-unaligned", text))
-    moved = [clock for clock in built.clocks.hosts if clock.moved]
-    if moved:
-        corrections = readable.listed([f"{one.host} by {_correction(one)}" for one in moved], _MAX_CLOCKS_NAMED)
-        text = f"clocks corrected to match the ends of collectives: {corrections}"
-        found.append(RunWarning("clock-shifted", text, tuple(rank for clock in moved for rank in clock.ranks)))
-    return tuple(found)
-
-
-def _correction(clock: HostClock) -> str:
-    drift = f" and {clock.drift_ppm:+.1f} ppm" if clock.drift_ppm else ""
-    return f"{-clock.offset_ns / NS_PER_US:.0f} µs{drift}"
-
-
-def _inferred_work_warnings(built: Built) -> list[RunWarning]:
-    """Warnings of inferred GPU work: from before the window, with its longest time on a rank, and of CUDA graphs."""
-    dfg, found = built.dfg, []
-    cut, graphs = (np.flatnonzero(dfg.named(TEXTS[text].__eq__)) for text in (Text.CUT_WORK, Text.GRAPH_WORK))
-    if len(cut):
-        ranks = np.unique(dfg.rank[cut]).tolist()
-        # The pieces of a rank begin together, on several streams or one after the other.
-        begin = {rank: int(dfg.recorded_ns[cut[dfg.rank[cut] == rank]].min()) for rank in ranks}
-        ends = (dfg.recorded_ns + dfg.dur_ns)[cut]
-        longest = max(int(end) - begin[rank] for rank, end in zip(dfg.rank[cut].tolist(), ends, strict=True))
-        text = f"the GPU begins the window with {readable.duration(longest)} of work that was not recorded"
-        found.append(RunWarning("work-before-window", text, tuple(ranks)))
-    if len(graphs):
-        text = f"the kernels of {len(graphs)} launches of CUDA graphs were not recorded; their time is inferred"
-        found.append(RunWarning("graphs-not-recorded", text, tuple(np.unique(dfg.rank[graphs]).tolist())))
-    return found
-
-
-def _count_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
-    counts, found = built.counts, []
-    seen = counts.collectives + counts.p2p
-    unmatched = sum(built.unmatched.values())
-    if unmatched:
-        text = f"{unmatched} of {seen} collective and point-to-point calls have no counterpart on their peers"
-        found.append(RunWarning("collectives-unmatched", text, tuple(rank for rank, n in built.unmatched.items() if n)))
-    missing = run.missing_ranks
-    if counts.collectives_partial and missing:
-        which = f"{counts.collectives_partial} of {seen} collective and point-to-point calls"
-        text = f"{which} were matched without {readable.ranks(missing)}: waiting for them counts as communication"
-        found.append(RunWarning("collectives-partial", text, missing))
-    found += _inferred_work_warnings(built)
-    # That a guess was wrong says nothing of the traces.
-    recorded = counts.edges_dropped - counts.guesses_dropped
-    if recorded:
-        text = f"{recorded} dependencies dropped because they formed a cycle: events may be missing"
-        found.append(RunWarning("cycle-broken", text))
     return tuple(found)

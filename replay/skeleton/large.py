@@ -17,7 +17,7 @@ from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import Piece, strict
 from esprof.replay.over_ranks import IN_THIS_PROCESS, RanksLost, RankWorkers
-from esprof.replay.replayed import Replayed, durations, warnings_of_replay
+from esprof.replay.replayed import Replayed, durations
 from esprof.replay.skeleton.calibrated_rank import CalibratedRank
 from esprof.replay.skeleton.contract import Skeleton
 from esprof.replay.skeleton.job import CalibratedJob, ForAnswers
@@ -25,6 +25,7 @@ from esprof.replay.skeleton.joined import CyclesAcrossRanks, join
 from esprof.replay.skeleton.pricing import SkeletonPricer
 from esprof.replay.skeleton.ranks import RanksAlone
 from esprof.replay.steps import steps_of
+from esprof.replay.warnings import warnings_of_replay
 from esprof.replay.whatif.communication.links import RecordedLinks, Stretches, stretches, worked_ns
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.run.run import Run, RunWarning

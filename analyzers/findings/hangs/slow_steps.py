@@ -9,8 +9,9 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.findings.hangs.flight_evidence import locations, waiting_evidence
 from esprof.analyzers.price import MIN_PCT_OF_STEP
+from esprof.analyzers.priced_causes import severity
 from esprof.analyzers.recorded_job import RecordedJob
-from esprof.analyzers.rule import Cause, Page, Rule, severity
+from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.readable import duration, ranks, verb
 from esprof.core.types import Ns, Rank
