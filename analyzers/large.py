@@ -31,7 +31,7 @@ NEED_ALL_GRAPHS = frozenset({"ESP207", "ESP208", "ESP305"})
 _LIKELY = (
     "straggler=fix", "straggler[work]=fix", "straggler[host_gap]=fix", "straggler[compute]=fix", "straggler[cpu]=fix",
     "straggler[allocator]=fix", "straggler[data]=fix", "balance=fix", "allocator=0", "barriers=0", "compile=0",
-    "launches=graph", "recompute=0", "runqueue=0", "sync=0",
+    "launches=graph", "loops=0", "recompute=0", "runqueue=0", "small_operations=0", "sync=0",
 )  # fmt: skip
 """What rules of diagnosis ask for: priced together, they need each rank once."""
 

@@ -39,8 +39,8 @@ def loops_of_one_rank(case: Case) -> Iterator[Cause]:
 
 
 def _runs_of(case: Case) -> StepRuns | None:
-    """The loops, if they are worth reporting."""
-    if not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
+    """The loops of a job on CPUs, if they are worth reporting."""
+    if case.replayed.built.dfg.has_gpu() or not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
         return None
     runs = StepRuns.of(case, _runs)
     return runs if len(runs.by_rank[runs.worst].begin_ns) else None

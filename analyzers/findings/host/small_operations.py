@@ -18,13 +18,13 @@ MIN_SHARE_OF_STEP = 0.3
 """Least share of a step that ends without small operations: every job has some."""
 
 CERTAIN_SHARE = 0.5
-"""Share of the bound that is certain: every step spends it in calls of small operations."""
+"""Share of the predicted saving that is certain: every step spends it in calls of small operations."""
 
 _SCENARIO = "small_operations=0"
 
 
 def small_operations(case: Case) -> Iterator[Cause]:
-    """Small operations that take much of a step of a job on CPUs. What larger ones would save has a bound."""
+    """Small operations that take much of a step of a job on CPUs, or of which fewer micro-batches would have fewer."""
     share = (case.pricer.saving_ns(_SCENARIO) or 0.0) / case.pricer.step_ns
     pipeline = case.pipeline if case.pipeline and needs_fewer_micro_batches(case.pipeline, share) else None
     if share < MIN_SHARE_OF_STEP and pipeline is None:
