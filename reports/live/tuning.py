@@ -143,22 +143,24 @@ class Tuner:
 
     def _wait_for_steps(self) -> bool:
         """Wait for enough steps without a change point. False if the loop must stop."""
+        self._read_steps()
         while not self._is_over():
-            self._read_steps()
             since = self._change_point.since
             if since is not None and self._last_step + 1 - since >= self._settings.steps:
                 return True
             self._stop.wait(_POLL_STEPS_S)
+            self._read_steps()
         return False
 
     def _next_change(self) -> int | None:
         """Wait for a change point. The step at which it was detected; None if the loop must stop."""
+        self._read_steps()
         while not self._is_over():
-            self._read_steps()
             if self._changed:
                 self._changed = False
                 return self._last_step
             self._stop.wait(_POLL_STEPS_S)
+            self._read_steps()
         return None
 
     def _read_steps(self) -> None:
