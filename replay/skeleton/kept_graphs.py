@@ -6,8 +6,8 @@ A file holds the arrays of a graph in one row of an Arrow table, compressed, and
 import os
 import shutil
 import tempfile
-import weakref
 from dataclasses import dataclass, fields
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,8 @@ class KeptGraphs:
         """None if the disk of temporary files (TMPDIR) has too little room."""
         if events * BYTES_AN_EVENT <= _MAX_SHARE_OF_FREE * shutil.disk_usage(tempfile.gettempdir()).free:
             self.folder = Path(tempfile.mkdtemp(prefix="esprof-graphs-"))
-            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+            # Unlike `weakref.finalize`, it also runs where a process of a pool ends.
+            Finalize(self, shutil.rmtree, (self.folder, True), exitpriority=0)
 
     def of(self, rank: Rank) -> GraphFile | None:
         return None if self.folder is None else GraphFile(self.folder / f"{rank}.arrow")

@@ -1,6 +1,8 @@
 """Graphs of ranks that are kept in files."""
 
 from dataclasses import fields
+from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +55,22 @@ def test_the_folder_goes_with_its_owner():
     kept.of(2).write(build(cpu_run()))
     assert folder.is_dir()
     del kept
+    assert not folder.exists()
+
+
+def keep_and_tell(told):
+    keep_and_tell.kept = KeptGraphs(events=10)
+    told.put(str(keep_and_tell.kept.folder))
+
+
+def test_the_folder_goes_with_a_process_of_a_pool():
+    context = get_context("fork")
+    told = context.SimpleQueue()
+    process = context.Process(target=keep_and_tell, args=(told,))
+    process.start()
+    folder = Path(told.get())
+    process.join()
+    assert folder.name.startswith("esprof-graphs-")
     assert not folder.exists()
 
 
