@@ -127,7 +127,10 @@ def command(
     if append:
         raise UsageError("--append needs --save-baseline")
     if baseline is None or save_baseline is not None:
-        raise UsageError("exactly one of --baseline and --save-baseline is needed")
+        raise UsageError(
+            "exactly one of --baseline and --save-baseline is needed",
+            remedy="Save a baseline once (--save-baseline main.json), then compare with it (--baseline main.json).",
+        )
     style = "json" if as_json else style
     asked: dict[str, Any] = {"rules": parsed, "alpha": alpha, "min_steps": min_steps}
     return answer_remembered(
