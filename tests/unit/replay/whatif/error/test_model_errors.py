@@ -27,7 +27,10 @@ def test_a_term_that_stands_twice_counts_once(monkeypatch):
     assert model_error("gpu", ["gpu", "gpu"]) == pytest.approx(0.03)
 
 
-def test_a_term_that_is_not_known_has_the_greatest_error_of_its_class(monkeypatch):
+def test_a_term_that_is_not_known_is_as_wrong_as_19_of_20_that_are_or_as_all_if_they_are_few(monkeypatch):
+    many = {str(at): at / 100 for at in range(1, 22)}
+    monkeypatch.setattr(module, "known_errors", lambda: {"cpu": many})
+    assert model_error("cpu", ["compress"]) == pytest.approx(0.20)
     monkeypatch.setattr(module, "known_errors", lambda: {"gpu": {"gpu": 0.03, "network": 0.04}, "cpu": {"cpu": 0.5}})
     assert model_error("gpu", ["compress"]) == pytest.approx(0.04)
     assert model_error("gpu", ["compress", "gpu"]) == pytest.approx(0.05)
