@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -138,6 +139,11 @@ def simulated(job: LargeJob) -> list["Stage"]:
     for stage in stages:
         stage.finish()
     return stages
+
+
+def mean_step_ms(job: LargeJob) -> float:
+    """How long a step after the first takes on average."""
+    return float(simulated(job)[0].steps_of(0)["dur_ns"][1:].mean()) / 1e6
 
 
 @dataclass(frozen=True)
@@ -305,7 +311,7 @@ class Stage:
         self.start, self.took = np.concatenate(starts).T.copy(), np.concatenate(durations).T.copy()
         self.columns = {name: np.concatenate([one[name] for one in columns]) for name in columns[0]}
 
-    def steps_of(self, at: int) -> dict[str, Sequence[object] | np.ndarray]:
+    def steps_of(self, at: int) -> dict[str, Any]:
         """The table of the steps of one rank."""
         border = np.array([*(start[at] for start in self.step_starts), self.cpu[at]])
         return {

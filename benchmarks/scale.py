@@ -6,7 +6,8 @@ The job is simulated (`benchmarks.large_job`): training in tensor, pipeline and 
 written as a Run directory. It is replayed rank by rank (`esprof.replay.skeleton`) in so many processes, and, if it is not
 larger than what esprof replays at once, as one graph as well. Each repeat is a process of its own. Prints one JSON line a
 figure, the median over the repeats, and on stderr a Markdown table with a row for this number of ranks. Peak memory is the
-sum over the processes, each at its own peak. `alone` is the time in which no rank is worked on.
+sum over the processes, each at its own peak. `alone` is the time in which no rank is worked on. `price_error` is that of the
+saving of `straggler=fix`, compared with the same job simulated without a slow rank.
 
 With `--dask N` it is replayed and diagnosed by N Dask workers of 4 GB, of which one is killed in the middle, and by one
 process: both answers must be the same.
@@ -24,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -34,7 +35,7 @@ import msgspec
 
 import esprof
 from benchmarks.figures import show, table
-from benchmarks.large_job import LargeJob, write
+from benchmarks.large_job import LargeJob, mean_step_ms, write
 from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
 from esprof.replay.engine.timeline import replay
@@ -47,7 +48,7 @@ from esprof.run.run import Run
 
 UNITS = {
     "events": "events", "run_on_disk": "GB", "kept_on_disk": "GB", "kept_bytes_an_event": "bytes",
-    "peak_memory": "GB", "peak_memory_by_rank": "GB", "bytes_a_compared_node": "bytes",
+    "peak_memory": "GB", "peak_memory_by_rank": "GB", "bytes_a_compared_node": "bytes", "saving": "ms", "price_error": "%",
 }  # fmt: skip
 """Of figures that are no seconds."""
 COLUMNS = {
@@ -62,6 +63,7 @@ COLUMNS = {
 }
 """Columns of the table, and the figures `by_rank_…` whose seconds each adds up."""
 WHAT_IFS = ("gpu=2x", "cpu=2x", "network=2x", "overlap=perfect", "straggler=fix")
+"""The last one mends what was planted."""
 
 
 def main() -> int:
@@ -84,10 +86,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        written: dict[str, float] = {}
+        job, written = LargeJob.of(asked.ranks, asked.events), dict[str, float]()
         if not any(folder.iterdir()):
             since = time.perf_counter()
-            write(folder, LargeJob.of(asked.ranks, asked.events))
+            write(folder, job)
             written["write"] = time.perf_counter() - since
         written["events"] = _events(folder)
         written["run_on_disk"] = _bytes_in(folder) / 1e9
@@ -95,6 +97,8 @@ def main() -> int:
             _on_dask(folder, asked.dask)
             return 0
         found = [written | _repeat(folder, asked.processes) for _ in range(asked.repeats)]
+    costs_ms = mean_step_ms(job) - mean_step_ms(replace(job, slow_compute=1.0))
+    found = [one | {"price_error": 100 * (one["saving"] / costs_ms - 1)} for one in found]
     for name in found[0]:
         values = [one[name] for one in found]
         context = {"ranks": asked.ranks, "least": min(values), "most": max(values), "repeats": len(values)}
@@ -217,7 +221,7 @@ def measured_by_rank(folder: Path, processes: int) -> dict[str, float]:
     lap("by_rank_open")
     with _processes(processes) as pool:
         replayed = LargeReplay.by_rank(opened, workers=_TimedWorkers(executor=pool, lap=lap))
-        answer(replayed, WHAT_IFS)
+        mended = answer(replayed, WHAT_IFS).what_if[-1]
         held = _bytes_a_node(replayed)
         print(diagnose(replayed).verdict, file=sys.stderr)
         lap("by_rank_alone")
@@ -225,6 +229,7 @@ def measured_by_rank(folder: Path, processes: int) -> dict[str, float]:
     peak = _peak(resource.RUSAGE_SELF) + (processes * _peak(resource.RUSAGE_CHILDREN) if processes > 1 else 0)
     kept = _kept_bytes(replayed)
     return lap.seconds | {
+        "saving": (mended.saving_us or 0.0) / 1000,
         "by_rank_total": total,
         "peak_memory_by_rank": peak,
         "bytes_a_compared_node": held,
