@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.findings.communication.small_collectives import MIN_SHARE_AT_LINE
+from esprof.analyzers.findings.communication.small_collectives import called_at
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.samples.sampled_lines import collective_line
 from esprof.analyzers.views.collectives import SMALL, SteadyStateCollectives, steady_collectives
 from esprof.core import readable
 from esprof.core.types import NS_PER_MS, NS_PER_S, Bytes, Rank
@@ -55,7 +54,7 @@ def late_gradients(case: Case) -> Iterator[Cause]:
     saving, most_ns = case.pricer.saving_ns(scenario) or 0.0, _most_ns(sent) if is_bound else math.inf
     if most_ns < MIN_SHARE_HIDDEN * saving or not case.is_worth_reporting(saving):
         return
-    line = collective_line(case.job.samples, case.ranks, MIN_SHARE_AT_LINE * max(exposed.values()))
+    where, called = called_at(case, exposed)
     yield Cause(
         id="ESP303",
         title=f"{100 * share:.0f} % of gradient bytes are sent after the backward pass and overlap no compute",
@@ -64,8 +63,8 @@ def late_gradients(case: Case) -> Iterator[Cause]:
         most_ns=most_ns,
         is_bound=is_bound,
         confidence="medium",
-        evidence=_evidence(case, sent, gradients, late, exposed) | ({"source_line": Evidence(line)} if line else {}),
-        advice=(f"The job calls them at {line}. " if line else "") + _advice(sent, late, scenario, is_bound),
+        evidence=_evidence(case, sent, gradients, late, exposed) | where,
+        advice=called + _advice(sent, late, scenario, is_bound),
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +53,7 @@ def small_collectives(case: Case) -> Iterator[Cause]:
     scenario = _scenario(case, sent, small, fixed)
     if scenario is None or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
-    line = collective_line(case.job.samples, case.ranks, MIN_SHARE_AT_LINE * max(exposed.values()))
+    where, called = called_at(case, exposed)
     count, median = sent.a_step(small), float(np.median(sent.bytes[small]))
     yield Cause(
         id="ESP302",
@@ -62,9 +62,16 @@ def small_collectives(case: Case) -> Iterator[Cause]:
         ranks=case.replayed.built.dfg.marks.ranks,
         scenario=scenario,
         confidence="high" if scenario.startswith("bucket_mb") else "medium",
-        evidence=_evidence(sent, small, fixed, exposed) | ({"source_line": Evidence(line)} if line else {}),
-        advice=(f"The job calls them at {line}. " if line else "") + _advice(case, sent, small, fixed),
+        evidence=_evidence(sent, small, fixed, exposed) | where,
+        advice=called + _advice(case, sent, small, fixed),
     )
+
+
+def called_at(case: Case, exposed: Mapping[Rank, float]) -> tuple[dict[str, Evidence], str]:
+    """(evidence, first sentence of the advice) of the line that calls collectives, which are `exposed` for so long in a step
+    of each rank, ns; both empty if samples do not show it."""
+    where = collective_line(case.job.samples, case.ranks, MIN_SHARE_AT_LINE * max(exposed.values()))
+    return ({"source_line": Evidence(where)}, f"The job calls them at {where}. ") if where else ({}, "")
 
 
 def _can_be_combined(case: Case, sent: SteadyStateCollectives) -> np.ndarray:
