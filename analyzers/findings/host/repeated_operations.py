@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence
-from esprof.analyzers.findings.host.operation_runs import OperationRuns, StepRuns
+from esprof.analyzers.findings.host.operation_runs import CERTAIN_SHARE, OperationRuns, StepRuns
 from esprof.analyzers.rule import Case, Cause
 from esprof.core.readable import duration
 from esprof.core.text import LONGEST_NAME, printable
@@ -14,9 +14,6 @@ from esprof.replay.cpu.python_time import PythonTime
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, share_within
 from esprof.replay.whatif.host.operation_loops import OperationLoops, operation_loops
 from esprof.run.schema import Table
-
-CERTAIN_SHARE = 0.5
-"""Share of the predicted saving that is certain: every step spends it in calls of small operations."""
 
 MAX_SHARE_OF_OTHERS = 0.1
 """Longest loops of any other rank, relative to those of a rank that counts as the only one with loops."""

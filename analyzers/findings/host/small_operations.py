@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.analyzers.findings.host.operation_runs import OperationRuns, StepRuns
+from esprof.analyzers.findings.host.operation_runs import CERTAIN_SHARE, OperationRuns, StepRuns
 from esprof.analyzers.rule import Case, Cause
 from esprof.analyzers.views.bubble import bubble_evidence
 from esprof.core.readable import duration
@@ -16,9 +16,6 @@ from esprof.run.schema import Table
 
 MIN_SHARE_OF_STEP = 0.3
 """Least share of a step that ends without small operations: every job has some."""
-
-CERTAIN_SHARE = 0.5
-"""Share of the predicted saving that is certain: every step spends it in calls of small operations."""
 
 _SCENARIO = "small_operations=0"
 
