@@ -88,11 +88,15 @@ class KeptGraphs:
 
     def __init__(self, events: int) -> None:
         self.folder: Path | None = None
-        """None if the disk of temporary files (TMPDIR) has too little room."""
-        if events * BYTES_AN_EVENT <= _MAX_SHARE_OF_FREE * shutil.disk_usage(tempfile.gettempdir()).free:
+        """None if there is no folder for temporary files (TMPDIR), or too little room on its disk."""
+        try:
+            if events * BYTES_AN_EVENT > _MAX_SHARE_OF_FREE * shutil.disk_usage(tempfile.gettempdir()).free:
+                return
             self.folder = Path(tempfile.mkdtemp(prefix="esprof-graphs-"))
-            # Unlike `weakref.finalize`, it also runs where a process of a pool ends.
-            Finalize(self, shutil.rmtree, (self.folder, True), exitpriority=0)
+        except OSError:
+            return
+        # Unlike `weakref.finalize`, it also runs where a process of a pool ends.
+        Finalize(self, shutil.rmtree, (self.folder, True), exitpriority=0)
 
     def of(self, rank: Rank) -> GraphFile | None:
         return None if self.folder is None else GraphFile(self.folder / f"{rank}.arrow")

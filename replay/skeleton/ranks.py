@@ -74,8 +74,8 @@ class RankAlone:
 
     def dfg(self) -> Dfg:
         """The graph that `build` makes, or made before."""
-        kept = self.kept.read() if self.kept else None
-        return kept or self.build()[0]
+        kept = None if self.kept is None else self.kept.read()
+        return self.build()[0] if kept is None else kept
 
     def graph(self) -> RankGraph:
         """The graph of the rank, on its own clock and without joins. Raises as `build` does."""

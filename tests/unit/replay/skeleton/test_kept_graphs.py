@@ -74,6 +74,11 @@ def test_the_folder_goes_with_a_process_of_a_pool():
     assert not folder.exists()
 
 
+def test_nothing_is_kept_without_a_folder_for_temporary_files(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    assert KeptGraphs(events=10).of(2) is None
+
+
 def test_nothing_is_kept_on_a_disk_with_too_little_room(monkeypatch):
     monkeypatch.setattr(kept_graphs, "BYTES_AN_EVENT", 2**60)
     assert KeptGraphs(events=10).of(2) is None
