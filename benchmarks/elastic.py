@@ -25,6 +25,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -183,17 +184,29 @@ def against_accumulation(n_est: int, repeats: int) -> None:
     compare("ests_vs_accumulation", ours, its, ests=n_est)
 
 
-def accumulating(count: int, wrap: Callable[[nn.Module], nn.Module] = lambda model: model) -> Callable[[], None]:
-    """A training loop without esprof whose steps each have `count` such batches as an EST has."""
+def accumulating(
+    count: int,
+    wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+    part: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext(),
+) -> Callable[[], None]:
+    """A training loop without esprof whose steps each have `count` such batches as an EST has. Each of its parts runs within
+    `part` of its name."""
     model, optimizer = gpt()
     model = wrap(model)
     batches = iter(torch.utils.data.DataLoader(Text(), batch_size=BATCH))
 
     def step() -> None:
-        optimizer.zero_grad()
+        with part("update"):
+            optimizer.zero_grad()
         for _ in range(count):
-            (loss_of(model, next(batches)) / count).backward()
-        optimizer.step()
+            with part("batches"):
+                batch = next(batches)
+            with part("forward"):
+                loss = loss_of(model, batch)
+            with part("backward"):
+                (loss / count).backward()
+        with part("update"):
+            optimizer.step()
 
     return step
 

@@ -32,9 +32,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
-from benchmarks.elastic import BATCH, BUCKET, Text, alternating, elastic, gpt, in_processes, loss_of
+from benchmarks.elastic import BUCKET, accumulating, alternating, elastic, in_processes
 from benchmarks.figures import Ratio, hardware, table
 from benchmarks.sections import write_sections
 from esprof.core.assignment import Assignment
@@ -247,7 +246,7 @@ def step_table(asked: argparse.Namespace) -> str:
 def step_times(parts: Parts, n_est: int, steps: int) -> StepTimes:
     trainer = elastic(n_est)
     timed, own = parts.timed(trainer.step)
-    plain, of_plain = parts.timed(accumulating(parts, n_est))
+    plain, of_plain = parts.timed(accumulating(n_est, part=parts.part))
     whole, untimed, plain_whole = alternating([timed, trainer.step, plain], steps, time.thread_time)
     trainer.close()
     for found, times in ((own, whole), (of_plain, plain_whole)):
@@ -255,27 +254,6 @@ def step_times(parts: Parts, n_est: int, steps: int) -> StepTimes:
         for one, took in zip(found, times, strict=True):
             one[OTHER] = one.get(OTHER, 0.0) + took - sum(one.values())
     return StepTimes(n_est, own, of_plain, whole, untimed, plain_whole)
-
-
-def accumulating(parts: Parts, count: int) -> Callable[[], None]:
-    """A training loop without esprof whose steps each have `count` batches; as in `benchmarks.elastic`, with timers."""
-    model, optimizer = gpt()
-    batches = iter(DataLoader(Text(), batch_size=BATCH))
-
-    def step() -> None:
-        with parts.part("update"):
-            optimizer.zero_grad()
-        for _ in range(count):
-            with parts.part("batches"):
-                batch = next(batches)
-            with parts.part("forward"):
-                loss = loss_of(model, batch)
-            with parts.part("backward"):
-                (loss / count).backward()
-        with parts.part("update"):
-            optimizer.step()
-
-    return step
 
 
 def sum_table(asked: argparse.Namespace) -> str:
