@@ -228,8 +228,9 @@ def measured_by_rank(folder: Path, processes: int) -> dict[str, float]:
     total = time.perf_counter() - begun
     peak = _peak(resource.RUSAGE_SELF) + (processes * _peak(resource.RUSAGE_CHILDREN) if processes > 1 else 0)
     kept = _kept_bytes(replayed)
+    assert mended.saving_us is not None, mended.reason
     return lap.seconds | {
-        "saving": (mended.saving_us or 0.0) / 1000,
+        "saving": mended.saving_us / 1000,
         "by_rank_total": total,
         "peak_memory_by_rank": peak,
         "bytes_a_compared_node": held,
