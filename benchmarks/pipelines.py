@@ -120,7 +120,8 @@ def main() -> None:
         write_sections(options.write, {"pipelines": f"{predictions}\n\n{summary(figures)}"})
     if options.write_model_errors:
         answers = [one for three in zip(chosen, said, steps_ms, strict=True) for one in carried_out_answers(*three)]
-        write_carried_out("pipelines", "python -m benchmarks.pipelines", answers)
+        command = "python -m benchmarks.pipelines" + (" --again FOLDER --each" if options.each else "")
+        write_carried_out("pipelines", command, answers)
 
 
 def trials(is_quick: bool) -> Iterator[Trial]:
@@ -235,24 +236,35 @@ def speeds(divisions: Sequence[Trial], folder: Path) -> Iterator[Figure]:
         yield Figure("reference_range", 100 * (max(steps_ms) / min(steps_ms) - 1), "%", {"pipeline": trial.name})
 
 
+def of_schedules(kind: str, errors: Sequence[tuple[str, float]]) -> Iterator[Figure]:
+    """The median error under each schedule, if there are several."""
+    names = dict.fromkeys(name for name, _ in errors)
+    for name in names if len(names) > 1 else ():
+        mine = [error for schedule, error in errors if schedule == name]
+        yield Figure(f"{kind}_error_median", median(mine), "%", {"schedule": name, "answers": len(mine)})
+
+
 def of_all(chosen: Sequence[Trial], said: Sequence[Said], steps_ms: Sequence[dict[str, float]]) -> Iterator[Figure]:
     """The figures over all predictions of jobs that were not recorded themselves."""
     for kind in dict.fromkeys(trial.kind for trial in chosen):
         answers = [
-            (one, times[spec], times[AS_RECORDED])
+            (one, times[spec], times[AS_RECORDED], trial.changes[spec].schedule)
             for trial, answered, times in zip(chosen, said, steps_ms, strict=True)
             for spec, one in answered.items()
             if trial.kind == kind and trial.changes[spec] != trial.recorded and isinstance(one, Answer)
         ]
         if not answers:
             continue
-        errors = [abs(100 * (one.predicted / after - 1)) for one, after, _ in answers]
+        errors = [abs(100 * (one.predicted / after - 1)) for one, after, *_ in answers]
         context: dict[str, object] = {"answers": len(answers)}
         yield Figure(f"{kind}_error_median", median(errors), "%", context)
+        yield from of_schedules(
+            kind, [(schedule, error) for (*_, schedule), error in zip(answers, errors, strict=True)]
+        )
         yield Figure(f"{kind}_error_worst", max(errors), "%", context)
-        steps = sum(one.low <= after <= one.high for one, after, _ in answers)
+        steps = sum(one.low <= after <= one.high for one, after, *_ in answers)
         yield Figure(f"{kind}_steps_held", 100 * steps / len(answers), "%", context)
-        savings = sum(saving_holds(one, before - after) for one, after, before in answers)
+        savings = sum(saving_holds(one, before - after) for one, after, before, _ in answers)
         yield Figure(f"{kind}_savings_held", 100 * savings / len(answers), "%", context)
     for trial, answered, times in zip(chosen, said, steps_ms, strict=True):
         predicted = {spec: one.predicted for spec, one in answered.items() if isinstance(one, Answer)}
