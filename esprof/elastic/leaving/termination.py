@@ -45,6 +45,9 @@ class Termination:
         self._came_s: float | None = None
         """When an unhandled SIGTERM arrived."""
         self._pipe: tuple[int, int] | None = None
+        self._pipe_use = threading.RLock()
+        """Held while the pipe is written to or closed: afterwards its descriptors may be those of other files. A signal
+        handler can take it again."""
         self._has_signal = False
         self._earlier: Any = signal.SIG_DFL
         self._earlier_fd = -1
@@ -75,9 +78,9 @@ class Termination:
 
     def wake(self) -> None:
         """Wake the thread to poll its listeners."""
-        if self._pipe is not None:
-            with suppress(BlockingIOError):  # It is full: the thread will wake anyway.
-                os.write(self._pipe[1], _AWAKE)
+        with self._pipe_use:
+            if self._pipe is not None:
+                _wake(self._pipe)
 
     def _start(self) -> None:
         if not self._hooked:
@@ -108,10 +111,10 @@ class Termination:
         if self._has_signal and threading.current_thread() is not threading.main_thread():
             return
         self._give_signal_back()
-        pipe, self._pipe = self._pipe, None
-        if pipe is not None:
-            with suppress(BlockingIOError):
-                os.write(pipe[1], _AWAKE)  # The thread wakes, and closes it.
+        with self._pipe_use:
+            pipe, self._pipe = self._pipe, None
+            if pipe is not None:
+                _wake(pipe)  # The thread closes it.
 
     def _give_signal_back(self) -> None:
         if not self._has_signal:
@@ -155,8 +158,9 @@ class Termination:
             elif time.monotonic() - first_s > _SAME_REQUEST_WITHIN_S:
                 for listener in self._listeners:
                     listener.insist()
-        for end in pipe:
-            os.close(end)
+        with self._pipe_use:
+            for end in pipe:
+                os.close(end)
 
     def _pass_on(self, heard: bytes) -> None:
         """Forward signals to the previous wakeup descriptor, such as that of an asyncio loop."""
@@ -176,11 +180,17 @@ class Termination:
 
     def _in_child(self) -> None:
         self._listeners, self._came_s = (), None
+        self._pipe_use = threading.RLock()  # A thread of the parent may have held it.
         self._give_signal_back()
         pipe, self._pipe = self._pipe, None
         for end in pipe or ():
             os.close(end)
         self._after_fork()
+
+
+def _wake(pipe: tuple[int, int]) -> None:
+    with suppress(BlockingIOError):  # It is full: the thread will wake anyway.
+        os.write(pipe[1], _AWAKE)
 
 
 termination = Termination()

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -129,6 +130,19 @@ def test_a_trainer_that_was_dropped_gives_sigterm_back_when_it_comes(taken):
     gc.collect()
     signal.raise_signal(signal.SIGTERM)
     assert taken == [signal.SIGTERM]
+
+
+def test_a_thread_that_wakes_by_itself_does_not_close_what_is_being_written_to(taken, monkeypatch):
+    trainer, write = small_trainer(drain=Drain()), os.write
+
+    def late(descriptor, data):
+        write(descriptor, data)  # As a signal that comes just then.
+        time.sleep(0.2)
+        return write(descriptor, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", late)
+        trainer.close()
 
 
 def test_what_one_trainer_did_not_heed_the_next_is_reported(taken):
