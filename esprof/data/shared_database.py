@@ -18,6 +18,7 @@ import msgspec
 
 from esprof.core.errors import InputError, MissingDependencyError, UsageError
 from esprof.data.living import Living
+from esprof.data.patience import Patience
 
 T = TypeVar("T")
 
@@ -71,19 +72,26 @@ class SharedDatabase:
         """A transaction: a context that commits at its end unless an exception leaves it. Writers wait for each other."""
         return self._opened().begin(write=write, buffers=True)
 
-    def change(self, make: Callable[[Any], T]) -> T:
+    def change(self, make: Callable[[Any], T], *, patience_s: float = 0.0) -> T:
         """Let `make` change the database in a transaction, and return what it returns.
 
         LMDB keeps what a reader may still see, even of a killed one. So where there is no room, dead readers are released
-        and `make` is called again. Raises MapFullError if there still is none; then nothing has changed.
+        and `make` is called again, until `patience_s` have passed, in which live readers come to their end. Raises
+        MapFullError if there still is no room; then nothing has changed.
         """
-        try:
-            with self.begin(write=True) as transaction:
-                return make(transaction)
-        except lmdb().MapFullError:
+        patience = Patience(patience_s)
+        is_last = False
+        while True:
+            try:
+                with self.begin(write=True) as transaction:
+                    return make(transaction)
+            except lmdb().MapFullError:
+                if is_last:
+                    raise
             self.release_dead_readers()
-            with self.begin(write=True) as transaction:
-                return make(transaction)
+            is_last = patience.is_over
+            if not is_last:
+                patience.pause()
 
     @property
     def entries(self) -> int:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from esprof.core.errors import UsageError
+from esprof.data.patience import LONGEST_PAUSE_S, Patience
 from esprof.data.preparation.entries import EpochItem
 from esprof.data.preparation.store import PreparedStore, Turn
 from esprof.data.sample_codec import decode, encode
 from esprof.data.tally import Tally
 from esprof.data.wrapped_dataset import Indexed, WrappedDataset
 
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 _MAX_JOB_BYTES = 255
 
 
@@ -86,7 +86,7 @@ class SharedPreparation(WrappedDataset):
         while len(self._store.jobs()) < jobs:
             if time.monotonic() > deadline_s:
                 return False
-            time.sleep(_LONGEST_PAUSE_S)
+            time.sleep(LONGEST_PAUSE_S)
         return True
 
     def leave(self) -> None:
@@ -107,7 +107,7 @@ class SharedPreparation(WrappedDataset):
             )
         samples: dict[int, Any] = {}
         prepared = 0
-        waiting, patience = list(enumerate(indices)), _Patience(self._timeout_s)
+        waiting, patience = list(enumerate(indices)), Patience(self._timeout_s)
         while waiting:
             left = []
             for place, item in waiting:
@@ -122,7 +122,7 @@ class SharedPreparation(WrappedDataset):
             if len(left) == len(waiting):
                 patience.pause()
             elif left:
-                patience = _Patience(self._timeout_s)
+                patience = Patience(self._timeout_s)
             waiting = left
         self._tally.add(prepared=prepared, shared=len(indices) - prepared)
         return [samples[place] for place in range(len(indices))]
@@ -165,25 +165,6 @@ class SharedOrder:
         order = np.random.default_rng((self._seed, epoch)).permutation(items) if self._shuffle else np.arange(items)
         for index in np.resize(order, len(self) * self._world)[self._rank :: self._world].tolist():
             yield EpochItem(epoch, index)
-
-
-class _Patience:
-    """Pauses of an eighth of the time waited so far, until `timeout_s` have passed: no wait lasts much longer for them."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._began_s = time.monotonic()
-        self._timeout_s = timeout_s
-
-    @property
-    def is_over(self) -> bool:
-        return self._waited_s > self._timeout_s
-
-    def pause(self) -> None:
-        time.sleep(min(max(self._waited_s / 8, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S))
-
-    @property
-    def _waited_s(self) -> float:
-        return time.monotonic() - self._began_s
 
 
 def _name_of_job() -> str:

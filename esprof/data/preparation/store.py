@@ -22,6 +22,8 @@ from esprof.data.shared_database import About, SharedDatabase, lmdb
 _ROOM = 7 / 8
 """Share of the database for samples. The rest is for other entries, and for the copies of pages that a change needs."""
 _LOOK_FOR_DEAD_S = 1.0
+_PATIENCE_S = 0.5
+"""How long to wait for room to note what must not be lost, such as a use: readers keep pages for milliseconds."""
 
 
 class Turn(enum.Enum):
@@ -40,6 +42,7 @@ class PreparedStore:
         self._living = Living(self.folder / "alive")
         self._room = int(self._database.size * _ROOM)
         self._looked_s = 0.0
+        self._patience_s = _PATIENCE_S
 
     @property
     def folder(self) -> Path:
@@ -121,7 +124,10 @@ class PreparedStore:
             elif transaction.get(sample) is not None:  # It was held for this job, which could not take it.
                 entries.remove(transaction, sample)
 
-        self._database.change(finish)
+        if data is not None:
+            self._database.change(finish)
+        else:
+            self._note(finish)
 
     def give_up(self, item: EpochItem) -> None:
         """Withdraw the claim to prepare the sample."""
@@ -168,7 +174,16 @@ class PreparedStore:
             entries.put_ranks(transaction, changed(self._alive(transaction)))
             entries.tidy(transaction)
 
-        self._database.change(change)
+        self._note(change)
+
+    def _note(self, change: Callable[[Any], None]) -> None:
+        """Make a change that must not be lost, after a wait for room if need be. If it was lost, the next does not wait."""
+        try:
+            self._database.change(change, patience_s=self._patience_s)
+        except lmdb().MapFullError:
+            self._patience_s = 0.0
+            raise
+        self._patience_s = _PATIENCE_S
 
     def _look_for_dead(self, transaction: Any) -> None:
         """Remove dead ranks, and what only they needed."""

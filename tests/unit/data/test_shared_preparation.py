@@ -259,6 +259,35 @@ def test_what_a_killed_process_was_reading_makes_room_at_once(tmp_path):
         store.leave(rank)
 
 
+def test_a_use_is_noted_as_soon_as_a_reader_gives_room(tmp_path):
+    """LMDB keeps the pages that a reader may still see: without room, a use could be lost, and its sample stay."""
+    store, items = PreparedStore(MB, 1000, tmp_path), (EpochItem(0, number) for number in range(1000))
+    ranks = [store.join(job) for job in ("one", "other")]
+    (began, begin), (ends, end) = os.pipe(), os.pipe()
+
+    def read() -> None:
+        with PreparedStore(MB, 1000, tmp_path)._database.begin():
+            os.write(begin, b".")
+            os.read(ends, 1)
+
+    def is_noted(store: PreparedStore) -> bool:
+        item = next(items)
+        store.finish("one", item, None)
+        return not store.is_needed(item, besides="other")
+
+    reader = forked(read)
+    os.read(began, 1)
+    while is_noted(store):
+        pass
+    over = threading.Timer(0.05, os.write, (end, b"."))
+    over.start()
+    assert is_noted(PreparedStore(MB, 1000, tmp_path))
+    over.join()
+    os.waitpid(reader, 0)
+    for rank in ranks:
+        store.leave(rank)
+
+
 def test_a_sample_that_both_jobs_prepared_is_held_for_neither(tmp_path):
     """As when one cannot take it: a full database takes no note that it is used."""
     store, item = PreparedStore(MB, 10, tmp_path), EpochItem(0, 3)
