@@ -97,7 +97,7 @@ def check_folder(folder: Path) -> Iterator[HealthCheck]:
 def _check_lock(path: Path) -> HealthCheck:
     means = "A lock shows whether a rank is alive, so that a Run is completed only after its job."
     try:
-        with path.open("rb") as file:
+        with path.open("r+b") as file:  # NFS refuses a lock on what was opened to read only.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         remedy = "Record onto another file system, or mount this one with locks (NFS: without nolock)."

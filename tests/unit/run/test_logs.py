@@ -101,7 +101,7 @@ def append_many(folder, number):
 def test_a_log_that_another_process_is_renaming_is_appended_to(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "MAX_BYTES", 1)
     HISTORY.append(tmp_path, JobEvent(what="started", step=0))
-    with (tmp_path / "history.jsonl").open() as held:
+    with (tmp_path / "history.jsonl").open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         HISTORY.append(tmp_path, JobEvent(what="left", step=1))
     assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 2

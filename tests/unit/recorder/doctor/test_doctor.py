@@ -57,6 +57,17 @@ def test_a_full_disk_and_a_file_system_without_locks_are_warnings(tmp_path, monk
     assert host.check_shared_memory().state == "warn"
 
 
+def test_nfs_has_locks(tmp_path, monkeypatch):
+    """It refuses to lock what was opened to read only (`flock(2)`, "NFS details")."""
+
+    def as_nfs(file, _):
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(fcntl, "flock", as_nfs)
+    assert states(host.check_folder(tmp_path))["locks"] == "ok"
+
+
 def test_kernel_files_that_are_not_there_are_warnings(tmp_path):
     (tmp_path / "self").mkdir()
     (tmp_path / "self" / "io").write_text("rchar: 1")
