@@ -212,7 +212,8 @@ def _live(
 
 
 def _start(site: Site, kind: str, steps: int, number: int, log: object) -> subprocess.Popen[bytes]:
-    record = ["-q", "-o", str(site.folder / f"recorded-{number}"), "--every", "2000", "--steps", "3", "--max-log", "1M"]
+    record = ["-q", "-o", str(site.folder / f"recorded-{number}"), "--every", "1000", "--steps", "3"]
+    record += ["--max-log", "1M", "--max-trace", "4M"]  # Reached by long lives, which shows that they are bounds.
     launch = ["--procs", "2", "--most", "3", "--folder", str(site.launch), "--", "-m", "benchmarks.soak.job"]
     job = command_line("elastic", "launch", *launch, str(site.folder), kind, str(steps))
     return subprocess.Popen(command_line("record", *record, "--", *job), stdout=log, stderr=log, cwd=ROOT)  # type: ignore[call-overload]
