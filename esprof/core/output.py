@@ -5,6 +5,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ from esprof.core.errors import OutputError
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT
+_PATIENCE_S = 0.5
+"""Longest wait for another process that appends to the same log: it may be stopped."""
 
 
 @contextmanager
@@ -122,12 +125,13 @@ def unwritable(path: Path, error: OSError) -> OutputError:
 def append_line(path: Path, line: bytes, *, older: Path, max_bytes: int) -> None:
     """Append a line to a log; create the log and its folder, for their owner only, if necessary.
 
-    A log above `max_bytes` first becomes the file `older`, in place of the one before. Raises OutputError.
+    A log above `max_bytes` first becomes the file `older`, in place of the one before. Processes take turns: on NFS, appends
+    of several hosts would overwrite each other (`open(2)`, O_APPEND). Raises OutputError.
     """
     try:
         path.parent.mkdir(_PRIVATE_FOLDER, parents=True, exist_ok=True)
         file = open_regular(path, _APPEND)
-        if os.fstat(file).st_size > max_bytes:
+        if _has_turn(file) and os.fstat(file).st_size > max_bytes:
             file = _rotated(file, path, older)
         try:
             size = os.fstat(file).st_size
@@ -139,15 +143,29 @@ def append_line(path: Path, line: bytes, *, older: Path, max_bytes: int) -> None
         raise unwritable(path, error) from error
 
 
+def _has_turn(file: int) -> bool:
+    """Lock an open log; False where its file system has no locks, or another process holds it for long."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline_s:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.001)
+        except OSError:
+            return False
+        else:
+            return True
+    return False
+
+
 def _rotated(file: int, path: Path, older: Path) -> int:
-    """Rename the open log `file`, and open a new one in its place; the same where that cannot be done now."""
+    """Rename the open and locked log `file`, and open a new one in its place; the same where that cannot be done now."""
     try:
-        # Waiting could take for ever: the other process may be stopped.
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file), os.stat(path)):  # Otherwise another process has just done it.
             path.replace(older)
         new = open_regular(path, _APPEND)
     except OSError:
         return file
+    _has_turn(new)
     os.close(file)
     return new

@@ -3,10 +3,12 @@
 import fcntl
 import multiprocessing
 import os
+import threading
 
 import msgspec
 import pytest
 
+from esprof.core import output
 from esprof.core.errors import InputError, OutputError
 from esprof.run import logs
 from esprof.run.logs import HISTORY, LEDGER, JobEvent, Live, LiveStep, ObservedOutcome, Tail
@@ -98,14 +100,33 @@ def append_many(folder, number):
         HISTORY.append(folder, JobEvent(what="checkpoint", step=step, reason="x" * 20))
 
 
-def test_a_log_that_another_process_is_renaming_is_appended_to(tmp_path, monkeypatch):
+def test_a_log_that_a_stopped_process_holds_is_appended_to(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "MAX_BYTES", 1)
+    monkeypatch.setattr(output, "_PATIENCE_S", 0.01)
     HISTORY.append(tmp_path, JobEvent(what="started", step=0))
     with (tmp_path / "history.jsonl").open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         HISTORY.append(tmp_path, JobEvent(what="left", step=1))
     assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 2
     assert not (tmp_path / "history.1.jsonl").exists()
+
+
+def test_an_append_comes_after_that_of_another_host(tmp_path):
+    """On NFS it would overwrite it."""
+    HISTORY.append(tmp_path, JobEvent(what="started", step=0))
+    with (tmp_path / "history.jsonl").open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def append() -> None:
+            other.write('{"what": "kept", "step": 1}\n')
+            other.flush()
+            fcntl.flock(other, fcntl.LOCK_UN)
+
+        appends = threading.Timer(0.05, append)
+        appends.start()
+        HISTORY.append(tmp_path, JobEvent(what="left", step=2))
+        appends.join()
+    assert [event.what for event in HISTORY.read(tmp_path)] == ["started", "kept", "left"]
 
 
 def test_of_a_log_that_was_not_bounded_the_end_is_read(tmp_path, monkeypatch):
