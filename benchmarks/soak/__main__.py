@@ -151,8 +151,8 @@ def _counted(text: str) -> tuple[str, int]:
 
 def _soak(kind: str, folder: Path, steps: int, seed: int, counts: dict[str, int], *, is_forked: bool) -> bool:
     """Soak one job, print what was seen, and return whether it is as it should be."""
-    site, began = Site(folder), time.monotonic()
-    if site.no_disk:
+    site, began = Site(folder, fills=bool(counts.get("full disk"))), time.monotonic()
+    if counts.get("full disk") and site.no_disk:
         print(f"no full disk: {site.no_disk}", file=sys.stderr)
         counts = counts | {"full disk": 0}
     draw = random.Random(f"{seed} {kind}")

@@ -33,7 +33,7 @@ _HOUR_NS = 3_600 * 10**9
 class Site:
     """The job of a soak and all that runs beside it, as seen from outside."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, fills: bool = True) -> None:
         self.folder = folder
         self.run, self.launch = folder / "disk" / "run", folder / "launch"
         (folder / "clock").write_bytes(CLOCK.pack(0))
@@ -43,7 +43,7 @@ class Site:
         (folder / "disk").mkdir()
         self.forked: ForkedRanks | None = None
         """The ranks, if no launcher has started them."""
-        self.no_disk = _mounted(folder / "disk")
+        self.no_disk = _mounted(folder / "disk") if fills else "it is that of the folder"
         """Why the disk of the job cannot be filled; empty if it can."""
 
     @property
