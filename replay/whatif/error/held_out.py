@@ -100,9 +100,11 @@ def _collective_identity(dfg: Dfg, place: np.ndarray) -> np.ndarray:
     The lane does not count: which of several communication threads runs a collective is random.
     """
     rank = dfg.rank.astype(np.int64) + 1
-    return (
-        (rank * len(dfg.names) + dfg.name) * len(place) + place[np.maximum(dfg.collective, 0)] if len(place) else rank
-    )
+    if not len(place):
+        return rank
+    count = int(place.max()) + 1  # In the graph of some ranks, places may exceed the number of collectives.
+    identity: np.ndarray = (rank * len(dfg.names) + dfg.name) * count + place[np.maximum(dfg.collective, 0)]
+    return identity
 
 
 def _calibrated(replayed_ns: np.ndarray, measured_ns: np.ndarray) -> np.ndarray:

@@ -25,13 +25,14 @@ def of_unseen_workers(dfg: Dfg) -> np.ndarray:
     return mask
 
 
-def at_their_pace(dfg: Dfg, recorded: Dfg) -> Dfg:
-    """`dfg` with batches of unrecorded workers that come no sooner after one another than in `recorded`.
+def at_their_pace(dfg: Dfg, recorded: Dfg, ranks: np.ndarray) -> Dfg:
+    """`dfg` with batches of unrecorded workers of `ranks` that come no sooner after one another than in `recorded`.
 
     Workers whose batches a rank waits for are busy from one such batch to the next. Batches that a change made faster are
     left out. Both graphs have the same nodes.
     """
-    waited = np.flatnonzero(of_unseen_workers(dfg) & (dfg.dur_ns > 0) & (dfg.dur_ns == recorded.dur_ns))
+    are_unchanged = (dfg.dur_ns > 0) & (dfg.dur_ns == recorded.dur_ns)
+    waited = np.flatnonzero(of_unseen_workers(dfg) & are_unchanged & np.isin(dfg.rank, ranks))
     waited = waited[np.lexsort((recorded.recorded_ns[waited], recorded.lane[waited]))]
     before, after = waited[:-1], waited[1:]
     follows = recorded.lane[before] == recorded.lane[after]

@@ -12,7 +12,7 @@ import esprof
 from benchmarks.known.jobs import SHAPES, job
 from benchmarks.known.kineto import write
 from benchmarks.known.machine import run
-from benchmarks.skeletons import compared
+from benchmarks.skeletons import compared, compared_program
 from esprof.core.errors import InputError, UsageError
 from esprof.replay.dfg import JOIN_LANE
 from esprof.replay.engine.timeline import replay
@@ -154,6 +154,18 @@ def test_a_rank_without_cpu_operations_has_no_graph():
 def test_graphs_without_gpu_stay_as_they_are():
     dfg = dfg_of([0, 0], [1, 1], [(0, 1, 0)])
     assert with_gpu_ends(dfg) is dfg
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(122, id="a rank lacks the last collectives", marks=pytest.mark.slow),
+        pytest.param(207, id="workers are not recorded, and one rank alone waits for its device"),
+    ],
+)
+def test_jobs_that_once_differed_are_exact(seed):
+    found = compared_program(seed)
+    assert (found.declined, found.differs) == ("", ())
 
 
 @pytest.mark.slow
