@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks.diagnosis import __main__ as command
-from benchmarks.diagnosis import carrying_out, fifth, first, second, seventh, sixth
+from benchmarks.diagnosis import carrying_out, eighth, fifth, first, second, seventh, sixth
 from benchmarks.diagnosis.carrying_out import Measured, Planted, Recorded, planted
 from benchmarks.diagnosis.cases import Case, Fault, Hosts, Job, cases, draw
 from benchmarks.diagnosis.judge import Control, Judged, Truth, control, score, truths
@@ -268,8 +268,8 @@ def test_what_is_done_to_hosts_is_done_to_the_rank_or_to_all():
 
 every_set = pytest.mark.parametrize(
     "jobs",
-    [first.JOBS, second.JOBS, fifth.JOBS, sixth.JOBS, seventh.JOBS],
-    ids=["first", "second", "fifth", "sixth", "seventh"],
+    [first.JOBS, second.JOBS, fifth.JOBS, sixth.JOBS, seventh.JOBS, eighth.JOBS],
+    ids=["first", "second", "fifth", "sixth", "seventh", "eighth"],
 )
 
 
@@ -297,7 +297,11 @@ def test_every_fault_names_a_cause_and_what_it_is_done_to(jobs):
             assert job.ranks > 1 or not fault.one_rank, fault.name
 
 
-@pytest.mark.parametrize("jobs", [fifth.JOBS, sixth.JOBS, seventh.JOBS], ids=["fifth", "sixth", "seventh"])
+@pytest.mark.parametrize(
+    "jobs",
+    [fifth.JOBS, sixth.JOBS, seventh.JOBS, eighth.JOBS],
+    ids=["fifth", "sixth", "seventh", "eighth"],
+)
 def test_a_set_has_forty_faults_in_eight_jobs(jobs):
     assert len(jobs) == 8
     assert sum(len(job.faults) for job in jobs) == 40
