@@ -5,7 +5,6 @@ import fcntl
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import BinaryIO
 
 from esprof.core.disk import open_regular, refusal
 from esprof.core.errors import OutputError
+from esprof.core.processes import Patience
 
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
@@ -145,12 +145,12 @@ def append_line(path: Path, line: bytes, *, older: Path, max_bytes: int) -> None
 
 def _has_turn(file: int) -> bool:
     """Lock an open log; False where its file system has no locks, or another process holds it for long."""
-    deadline_s = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline_s:
+    patience = Patience(_PATIENCE_S)
+    while not patience.is_over:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(0.001)
+            patience.pause()
         except OSError:
             return False
         else:

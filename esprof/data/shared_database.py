@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from esprof.core.errors import InputError, MissingDependencyError, UsageError
+from esprof.core.processes import Patience
 from esprof.data.living import Living
-from esprof.data.patience import Patience
 
 T = TypeVar("T")
 
@@ -76,8 +76,8 @@ class SharedDatabase:
         """Let `make` change the database in a transaction, and return what it returns.
 
         LMDB keeps what a reader may still see, even of a killed one. So where there is no room, dead readers are released
-        and `make` is called again, until `patience_s` have passed, in which live readers come to their end. Raises
-        MapFullError if there still is no room; then nothing has changed.
+        and `make` is called again. Live readers get `patience_s` to end. Raises MapFullError if there still is no room;
+        then nothing has changed.
         """
         patience = Patience(patience_s)
         is_last = False

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from esprof.core.errors import UsageError
-from esprof.data.patience import LONGEST_PAUSE_S, Patience
+from esprof.core.processes import LONGEST_PAUSE_S, Patience
 from esprof.data.preparation.entries import EpochItem
 from esprof.data.preparation.store import PreparedStore, Turn
 from esprof.data.sample_codec import decode, encode

@@ -10,7 +10,7 @@ import click
 
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.core.errors import EXIT_OK, UsageError
-from esprof.core.parent import end_with_parent
+from esprof.core.processes import end_with_parent
 from esprof.elastic.plans.tuning_loop import VARIABLE
 from esprof.recorder.launcher.child import run_child
 from esprof.recorder.launcher.launch import make_room

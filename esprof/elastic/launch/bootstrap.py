@@ -11,7 +11,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from esprof.core.parent import end_with_parent
+from esprof.core.processes import end_with_parent
 
 READY = "ESPROF_LAUNCH_READY"
 """Variable with the path of the file that the worker creates when it is ready."""

@@ -8,7 +8,7 @@ import os
 import signal
 from contextlib import suppress
 
-from esprof.core.parent import end_with_parent
+from esprof.core.processes import end_with_parent
 
 
 class Witness:
