@@ -19,7 +19,6 @@ and `high` are the 95 % interval of their ratio. Of one process they are its CPU
 
 import argparse
 import json
-import multiprocessing
 import os
 import platform
 import tempfile
@@ -39,6 +38,7 @@ from torch.utils.data import Dataset
 
 import esprof
 from benchmarks.figures import Ratio
+from benchmarks.in_processes import in_a_process, in_processes
 from benchmarks.jobs.gpt import BYTES, CONTEXT, Block
 from esprof.elastic import Assignment, Data, ElasticTrainer, Placement, PlanKey, Proof
 from esprof.elastic.plans.source import PlanFile
@@ -340,31 +340,6 @@ def peak_of_two(way: str, repeats: int) -> None:
     if dist.get_rank() == 0:
         copies = peak / (10 * 1537 * 1536 * 4)
         show("memory_vs_ddp", copies, "gradients, all else included", way=way, peak_mb=peak // MB)
-
-
-def in_a_process(action: Callable[..., Any], *arguments: Any) -> Any:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(action, arguments)
-
-
-def in_processes(action: Callable[[int], None], world: int, repeats: int) -> None:
-    """Run `action(repeats)` on so many processes that have found each other."""
-    with tempfile.TemporaryDirectory() as folder:
-        context = multiprocessing.get_context("spawn")
-        arguments = (action, world, repeats, Path(folder, "store"))
-        processes = [context.Process(target=worker, args=(rank, *arguments)) for rank in range(world)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-
-
-def worker(rank: int, action: Callable[[int], None], world: int, repeats: int, store: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(str(store), world), rank=rank, world_size=world)
-    action(repeats)
-    dist.destroy_process_group()
-    time.sleep(0.1)  # PyTorch 2.13 may abort a process that ends right after its last collective on gloo.
 
 
 def reduction(repeats: int) -> None:

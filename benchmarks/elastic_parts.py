@@ -33,8 +33,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from benchmarks.elastic import BUCKET, accumulating, alternating, elastic, in_processes
+from benchmarks.elastic import BUCKET, accumulating, alternating, elastic
 from benchmarks.figures import Ratio, hardware, table
+from benchmarks.in_processes import in_processes
 from benchmarks.sections import write_sections
 from esprof.core.assignment import Assignment
 from esprof.elastic import trainer as trainers

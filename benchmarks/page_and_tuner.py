@@ -26,8 +26,9 @@ from statistics import fmean, median
 
 import torch.distributed as dist
 
-from benchmarks.elastic import BATCH, UNVERIFIED, Text, elapsed_s, gpt, in_processes, loss_of, rounded, show
+from benchmarks.elastic import BATCH, UNVERIFIED, Text, elapsed_s, gpt, loss_of, rounded, show
 from benchmarks.figures import Ratio
+from benchmarks.in_processes import in_processes
 from esprof.elastic import Data, ElasticTrainer, Placement
 from esprof.elastic.plans.source import PlanFile
 from esprof.elastic.telemetry.viewers import RunViewers
