@@ -1,6 +1,6 @@
 """Run esprof on NFS, in a Linux kernel of its own.
 
-    python -m benchmarks.nfs [--steps 300] [--lines 200]
+    python -m benchmarks.nfs
 
 Needs Debian's user-mode-linux, nfs-kernel-server and kmod, and root. User-mode Linux is a kernel that runs as a process; its
 root folder is this host's. It exports a folder in memory by NFS 4.2, and mounts it twice, each with a cache of its own, as
@@ -25,26 +25,21 @@ _LONGEST_S = 1_800
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=300, help="of the soak")
-    parser.add_argument("--lines", type=int, default=200, help="that each mount appends to the history")
-    options = parser.parse_args()
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     path = f"{os.environ['PATH']}:/usr/sbin"
     missing = [name for name in (_LINUX, "rpc.nfsd", "depmod") if not shutil.which(name, path=path)]
     if missing or os.geteuid():
         print(f"needs {', '.join(missing) or 'root'}: see --help", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:  # The kernel's /tmp is its own.
-        return _boot(Path(scratch), f"{options.steps}:{options.lines}")
+        return _boot(Path(scratch))
 
 
-def _boot(scratch: Path, arguments: str) -> int:
+def _boot(scratch: Path) -> int:
     """Let the kernel run, print what it wrote, and return the exit code of what it ran."""
     words = f"rootfstype=hostfs rootflags=/ rw mem={_MEMORY} quiet con=null con0=null,fd:1 random.trust_cpu=on"
     # The kernel passes on what it does not know as variables of its first process.
-    variables = (
-        f"init={Path(__file__).with_name('init.sh')} OUTPUT={scratch} PYTHON={sys.executable} ARGUMENTS={arguments}"
-    )
+    variables = f"init={Path(__file__).with_name('init.sh')} OUTPUT={scratch} PYTHON={sys.executable}"
     with (scratch / "kernel").open("wb") as log:
         command = [_LINUX, *words.split(), *variables.split()]
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=_LONGEST_S, check=False)

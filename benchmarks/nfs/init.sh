@@ -30,5 +30,5 @@ for folder in /mnt/one /mnt/other; do
 done
 
 cd "$(dirname "$0")/../.." || exit
-PYTHONPATH=$PWD "$PYTHON" -m benchmarks.nfs.inside ${ARGUMENTS/:/ } > "$OUTPUT/stdout" 2> "$OUTPUT/stderr"
+PYTHONPATH=$PWD "$PYTHON" -m benchmarks.nfs.inside > "$OUTPUT/stdout" 2> "$OUTPUT/stderr"
 echo $? > "$OUTPUT/done"

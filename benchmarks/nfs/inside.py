@@ -1,7 +1,4 @@
-"""What runs on the mounts of `benchmarks.nfs`.
-
-python -m benchmarks.nfs.inside STEPS LINES
-"""
+"""What runs on the mounts of `benchmarks.nfs`."""
 
 import json
 import subprocess
@@ -18,12 +15,14 @@ from esprof.verbs import command_line
 ONE, OTHER = Path("/mnt/one"), Path("/mnt/other")
 ROOT = Path(__file__).parents[2]
 JOB = ("-m", "benchmarks.diagnosis.launch", "2", "benchmarks/diagnosis/jobs/first/gpt.py", "--steps", "60")
+STEPS = 300
 EVENTS = ("kill=1", "drain=1", "stop=1", "plan=2")
+LINES = 200
+"""Events that each process appends to the history."""
 
 
 def main() -> int:
-    steps, lines = sys.argv[1:]
-    are_whole = [locks_work(), recorded(), appended(int(lines)), soaked(steps)]
+    are_whole = [locks_work(), recorded(), appended(), soaked()]
     return 0 if all(are_whole) else 1
 
 
@@ -39,32 +38,33 @@ def recorded() -> bool:
     """Whether a job that is recorded on one mount is diagnosed on the other."""
     run = "recorded"
     subprocess.run(command_line("record", "-q", "-o", str(ONE / run), "--", sys.executable, *JOB), check=True, cwd=ROOT)
-    ranks, findings = load(OTHER / run).ranks, _answer("diagnose", "--json", run, folder=OTHER)["findings"]
-    show("recorded", len(ranks), "ranks", {"findings": [finding["id"] for finding in findings]})
-    return len(ranks) == 2
+    read, findings = load(OTHER / run), _answer("diagnose", "--json", run, folder=OTHER)["findings"]
+    warnings = [warning.code for warning in read.warnings]
+    show("recorded", len(read.ranks), "ranks", {"warnings": warnings, "findings": [one["id"] for one in findings]})
+    return len(read.ranks) == 2
 
 
-def appended(lines: int) -> bool:
-    """Whether nothing is lost when two processes, each on a mount of its own, append so many events to one history."""
+def appended() -> bool:
+    """Whether nothing is lost when two processes, each on a mount of its own, append to one history."""
     (ONE / "job").mkdir()
-    writers = [get_context("fork").Process(target=_append, args=(mount / "job", lines)) for mount in (ONE, OTHER)]
+    writers = [get_context("fork").Process(target=_append, args=(mount / "job",)) for mount in (ONE, OTHER)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
     found = len(HISTORY.read(OTHER / "job"))
-    show("appended", found, "events", {"of": 2 * lines})
-    return found == 2 * lines
+    show("appended", found, "events", {"of": 2 * LINES})
+    return found == 2 * LINES
 
 
-def _append(job: Path, lines: int) -> None:
-    for step in range(lines):
+def _append(job: Path) -> None:
+    for step in range(LINES):
         HISTORY.append(job, JobEvent(what="checkpoint", step=step))
 
 
-def soaked(steps: str) -> bool:
+def soaked() -> bool:
     """Whether an elastic job keeps its bits, whatever befalls it."""
-    words = ("--jobs", "ddp", "--steps", steps, "--events", *EVENTS, "--keep", str(ONE))
+    words = ("--jobs", "ddp", "--steps", str(STEPS), "--events", *EVENTS, "--keep", str(ONE))
     return subprocess.run([sys.executable, "-m", "benchmarks.soak", *words], cwd=ROOT).returncode == 0
 
 

@@ -33,7 +33,8 @@ _HOUR_NS = 3_600 * 10**9
 class Site:
     """The job of a soak and all that runs beside it, as seen from outside."""
 
-    def __init__(self, folder: Path, *, fills: bool = True) -> None:
+    def __init__(self, folder: Path, *, fills: bool) -> None:
+        """`fills`: whether the disk of the job is a small one, which can be filled."""
         self.folder = folder
         self.run, self.launch = folder / "disk" / "run", folder / "launch"
         (folder / "clock").write_bytes(CLOCK.pack(0))
