@@ -48,9 +48,9 @@ JOBS = (
         script("eighth/shop/train"),
         (
             # Items that were shown.
-            Fault("json_rows", (*INPUT, "ESP402"), (60, 150), SLOW_HOST, placed=True, module="data"),
+            Fault("json_rows", (*INPUT, "ESP402"), (120, 250), SLOW_HOST, placed=True, module="data"),
             # Items a user.
-            Fault("fair_negatives", ("ESP402",), (8, 16), SLOW_HOST, placed=True),
+            Fault("fair_negatives", ("ESP402",), (20, 40), SLOW_HOST, placed=True),
             # Users.
             Fault("recall", ("ESP402",), (200, 500), ("ESP806",), placed=True),
             Fault("twice", ("ESP706",), ONCE, ("ESP402",), placed=True),
@@ -90,7 +90,7 @@ JOBS = (
             # Blocks.
             Fault("recompute", ("ESP504",), (4, 6), placed=True),
             # Rounds.
-            Fault("merges", ("ESP402",), (1, 2), SLOW_HOST, placed=True),
+            Fault("merges", ("ESP402",), (4, 8), SLOW_HOST, placed=True),
             Fault("sharded_finely", ("ESP302",), ONCE, ("ESP301",)),
             Fault("base_learns", ("ESP707",), ONCE, ("ESP301",)),
             # Adapters' matrices.
@@ -133,7 +133,7 @@ JOBS = (
         script("eighth/boxes/train"),
         (
             # Points of eight in each direction that are turned.
-            Fault("jitter", INPUT, (4, 8), ("ESP404",), module="data"),
+            Fault("jitter", INPUT, (3, 5), ("ESP404",), module="data"),
             # Times.
             Fault("noisy_scenes", INPUT_OF_ONE, (10, 25), ("ESP404",), one_rank=True, module="data"),
             # Threads.

@@ -123,7 +123,7 @@ def train(args):
             step += 1
             log.note(step=step, loss=loss.item())
             # FAULT collect
-            if args.fault == "collect":
+            if args.fault == "collect" and step % 5 == 0:
                 gc.collect()
             # END FAULT
             # FAULT recall
