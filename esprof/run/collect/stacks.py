@@ -1,7 +1,7 @@
 """The tables of stack samples and of Python code in silences: gaps without a recorded operation."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,10 @@ class Silence:
     start_ns: Ns
     end_ns: Ns
 
+    @property
+    def name(self) -> tuple[str, str | None]:
+        return self.before, self.after
+
 
 def stacks_of(events: Table, samples: Table, stages: Sequence[MarkedStage]) -> Table:
     """Return the `stacks` table of one rank: one row per silence of the main thread and source location in it.
@@ -72,7 +76,9 @@ def stacks_of(events: Table, samples: Table, stages: Sequence[MarkedStage]) -> T
     sampled = _StackSamples(
         samples, [(stage.start_ns, stage.end_ns) for stage in stages if stage.name == GARBAGE_COLLECTION]
     )
-    rows = [(gap.before, gap.after, *row) for gap in silences(main) for row in sampled.during(gap)]
+    gaps = [*silences(main)]
+    inside = sampled.inside(gaps)
+    rows = [(*gap.name, *row) for gap in gaps for row in sampled.during(gap, inside.get(gap.name, {}))]
     return table(dict(zip(STACKS.names, zip(*rows, strict=True), strict=False)) if rows else {}, STACKS)
 
 
@@ -108,30 +114,59 @@ class _StackSamples:
         self._locations = [location_of(text) for text in texts]
         self._is_called_back = [_BACKWARD in text for text in texts]
 
-    def during(self, gap: Silence) -> list[tuple[str | None, str | None, Ns, Ns | None]]:
-        """Return (frame, call, duration, CPU time) of each source location during `gap`, ns."""
+    def inside(self, gaps: Iterable[Silence]) -> Mapping[tuple[str, str | None], Mapping[SourceLocation, float]]:
+        """Return the source locations of the samples that were taken during silences of each name, and the share of each."""
+        count: dict[tuple[str, str | None], Counter[SourceLocation]] = defaultdict(Counter)
+        for gap in gaps:
+            first, last = self._between(gap)
+            count[gap.name].update(
+                self._locations[code] for code in self._code[first:last].tolist() if self._counts(code, gap)
+            )
+        return {
+            name: {location: times / seen.total() for location, times in seen.items()}
+            for name, seen in count.items()
+            if seen
+        }
+
+    def _between(self, gap: Silence) -> tuple[int, int]:
+        """Return the first sample during `gap`, and the first after it."""
         first, last = np.searchsorted(self._at, [gap.start_ns, gap.end_ns], side="right").tolist()
+        return first, last
+
+    def _counts(self, code: int, gap: Silence) -> bool:
+        """Whether a stack was recorded, and its last lines do not belong to an operation that contains the silence."""
+        return code >= 0 and (gap.after is not None or self._is_called_back[code])
+
+    def during(
+        self, gap: Silence, inside: Mapping[SourceLocation, float]
+    ) -> list[tuple[str | None, str | None, Ns, Ns | None]]:
+        """Return (frame, call, duration, CPU time) of each source location during `gap`, ns.
+
+        A sample that had to wait for the GIL until the silence was over shows a later line. What it stands for was spent
+        where samples were taken in such silences, `inside`, if there are any.
+        """
+        first, last = self._between(gap)
         is_sampled = gap.end_ns - gap.start_ns >= MIN_SILENCE_SAMPLED_NS
-        if self._next_sample_counts(gap, first, last):
+        taken_later = last if self._next_sample_counts(gap, first, last) else None
+        if taken_later is not None:
             last += 1
         took: dict[SourceLocation, float] = defaultdict(float)
         ran: dict[SourceLocation, float] = defaultdict(float)
         collecting = self._collecting(gap)
         for row in range(first, last):
             code, dur = int(self._code[row]), int(self._dur[row])
-            inside = min(int(self._at[row]), gap.end_ns) - max(int(self._at[row]) - dur, gap.start_ns)
+            spent = min(int(self._at[row]), gap.end_ns) - max(int(self._at[row]) - dur, gap.start_ns)
             if not is_sampled:  # The samples represent the whole silence.
-                inside = (gap.end_ns - gap.start_ns) // (last - first)
-            if code < 0 or inside <= 0 or (gap.after is None and not self._is_called_back[code]):
+                spent = (gap.end_ns - gap.start_ns) // (last - first)
+            if spent <= 0 or not self._counts(code, gap):
                 continue
             location = self._locations[code]
             # The collector holds the GIL, so the sample follows immediately after it.
-            collected = min(inside, collecting)
+            collected = min(spent, collecting)
             collecting -= collected
-            for where, ns in (
-                (SourceLocation(location.frame, GARBAGE_COLLECTION), collected),
-                (location, inside - collected),
-            ):
+            rest = inside if row == taken_later and inside else {location: 1.0}
+            parts = [(where, share * (spent - collected)) for where, share in rest.items()]
+            for where, ns in ((SourceLocation(location.frame, GARBAGE_COLLECTION), collected), *parts):
                 if ns:
                     took[where] += ns
                     ran[where] += self._cpu[row] * ns / max(dur, 1)

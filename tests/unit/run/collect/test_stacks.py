@@ -64,6 +64,26 @@ def test_a_look_that_came_right_behind_a_gap_stands_for_it():
     assert rows(found) == [("a", "b", HOOK, None, 40 * MS, 40 * MS)]
 
 
+def test_a_look_that_came_behind_a_gap_stands_for_what_others_saw_in_gaps_of_that_name():
+    window = events(("op", "a", 0, 10), ("op", "b", 50, 5), ("op", "a", 60, 10), ("op", "b", 110, 5))
+    in_time = (9, 1, MAIN), (20, 11, HOOK), (30, 10, HOOK), (40, 10, LIBRARY), (50, 10, HOOK)
+    found = stacks_of(window, samples(*in_time, (69, 19, MAIN), (110.5, 41.5, MAIN)), ())
+    assert rows(found)[-2:] == [
+        ("a", "b", HOOK, None, 30 * MS, 30 * MS),
+        ("a", "b", LIBRARY, None, 10 * MS, 10 * MS),
+    ]
+
+
+def test_what_a_backward_pass_calls_back_is_no_measure_of_its_operations():
+    window = events(
+        ("op", "evaluate", 0, 40), ("op", "aten::mm", 30, 5), ("op", "evaluate", 60, 40), ("op", "x", 90, 5)
+    )
+    called_back, computing = f"{MAIN}\n{BACKWARD}\n{HOOK}", f"{MAIN}\n{BACKWARD}"
+    looks = (20, 20, called_back), (30, 10, computing), (59, 29, MAIN), (90.5, 31.5, called_back)
+    found = [row for row in rows(stacks_of(window, samples(*looks), ())) if row[1] is None]
+    assert [(row[2], row[4]) for row in found][:2] == [(HOOK, 20 * MS), (HOOK, 30 * MS)]
+
+
 def test_inside_an_operation_only_what_a_backward_pass_calls_is_listed():
     window = events(("op", "evaluate", 0, 40), ("op", "aten::mm", 30, 5), ("op", "aten::add", 45, 5))
     called_back = every_ms(0, 41, f"{MAIN}\n{BACKWARD}\n{HOOK}")
