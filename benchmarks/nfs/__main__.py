@@ -5,8 +5,9 @@
 Needs Debian's user-mode-linux, nfs-kernel-server and kmod, and root. User-mode Linux is a kernel that runs as a process; its
 root folder is this host's. It exports a folder in memory by NFS 4.2, and mounts it twice, each with a cache of its own, as
 two hosts do. What runs there is `benchmarks.nfs.inside`: a job of two ranks is recorded on one mount and diagnosed on the
-other; two processes append to one history, each on its mount; a soak of an elastic job (`benchmarks.soak`) with kill, drain,
-stop and plans trains under recorder, tuning loop and page. Files are on NFS only: the kernel has one CPU, and no network.
+other; two processes append to one history, each on its mount; two want to write checkpoints to one folder at once; a soak of
+an elastic job (`benchmarks.soak`) with kill, drain, stop and plans trains under recorder, tuning loop and page. Files are on
+NFS only: the kernel has one CPU, and no network.
 
 Prints a JSON line a figure. Ends with code 1 if something is lost or fails.
 """

@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import show
 from esprof import load
+from esprof.core.errors import OutputError
+from esprof.elastic.checkpoint.checkpoint import locked
 from esprof.run.logs import HISTORY, JobEvent
 from esprof.verbs import command_line
 
@@ -22,7 +25,7 @@ LINES = 200
 
 
 def main() -> int:
-    are_whole = [locks_work(), recorded(), appended(), soaked()]
+    are_whole = [locks_work(), recorded(), appended(), refused(), soaked()]
     return 0 if all(are_whole) else 1
 
 
@@ -60,6 +63,23 @@ def appended() -> bool:
 def _append(job: Path) -> None:
     for step in range(LINES):
         HISTORY.append(job, JobEvent(what="checkpoint", step=step))
+
+
+def refused() -> bool:
+    """Whether a job may not write checkpoints to a folder while another writes there from the other mount."""
+    (ONE / "checkpoints").mkdir()
+    with locked(ONE / "checkpoints"), ProcessPoolExecutor(1, get_context("fork")) as other:
+        is_refused = other.submit(_is_refused, OTHER / "checkpoints").result()
+    show("second_writer", int(is_refused), "refused", {})
+    return is_refused
+
+
+def _is_refused(folder: Path) -> bool:
+    try:
+        with locked(folder):
+            return False
+    except OutputError:
+        return True
 
 
 def soaked() -> bool:

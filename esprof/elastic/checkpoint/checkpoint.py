@@ -39,8 +39,9 @@ _MAX_MANIFEST_BYTES = 64 << 20
 _METADATA = ".metadata"
 _WHOLE_FOLDER = re.compile(r"step-(\d{8,})")
 _UNFINISHED_FOLDERS = ".step-*.tmp"
-_NO_LOCK_ERRORS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Errors of a network file system that cannot lock a folder."""
+_LOCK = ".lock"
+_NO_LOCK_ERRORS = (errno.EACCES, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of a lock of another user, and of file systems without locks."""
 
 
 class FileHash(msgspec.Struct, frozen=True):
@@ -85,7 +86,7 @@ def write(
         with together(transport), _refusals(temporary):
             if transport.rank == 0:
                 folder.mkdir(parents=True, exist_ok=True)
-                held.enter_context(_locked(folder))
+                held.enter_context(locked(folder))
                 _remove_unfinished(folder)
                 temporary.mkdir()
         with together(transport), _refusals(temporary):
@@ -186,23 +187,23 @@ def read(path: Path, want: Callable[[str], bool]) -> NamedTensors:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other jobs from writing to the folder, where its file system can lock a folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        reason = "another job is writing a checkpoint there"
-        raise OutputError(reason, path=folder, remedy="Give each job a folder of its own.") from None
-    except OSError as error:
-        if error.errno not in _NO_LOCK_ERRORS:
-            os.close(descriptor)
-            raise
-    try:
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other jobs from writing checkpoints to the folder, where its file system has locks.
+
+    The lock is a file, because NFS locks only what was opened for writing. Raises OutputError if another job holds it.
+    """
+    with ExitStack() as opened:
+        try:
+            file = open_regular(folder / _LOCK, os.O_RDWR | os.O_CREAT)
+            opened.callback(os.close, file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            reason = "another job is writing a checkpoint there"
+            raise OutputError(reason, path=folder, remedy="Give each job a folder of its own.") from None
+        except OSError as error:
+            if error.errno not in _NO_LOCK_ERRORS:
+                raise
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _remove_unfinished(folder: Path) -> None:

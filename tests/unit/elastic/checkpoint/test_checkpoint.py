@@ -1,5 +1,6 @@
 """Checkpoints of a job of one process: what comes back, what is refused, what a kill leaves."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -132,7 +133,7 @@ def test_the_last_ones_are_kept(tmp_path):
     bits(trainer, 7)
     trainer.save()
     trainer.save()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000006", "step-00000007"]
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000006", "step-00000007"]
     assert trainer.checkpoints.whole_step == 7
 
 
@@ -145,7 +146,7 @@ def test_half_written_ones_are_not_seen_and_go_away(tmp_path):
     assert trainer.next_step == 0
     trainer.step()
     trainer.save()
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000001"]
 
 
 @pytest.fixture
@@ -212,12 +213,12 @@ def test_a_damaged_one_takes_no_whole_one_s_place(saved, keep):
     bits(trainer, 3)
     trainer.flush()
     kept = [f"step-{step:08}" for step in (2, 3, 4)[-keep:]]
-    assert sorted(path.name for path in saved.iterdir()) == [*kept, "step-00000009"]
+    assert sorted(path.name for path in saved.glob("step-*")) == [*kept, "step-00000009"]
     with pytest.warns(UserWarning, match="resumes from step-00000004"):
         small_trainer(folder=saved)
     bits(trainer, 5)
     trainer.flush()
-    assert [path.name for path in saved.iterdir() if path.name > "step-00000008"] == ["step-00000009"]
+    assert [path.name for path in saved.glob("step-*") if path.name > "step-00000008"] == ["step-00000009"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert small_trainer(folder=saved).next_step == 9
@@ -311,7 +312,7 @@ def test_without_room_the_last_whole_one_stays(saved):
     assert small_trainer(folder=saved).next_step == 2
     trainer.save()
     assert small_trainer(folder=saved).next_step == 3
-    assert not list(saved.glob(".*"))
+    assert not list(saved.glob(".step-*"))
 
 
 def test_training_goes_on_without_a_checkpoint_that_nobody_asked_for(tmp_path):
@@ -382,7 +383,7 @@ def test_what_was_changed_since_is_saved_in_place_of_the_same_step(tmp_path):
     trainer.flush()
     trainer.state.optimizers[0].param_groups[0]["lr"] = 0.125
     trainer.save()
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000001"]
     assert small_trainer(folder=tmp_path).state.optimizers[0].param_groups[0]["lr"] == 0.125
 
 
@@ -391,16 +392,41 @@ def test_what_another_job_is_writing_is_left_alone(saved):
     half.mkdir()
     trainer = small_trainer(folder=saved)
     trainer.step()
-    other = os.open(saved, os.O_RDONLY)
-    fcntl.flock(other, fcntl.LOCK_EX)
-    try:
+    with (saved / ".lock").open("r+b") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(OutputError, match="another job is writing a checkpoint there"):
             trainer.save()
         assert half.exists()
-    finally:
-        os.close(other)
     trainer.save()
     assert not half.exists()
+
+
+def test_a_folder_on_nfs_is_locked_too(saved, monkeypatch):
+    """It refuses to lock what was opened to read only (`flock(2)`, "NFS details")."""
+    locked = []
+
+    def as_nfs(file, _):
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        locked.append(file)
+
+    monkeypatch.setattr(fcntl, "flock", as_nfs)
+    trainer = small_trainer(folder=saved)
+    trainer.step()
+    trainer.save()
+    assert locked
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOLCK])
+def test_without_a_lock_a_checkpoint_is_written_all_the_same(saved, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    trainer = small_trainer(folder=saved)
+    trainer.step()
+    trainer.save()
+    assert (saved / "step-00000003").exists()
 
 
 @pytest.mark.parametrize("name", ["../../../dev/zero", "/dev/zero", "a\\b", "a\0b"])

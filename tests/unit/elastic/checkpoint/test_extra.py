@@ -86,7 +86,7 @@ def test_a_job_goes_on_with_what_its_script_keeps(tmp_path, saving):
 def test_a_checkpoint_in_the_background_has_what_the_script_did_after_its_step(tmp_path):
     script = Script(folder=tmp_path, every=2, keep=9)
     script.train(5)
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000002", "step-00000004"]
+    assert [path.name for path in sorted(tmp_path.glob("step-*"))] == ["step-00000002", "step-00000004"]
     assert Script(folder=tmp_path).counter.samples == 4 * 8
 
 
