@@ -30,9 +30,8 @@ from benchmarks.diagnosis.judge import (
     judged,
     truths,
 )
-from benchmarks.diagnosis.tables import model_errors, show_all, show_felt
-from benchmarks.model_errors import of_answers, write
-from esprof.replay.whatif.error.model_errors import JobClass
+from benchmarks.diagnosis.tables import show_all, show_felt
+from benchmarks.model_errors import write_planted
 
 SETS = {
     "first": first.JOBS,
@@ -79,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--write-model-errors",
         action="store_true",
-        help="write what ESP402's prices were off by for intervals",
+        help="write what prices were off by, from which intervals are made",
     )
     folders = parser.add_mutually_exclusive_group()
     folders.add_argument("--keep", type=Path, help="folder for the recordings; those already there are not made again")
@@ -102,11 +101,10 @@ def _skipped(case: Case) -> bool:
 
 
 def write_model_errors(cases_judged: Iterable[Judged], options: argparse.Namespace) -> None:
-    """Rules of Python code ask `python=`, on CPUs."""
-    shares = model_errors(cases_judged).get("ESP402", [])
-    command = f"python -m benchmarks.diagnosis --set {options.set}"
-    found: dict[tuple[JobClass, str], float] = {("cpu", "python"): of_answers(shares)} if shares else {}
-    write("diagnosis", command, ", ".join(map(str, options.seeds)), found)
+    """Write what the prices were off by of faults that cost more than their noise."""
+    command = f"python -m benchmarks.diagnosis --set {options.set} --pairs {options.pairs}"
+    answers = [one for case in cases_judged for one in case.carried_out()]
+    write_planted(f"diagnosis-{options.set}", command, ", ".join(map(str, options.seeds)), answers)
 
 
 def report(chosen: list[Case], folder: Path, *, measured_only: bool) -> list[Judged]:

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from benchmarks.diagnosis.carrying_out import Measured, Planted, Recorded
 from benchmarks.diagnosis.cases import Case, Job
 from benchmarks.diagnosis.places import names_location
+from benchmarks.model_errors import CarriedOut
 from esprof.cli import root
+from esprof.replay.whatif.grammar import parse
 
 Finding = Mapping[str, Any]
 """One of `esprof diagnose --json`."""
@@ -75,6 +77,8 @@ class Score:
     place_right: bool | None
     named: str | None
     """Id of the finding of the cause; None where no finding names it."""
+    scenario: str | None
+    """What-if that gives that finding's price; None if it was measured or is a bound."""
     predicted_us: float | None
     """What that finding says a step gains."""
     holds: bool | None
@@ -108,6 +112,22 @@ class Judged:
         if self.predicted_us is None or self.truth.saving_us <= 0:
             return None
         return 100 * (self.predicted_us / self.truth.saving_us - 1)
+
+    def carried_out(self) -> Iterator[CarriedOut]:
+        """What the prices of one term said of a step without the fault, for jobs on CPUs, us.
+
+        What was measured counts as what was said as far as its noise allows; without noise nothing is known.
+        """
+        noise_us = self.truth.noise_us
+        if noise_us is None or not self.truth.is_felt:
+            return
+        for score in self.scores:
+            terms = parse(score.scenario) if score.scenario else ()
+            if len(terms) == 1 and score.predicted_us is not None:
+                step_us, measured_us = self.truth.step_us, self.truth.saving_us
+                gained_us = min(max(score.predicted_us, measured_us - noise_us), measured_us + noise_us)
+                name = terms[0].kind.name
+                yield CarriedOut("cpu", name, step_us, step_us - score.predicted_us, step_us - gained_us)
 
     @property
     def error_beyond_noise_pct(self) -> float | None:
@@ -226,6 +246,7 @@ def score(truth: Truth, findings: Sequence[Finding]) -> Score:
         rank_right=rank_right,
         place_right=place_right,
         named=named["id"] if named else None,
+        scenario=named.get("what_if") if named and not named.get("is_bound") else None,
         predicted_us=price[0] if price else None,
         holds=price[1] <= truth.saving_us <= price[2] if price else None,
         holds_beyond_noise=price[1] - noise_us <= truth.saving_us <= price[2] + noise_us if price else None,

@@ -129,6 +129,9 @@ def _figures(cases: Sequence[Judged], controls: Sequence[Control]) -> None:
     beyond = [error for one in cases if (error := one.error_beyond_noise_pct) is not None]
     if beyond:
         show("diagnosis_saving_error_beyond_noise_median", median(beyond), "%", {"cases": len(beyond)})
+    gained = [one.gained for case in cases for one in case.carried_out()]
+    if gained:
+        show("diagnosis_least_gained", 100 * min(gained), "% of the predicted saving", {"causes": len(gained)})
     show("diagnosis_unfelt", sum(not one.truth.is_felt for one in cases), "cases", {"cases": len(cases)})
     for named, shares in model_errors(cases).items():
         of_named = {"id": named, "recordings": len(shares)}

@@ -12,6 +12,7 @@ from benchmarks.diagnosis.cases import Case, Fault, Hosts, Job, cases, draw
 from benchmarks.diagnosis.judge import Control, Judged, Truth, control, score, truths
 from benchmarks.diagnosis.places import fault_lines, named_locations, names_location
 from benchmarks.diagnosis.tables import confusion, show_all
+from benchmarks.model_errors import CarriedOut
 from benchmarks.testbed.bed import MOST_OF_THE_CORES
 from tests.cases import step_runs
 
@@ -347,3 +348,23 @@ def test_recordings_of_another_version_are_not_mixed(tmp_path):
     carrying_out.note(draw(job, case.fault, 1), tmp_path)
     with pytest.raises(SystemExit, match="another version"):
         carrying_out.note(case, tmp_path)
+
+
+@pytest.mark.parametrize(("said_us", "gained_us"), [(1005.0, 1005.0), (1500.0, 1010.0), (500.0, 990.0)])
+def test_a_price_is_off_by_what_noise_of_the_cost_does_not_explain(said_us, gained_us):
+    planted = truth()
+    said = finding("ESP201", saving=said_us) | {"what_if": "loops=0"}
+    assert [*Judged(planted, [score(planted, [said])], []).carried_out()] == [
+        CarriedOut("cpu", "loops", 5000.0, 5000.0 - said_us, 5000.0 - gained_us)
+    ]
+
+
+def test_a_price_of_a_bound_of_several_terms_or_of_a_fault_in_noise_is_no_measure():
+    planted = truth()
+    for named in ({"what_if": "loops=0", "is_bound": True}, {"what_if": "loops=0,data=0"}, {}):
+        said = finding("ESP201", saving=900.0) | named
+        assert not [*Judged(planted, [score(planted, [said])], []).carried_out()]
+    said = finding("ESP201", saving=900.0) | {"what_if": "loops=0"}
+    for noise_us in (None, 2000.0):
+        unclear = truth(noise_us=noise_us)
+        assert not [*Judged(unclear, [score(unclear, [said])], []).carried_out()]

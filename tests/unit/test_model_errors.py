@@ -25,13 +25,17 @@ def test_a_benchmark_writes_its_own_figures_and_leaves_the_others(tmp_path, monk
     shutil.copy(MODEL_ERRORS_FILE, file)
     before = read(file)
     model_errors.write(
-        "diagnosis", "python -m benchmarks.diagnosis", "0, 1", {("cpu", "python"): 0.171, ("cpu", "data"): 0.07}, file
+        "assignments",
+        "python -m benchmarks.assignments",
+        "0, 1",
+        {("cpu", "assign"): 0.171, ("cpu", "data"): 0.97},
+        file,
     )
     after = read(file)
-    source = after.sources["diagnosis"]
-    assert (source.command, source.commit, source.seeds) == ("python -m benchmarks.diagnosis", "abc1234", "0, 1")
-    assert after.errors["cpu"]["python"] == {"diagnosis": 0.18}
-    assert after.of("cpu") == before.of("cpu") | {"python": 0.18, "data": 0.07}
+    source = after.sources["assignments"]
+    assert (source.command, source.commit, source.seeds) == ("python -m benchmarks.assignments", "abc1234", "0, 1")
+    assert after.errors["cpu"]["assign"] == {"assignments": 0.18}
+    assert after.of("cpu") == before.of("cpu") | {"assign": 0.18, "data": 0.97}
     assert (after.of("gpu"), after.of("partial")) == (before.of("gpu"), before.of("partial"))
 
 
@@ -39,9 +43,9 @@ def test_a_figure_that_a_benchmark_does_not_find_again_goes_with_its_source(tmp_
     monkeypatch.setattr(model_errors, "_commit", lambda: "abc1234")
     file = tmp_path / "errors.json"
     shutil.copy(MODEL_ERRORS_FILE, file)
-    model_errors.write("diagnosis", "python -m benchmarks.diagnosis", "0", {}, file)
-    assert "python" not in read(file).errors["cpu"]
-    assert "diagnosis" not in read(file).sources
+    model_errors.write("assignments", "python -m benchmarks.assignments", "0", {}, file)
+    assert "assign" not in read(file).errors["cpu"]
+    assert "assignments" not in read(file).sources
 
 
 def test_what_is_written_unchanged_is_the_file_as_it_is(tmp_path, monkeypatch):
@@ -65,6 +69,25 @@ def test_what_was_carried_out_is_off_by_a_share_of_the_longer_step(tmp_path, mon
     assert after.errors["cpu"]["assign"] == {"assignments": 0.1}
     assert after.errors["gpu"]["data"]["assignments"] == 0.25
     assert (after.sources["assignments"].seeds, after.sources["assignments"].commit) == (None, "abc1234")
+
+
+def test_planted_faults_say_by_how_much_prices_were_too_high_and_too_low(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_errors, "_commit", lambda: "abc1234")
+    file = tmp_path / "errors.json"
+    shutil.copy(MODEL_ERRORS_FILE, file)
+    answers = [
+        CarriedOut("cpu", "loops", 100, 80, 60),  # Twice as much was gained as predicted.
+        CarriedOut("cpu", "straggler", 100, 80, 90),  # Half of it was.
+        CarriedOut("cpu", "batch", 100, 80, 110),  # The change made it worse.
+        CarriedOut("cpu", "python", 100, 90, 50),
+    ]
+    model_errors.write_planted("a set", "python -m benchmarks.diagnosis", "0", answers, file)
+    after = read(file)
+    of_set = [
+        {term: of["a set"] for term, of in table.items() if "a set" in of}
+        for table in (after.errors["cpu"], after.underestimates)
+    ]
+    assert of_set == [{"straggler": 0.1, "batch": 0.3}, {"loops": 0.2, "python": 0.4}]
 
 
 def test_every_command_of_a_source_names_a_benchmark():

@@ -12,7 +12,7 @@ from esprof.replay.answer import Prediction
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import replay, strict
 from esprof.replay.whatif.error.held_out import beyond_scatter, mean_error, predict
-from esprof.replay.whatif.error.model_errors import BUSY_SHARE_OF_CPUS, JobClass, model_error
+from esprof.replay.whatif.error.model_errors import BUSY_SHARE_OF_CPUS, JobClass, model_error, underestimate
 from esprof.replay.whatif.host.host_cpus import least_ns
 from esprof.replay.whatif.loading.loader_evidence import has_unseen_workers
 from esprof.run.run import Run
@@ -95,8 +95,7 @@ class KnownError:
         """Where the mean step of a scenario of these terms should lie, which predicts `step_ns` for the steady steps and
         `progress_ns` for their GPUs; `sampled_ns` is the margin of what the terms took from samples."""
         predicted = float(step_ns.mean())
-        margins = (_margin(step_ns, progress_ns), self._terms_ns(terms, predicted), sampled_ns)
-        margin = float(np.linalg.norm(margins))
+        margin = _norm(_margin(step_ns, progress_ns), self.of_terms(terms) * self._longer_ns(step_ns), sampled_ns)
         return Interval(max(0.0, predicted - margin), predicted + margin)
 
     def saving_interval(
@@ -113,23 +112,24 @@ class KnownError:
         Steps before and after the change are the same ones: of a saving, only how it differs between them is scatter. If few
         steps make a saving that is never negative, their number tells more than Student's interval (`least_of_events`).
         """
+        terms = [*terms]
         saving_ns = self.measured_ns - step_ns
         saving = float(saving_ns.mean())
         below_ns = above_ns = _margin(saving_ns, self.progress_ns - progress_ns)
         if only_saves:
             below_ns = min(above_ns, saving - self._least_ns(saving_ns))
-        others = (self._terms_ns(terms, float(step_ns.mean())), sampled_ns)
-        low, high = (float(np.linalg.norm((scatter_ns, *others))) for scatter_ns in (below_ns, above_ns))
-        return Interval(saving - low, saving + high)
+        longer_ns, beyond = self._longer_ns(step_ns), np.hypot(self.of_run, underestimate(self.job_class, terms))
+        below = _norm(below_ns, sampled_ns, self.of_terms(terms) * longer_ns)
+        return Interval(saving - below, saving + _norm(above_ns, sampled_ns, beyond * longer_ns))
 
     def _least_ns(self, saving_ns: np.ndarray) -> float:
         """What a mean step saves at least, as far as chance goes, if no step can get longer, ns; 0 if it is one event."""
         least_event_ns = MIN_EVENT_SHARE * float(self.measured_ns.mean())
         return least_of_events(saving_ns, least_event_ns) if (saving_ns > least_event_ns).sum() >= MIN_EVENTS else 0.0
 
-    def _terms_ns(self, terms: Iterable[str], predicted_ns: float) -> float:
-        """`of_terms` in ns, of the longer of the step as recorded and as predicted."""
-        return self.of_terms(terms) * max(float(self.measured_ns.mean()), predicted_ns)
+    def _longer_ns(self, step_ns: np.ndarray) -> float:
+        """The mean step as recorded or as predicted, whichever is longer, ns: model errors are shares of it."""
+        return max(float(self.measured_ns.mean()), float(step_ns.mean()))
 
     @cached_property
     def job_class(self) -> JobClass:
@@ -154,6 +154,11 @@ class KnownError:
     @cached_property
     def _has_unseen_workers(self) -> bool:
         return has_unseen_workers(self.run, self.dfg)
+
+
+def _norm(*errors: float) -> float:
+    """The error of a sum with these independent errors."""
+    return float(np.linalg.norm(errors))
 
 
 def _margin(of_cpus: np.ndarray, of_gpus: np.ndarray) -> float:

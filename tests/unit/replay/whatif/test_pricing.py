@@ -1,6 +1,7 @@
 """What-if answers: bounds, the known error of the run, and declined questions."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -143,8 +144,14 @@ def test_steps_that_scatter_say_nothing_against_the_graph_but_widen_the_interval
     )
 
 
+def assume(monkeypatch, errors, underestimates=MappingProxyType({})):
+    """What is known of the errors of what-ifs."""
+    monkeypatch.setattr(model_errors, "known_errors", lambda: errors)
+    monkeypatch.setattr(model_errors, "known_underestimates", lambda: underestimates)
+
+
 def test_a_gain_that_is_the_same_in_steps_that_scatter_is_known_better_than_the_steps(monkeypatch):
-    monkeypatch.setattr(model_errors, "known_errors", lambda: {"cpu": {"kernel": 0.0}})
+    assume(monkeypatch, {"cpu": {"kernel": 0.0}})
     rows = []
     for number, length in enumerate((10, 10, 10, 10, 20, 20)):
         begin = 20 * MS * number
@@ -174,25 +181,31 @@ def loading(took_ms):
 )
 def test_what_several_steps_save_is_certain_however_much_it_differs(monkeypatch, took_ms, is_certain):
     # Student's interval contains zero in each case. One slow step of a window may be the only one of the job.
-    monkeypatch.setattr(model_errors, "known_errors", lambda: {"cpu": {"data": 0.01, "cpu": 0.01}})
+    assume(monkeypatch, {"cpu": {"data": 0.01, "cpu": 0.01}})
     (found,) = answer(loading(took_ms), ["data=0"]).what_if
     assert (found.saving_low_us > 0) == is_certain
     assert found.saving_us - found.saving_high_us < -found.saving_us
 
 
 def test_what_may_take_longer_is_certain_by_students_interval_alone(monkeypatch):
-    monkeypatch.setattr(model_errors, "known_errors", lambda: {"cpu": {"data": 0.01, "cpu": 0.01}})
+    assume(monkeypatch, {"cpu": {"data": 0.01, "cpu": 0.01}})
     both = "data=0,cpu=0.9x"
     (found,) = answer(loading((1, 30, 8, 18)), [both]).what_if
     assert found.saving_low_us < 0 < found.saving_us
 
 
 def test_the_interval_of_a_change_includes_the_known_error_of_such_changes(monkeypatch):
-    monkeypatch.setattr(model_errors, "known_errors", lambda: {"cpu": {"cpu": 0.03, "network": 0.04}})
+    assume(monkeypatch, {"cpu": {"cpu": 0.03, "network": 0.04}})
     (changed,) = answer(uneven_run(10), ["cpu=2x"]).what_if
     assert (changed.saving_low_us, changed.saving_high_us) == pytest.approx((4.7 * MS, 5.3 * MS))
     (unchanged,) = answer(uneven_run(10), ["cpu=1x"]).what_if
     assert (unchanged.saving_low_us, unchanged.saving_high_us) == pytest.approx((-0.3 * MS, 0.3 * MS))
+
+
+def test_a_saving_may_exceed_its_prediction_by_as_much_as_others_did(monkeypatch):
+    assume(monkeypatch, {"cpu": {"cpu": 0.03}}, underestimates={"cpu": 0.2})
+    (found,) = answer(uneven_run(10), ["cpu=2x"]).what_if
+    assert (found.saving_low_us, found.saving_high_us) == pytest.approx((4.7 * MS, 7 * MS))
 
 
 @pytest.mark.parametrize("spec", ["cpu=1x", "network=1x", "rank1.cpu=1x", "collective[all]=1x"])
