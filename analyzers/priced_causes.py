@@ -27,7 +27,8 @@ def priced(cause: Cause, case: Case) -> Finding:
         return unpriced(cause)
     most_us = math.inf if cause.most_ns is None else us(cause.most_ns)
     saving_us, low_us, high_us = (
-        min(max(0.0, one), most_us) for one in (answer.saving_us, answer.saving_low_us, answer.saving_high_us)
+        cause.share_of_scenario * min(max(0.0, one), most_us)
+        for one in (answer.saving_us, answer.saving_low_us, answer.saving_high_us)
     )
     pct = 100 * ns(saving_us) / case.pricer.step_ns
     return _finding(

@@ -31,6 +31,11 @@ FAMILIES = {
 }
 """First digit of an id -> subject of its family."""
 
+CERTAIN_SHARE = 0.5
+"""Share of the predicted saving that is certain of what every step does without need, such as operations that ran before:
+the errors of their scenarios are shares of a step, whatever they save, or not measured. Causes that were planted and named
+gained at least 0.8 times their prediction beyond noise (eighth set, docs/results/planted-faults.md)."""
+
 MIN_EXPLAINED_PCT = 75.0
 """Least explained share of the critical path, in per cent, for a price of high confidence."""
 
@@ -67,6 +72,8 @@ class Cause:
     """Measured price, if there is no scenario."""
     most_ns: float | None = None
     """Most that the evidence allows it to save of a step, ns; None if only the scenario limits it."""
+    share_of_scenario: float = 1.0
+    """Share of the scenario's saving that is due to the cause, if the scenario removes more than it."""
     certain_share: float = 0.0
     """Share of the saving that other evidence makes certain, whatever the error of such scenarios."""
     is_bound: bool = False

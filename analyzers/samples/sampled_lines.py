@@ -17,7 +17,7 @@ from esprof.run.stacks import SourceLocation, functions_of, is_own, location_of
 MIN_SHARE_OF_SAMPLES = 0.5
 """Least share of the samples that a function must have for its line to be named."""
 
-_COLLECTIVE_FRAME = re.compile(r"torch/distributed/distributed_c10d\.py\(\d+\): \w+(\n|$)")
+_COLLECTIVE_FRAME = re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives)\.py\(\d+\): [\w.]+(\n|$)")
 """Matches frames of collectives, such as `all_reduce` and `all_gather_object`. Those that DDP calls from C++ have none."""
 
 

@@ -4,16 +4,13 @@ import re
 from collections.abc import Iterator
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause, Page, Rule
 from esprof.analyzers.samples.sampled_lines import seen_calling
 from esprof.analyzers.views.collectives import steady_collectives
 from esprof.core.text import LONGEST_NAME, printable
 
 MIN_PER_STEP = 2
 """Least number of barriers per step and rank: a job may have one for a save, or at the end of a step."""
-
-CERTAIN_SHARE = 0.5
-"""Share of the barriers' own exposed time that is certain to be saved. The error of `barriers=` itself is not measured."""
 
 _SCENARIO = "barriers=0"
 _BARRIER_FRAME = re.compile(r"torch/distributed/distributed_c10d\.py\(\d+\): (monitored_)?barrier(\n|$)")

@@ -22,6 +22,9 @@ MIN_PER_STEP = 8
 MIN_SHARE_SMALL = 0.5
 """Least share of fixed cost in the time of small collectives."""
 
+MIN_SIZE_RATIO = 4
+"""Least ratio of the largest size to the smallest between CPUs, where times of collectives differ twofold by chance."""
+
 MIN_SHARE_AT_LINE = 0.5
 """Least share of the exposed time of collectives that samples must show at the line that calls collectives, for it to be
 reported. DDP calls its own without a line."""
@@ -43,7 +46,7 @@ _FSDP_PREFIXES = ("FullyShardedDataParallel.", "FSDP::")
 def small_collectives(case: Case) -> Iterator[Cause]:
     """Gradients or shards sent in many small collectives, where fewer and larger ones would cost less."""
     sent = steady_collectives(case.replayed)
-    small = sent.is_small & _can_be_combined(case, sent)
+    small = _of_one_kernel(sent, sent.is_small & _can_be_combined(case, sent))
     if small.sum() < MIN_PER_STEP * sent.shares:
         return
     exposed = sent.exposed_ns(small)
@@ -51,7 +54,7 @@ def small_collectives(case: Case) -> Iterator[Cause]:
     if not case.is_worth_reporting(max(exposed.values())) or fixed is None or fixed.share < MIN_SHARE_SMALL:
         return
     scenario = _scenario(case, sent, small, fixed)
-    if scenario is None or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
+    if not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return
     where, called = called_at(case, exposed)
     count, median = sent.a_step(small), float(np.median(sent.bytes[small]))
@@ -65,6 +68,13 @@ def small_collectives(case: Case) -> Iterator[Cause]:
         evidence=_evidence(sent, small, fixed, exposed) | where,
         advice=called + _advice(case, sent, small, fixed),
     )
+
+
+def _of_one_kernel(sent: SteadyStateCollectives, small: np.ndarray) -> np.ndarray:
+    """Those of the small collectives whose kernel takes most of their time, bool[collectives]: others have other costs."""
+    names = sent.dfg.name[sent.node]
+    took_ns = np.bincount(names, np.where(small, sent.took_ns, 0.0), 1)
+    return small & (names == took_ns.argmax())
 
 
 def called_at(case: Case, exposed: Mapping[Rank, float]) -> tuple[dict[str, Evidence], str]:
@@ -118,39 +128,46 @@ class _FixedCost:
 
 
 def _fixed(sent: SteadyStateCollectives, small: np.ndarray) -> _FixedCost | None:
-    """Linear fit of time over size of all collectives with the same kernels; None if their sizes do not differ enough."""
-    same_kernels = np.isin(sent.dfg.name[sent.node], np.unique(sent.dfg.name[sent.node[small]])) & (sent.bytes > 0)
-    fit = line(sent.bytes[same_kernels], sent.took_ns[same_kernels])
-    if fit is None:
+    """Linear fit of time over size of all collectives with the same kernel; None if their sizes do not differ enough."""
+    alike = _like(sent, small) & (sent.bytes > 0)
+    sizes = sent.bytes[alike]
+    fit = line(sizes, sent.took_ns[alike])
+    if fit is None or (not sent.dfg.has_gpu() and sizes.max() < MIN_SIZE_RATIO * sizes.min()):
         return None
     fixed, moving = fit.fixed_ns * small.sum(), fit.ns_per_byte * sent.bytes[small].sum()
     return _FixedCost(fit.fixed_ns, fit.ns_per_byte, float(fixed / (fixed + moving)) if fixed else 0.0)
 
 
-def _scenario(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: _FixedCost) -> str | None:
+def _scenario(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: _FixedCost) -> str:
     """The what-if of larger collectives: other buckets if the run's buckets are known, else a speed-up by the linear fit.
 
-    A what-if of buckets does not include the fixed cost of a collective on CPUs, so the linear fit is used there.
+    A what-if of buckets does not include the fixed cost of a collective on CPUs, so the linear fit is used there. What-ifs
+    name collectives by their kernel. The speed-up is that of all with the kernel of the small ones if only these are
+    combined.
     """
     if sent.dfg.has_gpu():
         savings = {f"bucket_mb={size}": case.pricer.saving_ns(f"bucket_mb={size}") for size in _BUCKETS_MB}
         known = {scenario: saving for scenario, saving in savings.items() if saving is not None}
         if known:
             return max(known, key=lambda scenario: known[scenario])
-    names = np.unique(sent.dfg.name[sent.node[small]])
-    if not small[np.isin(sent.dfg.name[sent.node], names)].all():
-        return None
-    count, size = sent.a_step(small), sent.a_step(sent.bytes[small])
-    moving = size * fixed.ns_per_byte
-    speedup = (count * fixed.collective_ns + moving) / (math.ceil(size / BUCKET) * fixed.collective_ns + moving)
-    pattern = "|".join(re.escape(sent.dfg.names[name]) for name in names.tolist())
-    return f"collective[^({pattern})$]={speedup:.3g}x"
+    alike = _like(sent, small)
+    count, moving = sent.a_step(alike), sent.a_step(sent.bytes[alike]) * fixed.ns_per_byte
+    fewer = count - sent.a_step(small) + math.ceil(sent.a_step(sent.bytes[small]) / BUCKET)
+    speedup = (count * fixed.collective_ns + moving) / (fewer * fixed.collective_ns + moving)
+    return f"collective[^{re.escape(sent.dfg.names[sent.dfg.name[sent.node[small][0]]])}$]={speedup:.3g}x"
+
+
+def _like(sent: SteadyStateCollectives, small: np.ndarray) -> np.ndarray:
+    """Mask of all collectives with the kernel of the small ones, bool[collectives]."""
+    names = sent.dfg.name[sent.node]
+    mask: np.ndarray = names == names[small][0]
+    return mask
 
 
 def _evidence(
     sent: SteadyStateCollectives, small: np.ndarray, fixed: _FixedCost, exposed: dict[Rank, float]
 ) -> dict[str, Evidence]:
-    large = (sent.bytes >= SMALL) & np.isin(sent.dfg.name[sent.node], np.unique(sent.dfg.name[sent.node[small]]))
+    large = (sent.bytes >= SMALL) & _like(sent, small)
     evidence = {
         "small_collectives_per_step_and_rank": Evidence(round(sent.a_step(small), 1)),
         "median_size": Evidence(round(float(np.median(sent.bytes[small]))), "bytes"),
@@ -172,8 +189,8 @@ def _advice(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: 
     return (
         f"Combine collectives: each has a fixed cost of {readable.duration(fixed.collective_ns)}, and all "
         f"{readable.size(size)} would fit into {several} of PyTorch's default bucket size (25 MiB). With DDP raise "
-        "bucket_cap_mb; with FSDP wrap larger units; if the job sends gradients itself, flatten them into one "
-        "tensor first. Compression would save little, because the fixed cost does not depend on the bytes."
+        "bucket_cap_mb; with FSDP wrap larger units; if the job sends gradients or metrics itself, flatten them "
+        "into one tensor first. Compression would save little, because the fixed cost does not depend on the bytes."
     )
 
 
@@ -183,16 +200,18 @@ _PAGES = (
         "Many small collectives",
         "Each collective has a fixed cost: it is launched, all ranks synchronise, and data passes through every "
         "rank. If gradients or shards of a model are sent in many collectives of less than 1 MiB, the fixed cost "
-        "dominates. So it does in loops over all-reduces, for example of one metric after the other.",
+        "dominates. So it does in loops over collectives, for example of one metric after the other.",
         "`fixed cost per collective` is the intercept of a linear fit of time over size, and `fixed share` its "
-        "share of the time of small collectives. `source line` is the line of the job that calls collectives, if samples "
+        "share of the time of small collectives. Both are of those with one kernel. Between CPUs their sizes must differ at "
+        f"least by a factor of {MIN_SIZE_RATIO}. `source line` is the line of the job that calls collectives, if samples "
         "show it for at least half of the exposed time. `bandwidth of small` can be compared with `bandwidth of large`, if "
         "the run has large collectives of the same kind. `exposed` is the time per step in which only small "
         "collectives run. All-reduces that a rank computing on a CPU calls within 0.2 ms of each other count, too, whatever "
         "they send. Others, such as those of activations, cannot be combined and are not counted.",
         "`bucket_mb=` on GPUs with known DDP buckets: 25 MiB or the larger size that saves most. Otherwise "
-        "`collective[…]=`: the speed-up that the linear fit predicts for the same bytes in collectives of 25 MiB.",
-        "Use larger buckets (bucket_cap_mb), larger FSDP units, or gradients flattened into one tensor. Compression or "
+        "`collective[…]=`: the speed-up of all collectives with that kernel that the linear fit predicts if the small ones "
+        "are sent in collectives of 25 MiB.",
+        "Use larger buckets (bucket_cap_mb), larger FSDP units, or one tensor for all gradients or metrics. Compression or "
         "smaller buckets do not help.",
     ),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.findings.host.cpu_contention import waiting_ranks, waits_ns, without_waits
+from esprof.analyzers.findings.host.cpu_contention import certain_share, waiting_ranks, waits_ns, without_waits
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core import readable
 from esprof.core.types import Rank
@@ -23,8 +23,8 @@ def loader_cpus(case: Case) -> Iterator[Cause]:
     if not ranks:
         return
     scenario = without_waits(case, ranks)
-    saving_ns = min(1.0, *(shares[rank] for rank in ranks)) * (case.pricer.saving_ns(scenario) or 0.0)
-    if not case.is_worth_reporting(saving_ns):
+    share = min(1.0, *(shares[rank] for rank in ranks))
+    if not case.is_worth_reporting(share * (case.pricer.saving_ns(scenario) or 0.0)):
         return
     ran = {rank: float(batches_ns(case.run, rank, case.replayed.steps.steady).mean()) for rank in ranks}
     up_to = "up to " if len(ranks) > 1 else ""
@@ -35,7 +35,8 @@ def loader_cpus(case: Case) -> Iterator[Cause]:
         f"{readable.duration(max(ran.values()))} of CPU time a step",
         ranks=ranks,
         scenario=scenario,
-        most_ns=saving_ns,
+        certain_share=certain_share(case, ranks),
+        share_of_scenario=share,
         confidence="medium",
         evidence={
             "waiting_for_cpu": by_rank({rank: round(waited[rank]) for rank in ranks}, "ns"),
@@ -76,7 +77,8 @@ _PAGES = (
         "in ESP404. `loader workers ran` is the CPU time of the batches that the rank takes in a step, at least "
         f"{100 * MIN_SHARE_OF_WAITS:.0f} % of that. `batch cpu` is that of one batch, and `cpus` how many CPUs these ranks "
         f"share. Training threads and workers together use at least {100 * BUSY_SHARE_OF_CPUS:.0f} % of them.",
-        "`runqueue=0` of these ranks, times the share of the waits that the workers' CPU time can explain.",
+        "`runqueue=0` of these ranks, times the share of the waits that the workers' CPU time can explain. Half of "
+        "it counts as certain where it does for ESP404.",
         "Do less work for each sample, prepare the data before training, use faster code for it, or more CPUs.",
     ),
 )

@@ -32,10 +32,6 @@ class OperationRuns(NamedTuple):
         return cls(*np.zeros((3, 0), np.int64))
 
 
-CERTAIN_SHARE = 0.5
-"""Share of the predicted saving that is certain: every step spends it in calls of small operations."""
-
-
 @dataclass(frozen=True)
 class StepRuns:
     """The runs of all ranks in the steady-state steps."""

@@ -12,7 +12,7 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.price import MIN_PCT_OF_STEP, MeasuredPrice
 from esprof.analyzers.recorded_job import RecordedJob
-from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause, Page, Rule
 from esprof.analyzers.samples.function_time import FunctionTimes, is_outside_training, leading_functions
 from esprof.analyzers.samples.garbage import COLLECT_LESS, Collections
 from esprof.analyzers.samples.sampled_lines import seen_above
@@ -38,11 +38,6 @@ MAX_CPU_SHARE_WAITING = 0.3
 
 MIN_KNOWN_SHARE = 0.8
 """Least share of the time of code for which it must be known whether the thread ran."""
-
-CERTAIN_SHARE = 0.5
-"""Share of the predicted saving that is certain for the job's own code that the samples of all steps, or all recorded
-steps, show. Planted code cost at least 0.78 times its prediction (fourth and fifth set, docs/results/planted-faults.md).
-The error of `python=` is a share of a step, whatever it saves."""
 
 MAX_LOCATIONS_REPORTED = 5
 """Number of source locations that are reported, costliest first."""

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence
-from esprof.analyzers.findings.host.operation_runs import CERTAIN_SHARE, OperationRuns, StepRuns
-from esprof.analyzers.rule import Case, Cause
+from esprof.analyzers.findings.host.operation_runs import OperationRuns, StepRuns
+from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause
 from esprof.core.readable import duration
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank

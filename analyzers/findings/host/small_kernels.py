@@ -133,8 +133,8 @@ _PAGES = (
         "`launches=graph`: an upper bound. Between the first and the last launch of a run the CPU takes no time. Kernels "
         "keep theirs, but follow each other without pauses. On CPUs `loops=0`: replay removes the small operations of loops "
         "of Python with their backward passes. Otherwise `small_operations=0`: all small operations take no time, which is "
-        "an upper bound unless micro-batches are too small. Half of either counts as certain. What recurrent layers in "
-        "loops would save is unknown.",
+        "an upper bound. If there are too many micro-batches, half of that counts, less what the bubble grows by. Half of "
+        "the saving counts as certain. What recurrent layers in loops would save is unknown.",
         "Use CUDA graphs, torch.compile, fused optimizers, larger batches, or fewer micro-batches.",
     ),
 )

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.analyzers.findings.host.operation_runs import CERTAIN_SHARE, OperationRuns, StepRuns
-from esprof.analyzers.rule import Case, Cause
+from esprof.analyzers.findings.host.operation_runs import OperationRuns, StepRuns
+from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause
 from esprof.analyzers.views.bubble import bubble_evidence
 from esprof.core.readable import duration
 from esprof.core.text import LONGEST_NAME, printable
@@ -22,8 +22,10 @@ _SCENARIO = "small_operations=0"
 
 def small_operations(case: Case) -> Iterator[Cause]:
     """Small operations that take much of a step of a job on CPUs, or of which fewer micro-batches would have fewer."""
-    share = (case.pricer.saving_ns(_SCENARIO) or 0.0) / case.pricer.step_ns
-    pipeline = case.pipeline if case.pipeline and needs_fewer_micro_batches(case.pipeline, share) else None
+    step_ns = case.pricer.step_ns
+    share = (case.pricer.saving_ns(_SCENARIO) or 0.0) / step_ns
+    of_half = saved_by_half(case.pipeline, share) if case.pipeline else 0.0
+    pipeline = case.pipeline if case.is_worth_reporting(of_half * step_ns) else None
     if share < MIN_SHARE_OF_STEP and pipeline is None:
         return
     runs = StepRuns.of(case, _runs)
@@ -36,6 +38,7 @@ def small_operations(case: Case) -> Iterator[Cause]:
         f"{duration(took_ns)} together" + (f", most of them at {where}" if where else ""),
         ranks=runs.ranks,
         scenario=_SCENARIO,
+        share_of_scenario=of_half / share if pipeline else 1.0,
         is_bound=pipeline is None,
         certain_share=CERTAIN_SHARE,
         confidence="medium",
@@ -45,13 +48,13 @@ def small_operations(case: Case) -> Iterator[Cause]:
     )
 
 
-def needs_fewer_micro_batches(pipeline: Pipeline, share: float) -> bool:
-    """Whether half as many micro-batches, with half as many calls, save more of a step than the longer bubble costs.
+def saved_by_half(pipeline: Pipeline, share: float) -> float:
+    """What half as many micro-batches, with half as many calls, save beyond the longer bubble, as a share of a step.
 
     `share` is what a step without small operations saves.
     """
     half = replace(pipeline, micro_batches=pipeline.micro_batches // 2)
-    return half.micro_batches > 0 and share / 2 > half.bubble - pipeline.bubble
+    return share / 2 - (half.bubble - pipeline.bubble) if half.micro_batches else 0.0
 
 
 _LARGER_OPERATIONS = (

@@ -3,12 +3,8 @@
 from collections.abc import Iterator
 
 from esprof.analyzers.ops.marked_calls import marked_work
-from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause, Page, Rule
 from esprof.replay.whatif.gradients.marked_calls import call_ranges, calls_in_float64
-
-CERTAIN_SHARE = 0.5
-"""Share of the predicted saving that is certain: no device computes as fast with 64 bits as with 32. The error of
-`double_precision=` itself is not measured."""
 
 _SCENARIO = "double_precision=2x"
 

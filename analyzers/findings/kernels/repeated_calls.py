@@ -3,12 +3,8 @@
 from collections.abc import Iterator
 
 from esprof.analyzers.ops.marked_calls import marked_work
-from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause, Page, Rule
 from esprof.replay.whatif.gradients.marked_calls import call_ranges, repeated_calls
-
-CERTAIN_SHARE = 0.5
-"""Share of the predicted saving that is certain: every step spends it in operations that have run before. The error of
-`repeated_calls=` itself is not measured."""
 
 _SCENARIO = "repeated_calls=0"
 

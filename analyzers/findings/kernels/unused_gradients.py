@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.ops.marked_calls import marked_work
-from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause, Page, Rule
 from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.replay.whatif.gradients.marked_calls import (
@@ -16,10 +16,6 @@ from esprof.replay.whatif.gradients.marked_calls import (
 )
 from esprof.run.raw.call_marks import DISCARDED, NOT_HELD, WEIGHTS_NOT_HELD
 from esprof.run.schema import Table
-
-CERTAIN_SHARE = 0.5
-"""Share of the predicted saving that is certain: every step spends it in a backward pass without use. The error of
-`unused_gradients=` itself is not measured."""
 
 _SCENARIO = "unused_gradients=0"
 

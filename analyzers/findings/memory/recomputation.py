@@ -6,17 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause, Page, Rule
 from esprof.analyzers.samples.sampled_lines import seen_above
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.replay.dfg import LaneKind
 from esprof.replay.whatif.graph.recomputation import recompute_share
-
-CERTAIN_SHARE = 0.5
-"""Share of the predicted saving that is certain: every step spends it in operations that the forward pass has run before.
-Both planted cases cost more than predicted: 1.7 and 2.8 times as much (fifth and sixth set,
-docs/results/planted-faults.md). The error of `recompute=` itself is not measured."""
 
 _SCENARIO = "recompute=0"
 _CHECKPOINT = re.compile(r"torch/utils/checkpoint\.py\(\d+\): checkpoint")

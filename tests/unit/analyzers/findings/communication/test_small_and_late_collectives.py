@@ -57,9 +57,15 @@ def test_small_gradients_should_be_combined():
     assert "smaller" not in small.advice
 
 
-def sampled(run, took_ms):
+def test_small_collectives_beside_large_ones_with_the_same_kernel_are_priced_by_themselves():
+    small = of_communication(job([*SMALL, 2, 4]))["ESP302"]
+    assert small.saving_us == pytest.approx(31 * FIXED_MS * MS, rel=0.01)
+    assert small.evidence["small_collectives_per_step_and_rank"].value == 32
+
+
+def sampled(run, took_ms, called="distributed_c10d.py(2900): all_reduce"):
     """The run with a sample of so long in its step, at a line that calls an all-reduce."""
-    stack = f"{LINE}\npython3.11/site-packages/torch/distributed/distributed_c10d.py(2900): all_reduce"
+    stack = f"{LINE}\npython3.11/site-packages/torch/distributed/{called}"
     row = (EPOCH_NS + MILLISECOND, took_ms * MILLISECOND, 0, 1, stack)
     tables = {
         "samples": table({name: [value] for name, value in zip(SAMPLES.names, row, strict=True)}, SAMPLES),
@@ -74,6 +80,11 @@ def test_the_line_is_named_that_calls_them_for_most_of_their_time(took_ms, is_na
     found = of_communication(sampled(job(SMALL), took_ms))
     for one in (found["ESP302"], found["ESP303"]):
         assert ("source_line" in one.evidence) == one.advice.startswith(f"The job calls them at {LINE}") == is_named
+
+
+def test_the_line_is_named_that_waits_for_functional_collectives():
+    found = of_communication(sampled(job(SMALL), 20, "_functional_collectives.py(1122): AsyncCollectiveTensor.wait"))
+    assert LINE in found["ESP302"].evidence["source_line"].value
 
 
 @pytest.mark.parametrize(("apart_ms", "is_reported"), [(0.05, True), (0.3, False)])
@@ -94,6 +105,7 @@ def test_compression_is_not_advised_if_latency_dominates():
         (SMALL, {"ms_per_mib": 50.0}),  # bandwidth dominates
         (SMALL, {"backward": False, "apart_ms": 2.0}),  # activations: each is needed before the next one
         ([0.25] * 32, {}),  # one size only: no linear fit
+        ([0.25 + size for size in SMALL], {}),  # sizes that differ no more than times of collectives do by chance
     ],
 )
 def test_collectives_that_cannot_be_combined_or_are_not_dominated_by_latency_are_not_reported(sizes, how):

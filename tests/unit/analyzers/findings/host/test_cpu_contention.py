@@ -54,6 +54,12 @@ def test_a_thread_that_waits_for_a_cpu_is_reported_with_its_cost():
     assert "runqueue=0" in finding.command
 
 
+@pytest.mark.parametrize(("ready_ms", "is_certain"), [(11, True), (9, False)])
+def test_half_of_what_long_waits_cost_is_certain(ready_ms, is_certain):
+    (finding,) = found(ready_ms)
+    assert (finding.saving_low_us >= finding.saving_us / 2) == is_certain
+
+
 def test_ranks_that_wait_far_less_than_the_worst_are_not_listed():
     (finding,) = found(40, 4, 20)
     assert finding.ranks == (0, 2)

@@ -3,7 +3,7 @@
 import pytest
 
 from esprof.analyzers import diagnose
-from esprof.analyzers.findings.host.small_operations import needs_fewer_micro_batches
+from esprof.analyzers.findings.host.small_operations import saved_by_half
 from esprof.replay.building.build import build
 from esprof.replay.ranks.pipeline import Pipeline
 from esprof.replay.whatif.pricing import what_if
@@ -65,17 +65,17 @@ def test_on_a_gpu_launches_are_the_question():
 
 
 @pytest.mark.parametrize(
-    ("stages", "micro_batches", "share", "is_worth_it"),
+    ("stages", "micro_batches", "share", "saved"),
     [
-        (2, 16, 0.11, True),  # The bubble grows from 1 / 17 to 1 / 9.
-        (2, 16, 0.10, False),
-        (2, 4, 0.2, False),
-        (8, 16, 0.2, False),
-        (2, 1, 0.9, False),
+        (2, 16, 0.2, 0.1 - (1 / 9 - 1 / 17)),
+        (2, 16, 0.1, 0.05 - (1 / 9 - 1 / 17)),
+        (2, 4, 0.3, 0.15 - (1 / 3 - 1 / 5)),
+        (8, 16, 0.2, 0.1 - (7 / 15 - 7 / 23)),
+        (2, 1, 0.9, 0.0),
     ],
 )
-def test_micro_batches_are_too_small_if_half_as_many_save_more_than_the_bubble_grows(
-    stages, micro_batches, share, is_worth_it
+def test_half_as_many_micro_batches_save_half_of_the_calls_less_what_the_bubble_grows(
+    stages, micro_batches, share, saved
 ):
     pipeline = Pipeline((tuple(range(stages)),), micro_batches, 1)
-    assert needs_fewer_micro_batches(pipeline, share) == is_worth_it
+    assert saved_by_half(pipeline, share) == pytest.approx(saved)
