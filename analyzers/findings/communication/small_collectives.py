@@ -74,7 +74,8 @@ def _of_one_kernel(sent: SteadyStateCollectives, small: np.ndarray) -> np.ndarra
     """Those of the small collectives whose kernel takes most of their time, bool[collectives]: others have other costs."""
     names = sent.dfg.name[sent.node]
     took_ns = np.bincount(names, np.where(small, sent.took_ns, 0.0), 1)
-    return small & (names == took_ns.argmax())
+    mask: np.ndarray = small & (names == took_ns.argmax())
+    return mask
 
 
 def called_at(case: Case, exposed: Mapping[Rank, float]) -> tuple[dict[str, Evidence], str]:
