@@ -107,7 +107,8 @@ def slow_groups(job: JobSteps) -> list[SlowGroup]:
     found: list[SlowGroup] = []
     begins = np.isin(steps, job.epochs)
     of_epochs = is_slow & begins
-    if of_epochs.any() and of_epochs.sum() >= MIN_SHARE_DUE * begins.sum() and begins.mean() <= MAX_SHARE_OF_EPOCHS:
+    are_slow = of_epochs.any() and of_epochs.sum() >= MIN_SHARE_DUE * begins.sum()
+    if are_slow and begins.mean() <= MAX_SHARE_OF_EPOCHS and not _are_of_a_period(steps, took, is_slow, of_epochs):
         found.append(SlowGroup(steps, took, of_epochs, ~is_slow, AT_EPOCHS))
         left &= ~begins
     while (group := _by_rule(steps, took, left, is_slow)) is not None:
@@ -116,6 +117,15 @@ def slow_groups(job: JobSteps) -> list[SlowGroup]:
     if (left & (np.arange(len(steps)) >= WARM_UP_SHARE * len(steps))).sum() >= MIN_STEPS_AT_RANDOM:
         found.append(SlowGroup(steps, took, left, ~is_slow, AT_RANDOM))
     return found
+
+
+def _are_of_a_period(steps: np.ndarray, took: np.ndarray, is_slow: np.ndarray, of_epochs: np.ndarray) -> bool:
+    """Whether the slow epoch starts are steps of a shorter period, as of a validation, and no slower than its others."""
+    others, every = is_slow & ~of_epochs, _period(steps, is_slow)
+    if every is None or others.sum() < MIN_STEPS_OF_A_RULE:
+        return False
+    is_due = steps[of_epochs] % every == np.bincount(steps[others] % every).argmax()
+    return bool(is_due.all()) and bool(took[of_epochs].mean() <= SLOW_TIMES_MEDIAN * took[others].mean())
 
 
 def _by_rule(steps: np.ndarray, took: np.ndarray, left: np.ndarray, is_slow: np.ndarray) -> SlowGroup | None:

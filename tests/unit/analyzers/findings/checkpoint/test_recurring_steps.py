@@ -285,6 +285,19 @@ def test_the_first_steps_of_epochs_are_a_group_of_their_own():
     )
 
 
+def test_a_validation_that_meets_the_starts_of_epochs_is_one_group():
+    validation = every(5, n=61)
+    (cause,) = found(epochs(job(validation), 15, 30, 45, 60))
+    assert (cause.id, cause.evidence["when"].value) == ("ESP806", "every 5 steps")
+
+
+@pytest.mark.parametrize("slow", [{15: 900, 30: 900, 45: 900, 60: 900}, {16: 400, 31: 400, 46: 400}])
+def test_starts_of_epochs_that_are_slower_or_at_other_steps_are_a_group_of_their_own(slow):
+    step_ms = every(5, n=61)
+    step_ms[[step - 1 for step in slow]] = [*slow.values()]
+    assert [cause.id for cause in found(epochs(job(step_ms), *slow))].count("ESP807") == 1
+
+
 def test_compilation_in_the_first_steps_is_not_reported():
     slow = np.where(np.isin(np.arange(1, 200), (2, 3, 5)), 5_000.0, 100.0)
 
