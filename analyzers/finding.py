@@ -55,6 +55,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return self.saving_low_us > 0
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether it may save less than half of what is predicted."""
+        return self.saving_low_us < self.saving_us / 2
+
+    @property
     def is_vague(self) -> bool:
         """Whether the interval of the saving is wider than the saving."""
         return self.saving_high_us - self.saving_low_us > self.saving_us

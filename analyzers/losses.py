@@ -160,12 +160,12 @@ def _order(finding: Finding) -> int:
 
 
 def _importance(finding: Finding) -> tuple[bool, bool, float]:
-    """Sort key: causes before bounds, savings known within their own size first, large savings first.
+    """Sort key: causes before bounds, those that save at least half of their prediction first, large savings first.
 
     A bound tells no one what to do, however narrow its interval is.
     """
     is_late = finding.is_bound or finding.saving_pct < MIN_PCT_BEFORE_BOUNDS
-    return is_late, finding.is_vague, -finding.saving_us
+    return is_late, finding.is_doubtful, -finding.saving_us
 
 
 @dataclass

@@ -14,7 +14,7 @@ HOURS_A_DAY = 24
 
 
 def priced(cause: Cause, case: Case) -> Finding:
-    """The cause with the saving of its scenario, and the command that shows it.
+    """The cause with its share of the saving of its scenario, and the command that shows all of that.
 
     Without a saving if the scenario is declined; confidence is then at most medium.
     """

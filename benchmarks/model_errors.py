@@ -64,7 +64,9 @@ def write_planted(
     found = [*answers]
     above = _by_job_and_term(found, lambda one: max(0.0, -one.share_beyond))
     below = _by_job_and_term(found, lambda one: max(0.0, one.share_beyond))
-    write(source, command, seeds, above, file, {term: share for (_, term), share in below.items()})
+    too_high = {key: share for key, share in above.items() if share}
+    too_low = {term: share for (_, term), share in below.items() if share}
+    write(source, command, seeds, too_high, file, too_low)
 
 
 def _by_job_and_term(answers: Iterable[CarriedOut], figure: Figure) -> dict[tuple[JobClass, str], float]:
@@ -89,8 +91,7 @@ def write(
 ) -> None:
     """Put what a source `found` by class of job and term, shares of a step, in the place of all that the file has of it.
 
-    Shares are rounded up to two decimals; those of zero are left out. What other sources say stays: of several the greatest
-    counts.
+    Shares are rounded up to two decimals. What other sources say stays: of several the greatest counts.
     """
     known = msgspec.json.decode(file.read_bytes(), type=ModelErrors)
     errors = {
@@ -109,11 +110,10 @@ def write(
 def _with(
     terms: Mapping[str, Mapping[str, float]], source: str, found: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
-    """The figures by term and source, those of `source` replaced by those `found` that are not zero."""
+    """The figures by term and source, those of `source` replaced by those `found`."""
     figures = {term: {name: one for name, one in of.items() if name != source} for term, of in terms.items()}
     for term, figure in found.items():
-        if figure > 0:
-            figures.setdefault(term, {})[source] = figure
+        figures.setdefault(term, {})[source] = figure
     return {term: of for term, of in sorted(figures.items()) if of}
 
 

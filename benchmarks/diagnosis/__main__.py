@@ -104,6 +104,8 @@ def write_model_errors(cases_judged: Iterable[Judged], options: argparse.Namespa
     """Write what the prices were off by of faults that cost more than their noise."""
     command = f"python -m benchmarks.diagnosis --set {options.set} --pairs {options.pairs}"
     answers = [one for case in cases_judged for one in case.carried_out()]
+    if not answers:
+        raise SystemExit("no price to write: faults need pairs, so that the noise of their costs is known")
     write_planted(f"diagnosis-{options.set}", command, ", ".join(map(str, options.seeds)), answers)
 
 

@@ -123,7 +123,7 @@ class Judged:
             return
         for score in self.scores:
             terms = parse(score.scenario) if score.scenario else ()
-            if len(terms) == 1 and score.predicted_us is not None:
+            if len(terms) == 1 and score.predicted_us:
                 step_us, measured_us = self.truth.step_us, self.truth.saving_us
                 gained_us = min(max(score.predicted_us, measured_us - noise_us), measured_us + noise_us)
                 name = terms[0].kind.name

@@ -62,12 +62,12 @@ def test_the_planted_fault_is_the_first_finding_or_the_demo_reports_why_not(demo
     if not (first["id"].startswith(FAMILY_OF_FAULT[fault]) and first["ranks"] == [rank]):
         assert BUSY in found.ended.stderr, found.findings
     priced = [finding for finding in found.findings if finding["saving_us"]]
-    order = [(one["is_bound"] or one["saving_pct"] < 3, is_vague(one), -one["saving_us"]) for one in priced]
+    order = [(one["is_bound"] or one["saving_pct"] < 3, is_doubtful(one), -one["saving_us"]) for one in priced]
     assert order == sorted(order)
 
 
-def is_vague(finding):
-    return finding["saving_high_us"] - finding["saving_low_us"] > finding["saving_us"]
+def is_doubtful(finding):
+    return finding["saving_low_us"] < finding["saving_us"] / 2
 
 
 def test_without_a_fault_nothing_is_found_above_5_percent_or_the_demo_reports_why(demo):

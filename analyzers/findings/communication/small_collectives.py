@@ -203,8 +203,8 @@ _PAGES = (
         "rank. If gradients or shards of a model are sent in many collectives of less than 1 MiB, the fixed cost "
         "dominates. So it does in loops over collectives, for example of one metric after the other.",
         "`fixed cost per collective` is the intercept of a linear fit of time over size, and `fixed share` its "
-        "share of the time of small collectives. Both are of those with one kernel. Between CPUs their sizes must differ at "
-        f"least by a factor of {MIN_SIZE_RATIO}. `source line` is the line of the job that calls collectives, if samples "
+        "share of the time of small collectives. All figures are of the kernel that takes most of it. Between CPUs the "
+        f"sizes must differ at least by a factor of {MIN_SIZE_RATIO}. `source line` is the line that calls them, if samples "
         "show it for at least half of the exposed time. `bandwidth of small` can be compared with `bandwidth of large`, if "
         "the run has large collectives of the same kind. `exposed` is the time per step in which only small "
         "collectives run. All-reduces that a rank computing on a CPU calls within 0.2 ms of each other count, too, whatever "

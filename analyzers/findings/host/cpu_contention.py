@@ -73,9 +73,10 @@ def waiting_ranks(case: Case, waited: Mapping[Rank, float]) -> tuple[Rank, ...]:
 
 
 def certain_share(case: Case, ranks: tuple[Rank, ...]) -> float:
-    """Share of the saving of their waits for a CPU that is certain."""
+    """Share of the saving of their waits for a CPU that is certain; 0 if most steps were not measured."""
     waited = [_measured_steps(case, rank).ints("ready_ns") for rank in ranks]
-    least_ns = max(float(ready.mean()) - mean_margin(ready) for ready in waited)
+    known = [ready for ready in waited if len(ready) >= max(2, len(case.replayed.steps.steady) / 2)]
+    least_ns = max((float(ready.mean()) - mean_margin(ready) for ready in known), default=0.0)
     return CERTAIN_SHARE if least_ns >= MIN_CERTAIN_SHARE_OF_STEP * case.pricer.step_ns else 0.0
 
 

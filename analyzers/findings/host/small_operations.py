@@ -64,8 +64,8 @@ _LARGER_OPERATIONS = (
 )
 _FEWER_MICRO_BATCHES = (
     "Divide a batch into fewer, larger micro-batches: each has all of these calls, which take longer than their arithmetic. "
-    "Half as many micro-batches have half as many calls, which saves more than the longer bubble costs. The saving is that "
-    "of a step without small operations; larger micro-batches make long operations more efficient, too."
+    "The saving is that of half as many micro-batches, which have half as many calls, less what the longer bubble costs; "
+    "larger micro-batches make long operations more efficient, too."
 )
 
 

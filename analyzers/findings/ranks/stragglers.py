@@ -228,9 +228,8 @@ def _sustained(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: st
 def _measured(case: Case, extent: Sustained, scenario: str) -> MeasuredPrice:
     """Saving of the mean step of the run, derived from the saving of a recorded step."""
     (answer,) = case.pricer.answers([scenario])
-    low, high = answer.saving_low_us or 0.0, answer.saving_high_us or 0.0
-    step_us = us(case.pricer.step_ns)
-    return extent.measured((answer.saving_us or 0.0) / step_us, (high - low) / 2 / step_us)
+    saving_us, low_us, step_us = answer.saving_us or 0.0, answer.saving_low_us or 0.0, us(case.pricer.step_ns)
+    return extent.measured(saving_us / step_us, (saving_us - low_us) / step_us)
 
 
 def _comparison(compared: Comparison) -> dict[str, Evidence]:

@@ -50,6 +50,10 @@ def _text(callers: Mapping[int, Caller], number: int) -> str | None:
     return "\n".join(reversed(lines)) or None
 
 
+_MAX_LOCATIONS = 8
+"""Source locations among which a late sample is divided."""
+
+
 @dataclass(frozen=True)
 class Silence:
     """A period of the training thread in which no operation started or ended."""
@@ -64,6 +68,11 @@ class Silence:
     @property
     def name(self) -> tuple[str, str | None]:
         return self.before, self.after
+
+    @property
+    def is_long(self) -> bool:
+        """Whether each part of it has samples of its own."""
+        return self.end_ns - self.start_ns >= MIN_SILENCE_SAMPLED_NS
 
 
 def stacks_of(events: Table, samples: Table, stages: Sequence[MarkedStage]) -> Table:
@@ -115,17 +124,17 @@ class _StackSamples:
         self._is_called_back = [_BACKWARD in text for text in texts]
 
     def inside(self, gaps: Iterable[Silence]) -> Mapping[tuple[str, str | None], Mapping[SourceLocation, float]]:
-        """Return the source locations of the samples that were taken during silences of each name, and the share of each."""
+        """Return the most frequent source locations of the samples during long silences of each name, and their shares."""
         count: dict[tuple[str, str | None], Counter[SourceLocation]] = defaultdict(Counter)
         for gap in gaps:
-            first, last = self._between(gap)
+            first, last = self._between(gap) if gap.is_long else (0, 0)
             count[gap.name].update(
                 self._locations[code] for code in self._code[first:last].tolist() if self._counts(code, gap)
             )
+        most = {name: dict(seen.most_common(_MAX_LOCATIONS)) for name, seen in count.items()}
         return {
-            name: {location: times / seen.total() for location, times in seen.items()}
-            for name, seen in count.items()
-            if seen
+            name: {location: times / sum(seen.values()) for location, times in seen.items()}
+            for name, seen in most.items()
         }
 
     def _between(self, gap: Silence) -> tuple[int, int]:
@@ -142,11 +151,10 @@ class _StackSamples:
     ) -> list[tuple[str | None, str | None, Ns, Ns | None]]:
         """Return (frame, call, duration, CPU time) of each source location during `gap`, ns.
 
-        A sample that had to wait for the GIL until the silence was over shows a later line. What it stands for was spent
-        where samples were taken in such silences, `inside`, if there are any.
+        A sample that had to wait for the GIL or a CPU until a long silence was over shows a later line. What it stands for
+        was spent where samples were taken in such silences, `inside`, if there are any and none of them shows that line.
         """
         first, last = self._between(gap)
-        is_sampled = gap.end_ns - gap.start_ns >= MIN_SILENCE_SAMPLED_NS
         taken_later = last if self._next_sample_counts(gap, first, last) else None
         if taken_later is not None:
             last += 1
@@ -156,7 +164,7 @@ class _StackSamples:
         for row in range(first, last):
             code, dur = int(self._code[row]), int(self._dur[row])
             spent = min(int(self._at[row]), gap.end_ns) - max(int(self._at[row]) - dur, gap.start_ns)
-            if not is_sampled:  # The samples represent the whole silence.
+            if not gap.is_long:  # The samples represent the whole silence.
                 spent = (gap.end_ns - gap.start_ns) // (last - first)
             if spent <= 0 or not self._counts(code, gap):
                 continue
@@ -164,7 +172,8 @@ class _StackSamples:
             # The collector holds the GIL, so the sample follows immediately after it.
             collected = min(spent, collecting)
             collecting -= collected
-            rest = inside if row == taken_later and inside else {location: 1.0}
+            is_elsewhere = row == taken_later and gap.is_long and inside and location not in inside
+            rest = inside if is_elsewhere else {location: 1.0}
             parts = [(where, share * (spent - collected)) for where, share in rest.items()]
             for where, ns in ((SourceLocation(location.frame, GARBAGE_COLLECTION), collected), *parts):
                 if ns:
@@ -178,7 +187,7 @@ class _StackSamples:
         """Whether the first sample after `gap` represents it. The samples `first` to `last` - 1 were taken during it."""
         if last == len(self._at):
             return False
-        if gap.end_ns - gap.start_ns < MIN_SILENCE_SAMPLED_NS:
+        if not gap.is_long:
             # Operations release the GIL, so a sample may be delayed until the next one has started.
             return first == last and bool(self._at[last] - gap.end_ns <= MIN_SILENCE_SAMPLED_NS)
         # The GIL was held during most of the silence.

@@ -120,7 +120,8 @@ class KnownError:
             below_ns = min(above_ns, saving - self._least_ns(saving_ns))
         longer_ns, beyond = self._longer_ns(step_ns), np.hypot(self.of_run, underestimate(self.job_class, terms))
         below = _norm(below_ns, sampled_ns, self.of_terms(terms) * longer_ns)
-        return Interval(saving - below, saving + _norm(above_ns, sampled_ns, beyond * longer_ns))
+        above = _norm(above_ns, sampled_ns, beyond * longer_ns)
+        return Interval(saving - below, min(saving + above, float(self.measured_ns.mean())))
 
     def _least_ns(self, saving_ns: np.ndarray) -> float:
         """What a mean step saves at least, as far as chance goes, if no step can get longer, ns; 0 if it is one event."""

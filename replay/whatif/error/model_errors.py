@@ -86,5 +86,5 @@ def underestimate(job: JobClass, terms: Iterable[str]) -> float:
     """What a scenario of these terms may gain beyond its prediction on this class of job, as a share of a step: no less than
     `model_error`."""
     terms = {*terms}
-    known = known_underestimates() if job != "gpu" else {}
+    known = known_underestimates() if job in ("cpu", "busy") else {}
     return max(model_error(job, terms), float(np.sqrt(sum(known.get(term, 0.0) ** 2 for term in terms))))

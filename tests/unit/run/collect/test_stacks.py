@@ -74,6 +74,14 @@ def test_a_look_that_came_behind_a_gap_stands_for_what_others_saw_in_gaps_of_tha
     ]
 
 
+def test_a_short_gap_is_told_by_the_look_behind_it_whatever_a_long_one_of_that_name_shows():
+    short = [op for at in range(3) for op in (("op", "a", 10 * at, 1), ("op", "b", 10 * at + 1.8, 8))]
+    window = events(*short, ("op", "a", 30, 1), ("op", "b", 36, 5))
+    looks = [(10 * at + 1.9, 1.5, MAIN) for at in range(3)]
+    found = rows(stacks_of(window, samples(*looks, (33, 5, HOOK), (36.5, 3.5, HOOK)), ()))
+    assert [row[2] for row in found if row[0] == "a"] == [MAIN, MAIN, MAIN, HOOK]
+
+
 def test_what_a_backward_pass_calls_back_is_no_measure_of_its_operations():
     window = events(
         ("op", "evaluate", 0, 40), ("op", "aten::mm", 30, 5), ("op", "evaluate", 60, 40), ("op", "x", 90, 5)

@@ -22,7 +22,10 @@ def step_of(begin: float, number: int, compute_ms: float):
 
 
 def found(*ready_ms, throttled_ms=0, threads=None):
-    """Findings on six steps of 100 ms, in which each rank waited `ready_ms` for a CPU; odd ranks finish earlier."""
+    """Findings on six steps of 100 ms, in each of which a rank waited so long for a CPU, or so long in turn.
+
+    Odd ranks finish earlier.
+    """
     ranks = range(len(ready_ms))
     rows = {rank: [row for n in range(6) for row in step_of(100 * MS * n, n, 40 if rank % 2 else 80)] for rank in ranks}
     noted = {
@@ -32,10 +35,10 @@ def found(*ready_ms, throttled_ms=0, threads=None):
             first=0,
             phase="timed",
             cpu_ns=[20 * NS] * 6,
-            ready_ns=[None if ms is None else ms * NS] * 6,
+            ready_ns=[None if ms is None else ms * NS for ms in (some if isinstance(some, list) else [some] * 6)],
             throttled_ns=[throttled_ms * NS] * 6,
         )
-        for rank, ms in enumerate(ready_ms)
+        for rank, some in enumerate(ready_ms)
     }
     made = run_of(rows, steps=noted, cpus=dict.fromkeys(ranks, (0, 1, 2, 3)))
     metas = tuple(msgspec.structs.replace(rank, threads=threads) for rank in made.meta.ranks)
@@ -54,7 +57,10 @@ def test_a_thread_that_waits_for_a_cpu_is_reported_with_its_cost():
     assert "runqueue=0" in finding.command
 
 
-@pytest.mark.parametrize(("ready_ms", "is_certain"), [(11, True), (9, False)])
+@pytest.mark.parametrize(
+    ("ready_ms", "is_certain"),
+    [(11, True), (9, False), ([0, 0, 0, 0, 60, 60], False), ([None, None, None, None, None, 30], False)],
+)
 def test_half_of_what_long_waits_cost_is_certain(ready_ms, is_certain):
     (finding,) = found(ready_ms)
     assert (finding.saving_low_us >= finding.saving_us / 2) == is_certain
