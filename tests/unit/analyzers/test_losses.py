@@ -122,6 +122,13 @@ def test_a_vague_cause_precedes_a_narrow_bound():
     assert [id for id, *_ in listed(vague, bound)] == ["ESP101", "ESP401"]
 
 
+def test_what_a_cause_may_save_beyond_its_prediction_does_not_count_against_it():
+    wide, narrow = measured("ESP101", 30_000, 16_000, 90_000), measured("ESP402", 20_000, 15_000, 25_000)
+    assert [id for id, *_ in listed(wide, narrow)] == ["ESP101", "ESP402"]
+    doubtful = measured("ESP101", 30_000, 14_000, 46_000)
+    assert [id for id, *_ in listed(doubtful, narrow)] == ["ESP402", "ESP101"]
+
+
 def test_a_vague_cause_of_little_precedes_no_bound():
     vague, bound = measured("ESP101", 2_000, 100, 3_900), measured("ESP401", 20_000, is_bound=True)
     assert [id for id, *_ in listed(vague, bound)] == ["ESP401", "ESP101"]
