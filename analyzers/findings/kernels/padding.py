@@ -97,10 +97,11 @@ _PAGES = (
         "`padding` is the share of padding among all tokens, over all steps with these counts, and `padding of attention` "
         "that among the pairs of tokens of one sequence; `one length for all` says whether all batches have the same "
         "sequence length. The recorder reads batches in CPU memory when the DataLoader returns them. It counts what an "
-        "`attention_mask` excludes, or a mask of another name if the token ids there are all equal; else token ids that "
-        "end in one id that occurs nowhere else, in sequences of different lengths. It also notes the lengths that a "
-        "collate function gives to `pad_sequence`. Rows of several sequences, whose positions begin again, are packed "
-        "already and count for nothing. Labels of -100 are not padding.",
+        "`attention_mask` excludes, what lies beyond the lengths that a batch has with its sequences, or what a mask of "
+        "another name excludes if the token ids there are all equal; else ends of token ids, or of frames of numbers, that "
+        "equal one id, or zero, which occurs nowhere else, in sequences of different lengths. It also notes the lengths "
+        "that a collate function gives to `pad_sequence`. Rows of several sequences, whose positions begin again, are "
+        "packed already and count for nothing. Labels of -100 are not padding.",
         "`padding=0`: replay shortens the recorded time of attention by the share of pairs, and that of all other "
         "operations of forward and backward pass by that of tokens. An upper bound if passes also compute on other data.",
         "Pad each batch to its longest sequence, batch sequences of similar length, or pack sequences into rows.",

@@ -44,27 +44,29 @@ def padding_of(lengths: Sequence[int], width: int) -> Padding:
 
 
 def padding(batch: Any) -> Padding | None:
-    """Padding of a batch, from its attention mask, a mask of another name, or token ids with equal ends; None if none of
-    them tells it, or if rows hold several sequences each.
+    """Padding of a batch, from its attention mask, lengths, a mask of another name, or sequences with equal ends; None if
+    none of them tells it, or if rows hold several sequences each.
 
     Tensors are read directly from memory: any operation of torch, even `Tensor.numpy`, would appear in the job's trace.
     """
-    tables = [(name, table) for name, tensor in _tensors(batch, depth=3) if (table := _table(tensor)) is not None]
+    # Reading a subclass may have side effects.
+    tensors = [(name, tensor) for name, tensor in _tensors(batch, depth=3) if type(tensor) is torch.Tensor]
+    tables = [(name, table) for name, tensor in tensors if (table := _table(tensor)) is not None]
     for name, table in tables:
         if name == _MASK:
             return _counted((table != 0).sum(1), table.shape[1])
     if any(_restarts(table) for _, table in tables):
         return None
+    if counted := _by_lengths([tensor for _, tensor in tensors]):
+        return counted
     ids = next((table for _, table in tables if table.min() >= 0 and table.max() > 1), None)
     for name, table in tables:
         if table.max() == 1 and table.min() == 0:
             real = _real_tokens(table != 0, ids if ids is not None and ids.shape == table.shape else None, name)
             if real is not None:
                 return _counted(real.sum(1), table.shape[1])
-    if ids is None or ids.shape[1] < _MIN_LENGTH:
-        return None
-    ends = [length for length in (_equal_ends(ids), _equal_ends(ids[:, ::-1])) if length is not None]
-    return _counted(ids.shape[1] - ends[0], ids.shape[1]) if ends else None
+    of_ids = [] if ids is None or ids.shape[1] < _MIN_LENGTH else [_is_pad(ids), _is_pad(ids[:, ::-1])]
+    return _by_equal_ends([*of_ids, *((frames == 0).all(2) for frames in _frames_of_numbers(tensors))])
 
 
 def _counted(lengths: np.ndarray, width: int) -> Padding:
@@ -89,15 +91,16 @@ def _tensors(batch: Any, depth: int) -> Iterator[tuple[str, Any]]:
             yield from _tensors(item, depth - 1)
 
 
-def _table(tensor: Any) -> np.ndarray | None:
+def _table(tensor: torch.Tensor) -> np.ndarray | None:
     """The elements of a tensor of integers or truth values (B x T) in CPU memory; None for others."""
+    return _elements(tensor) if tensor.dim() == 2 and not tensor.is_floating_point() else None
+
+
+def _elements(tensor: torch.Tensor) -> np.ndarray | None:
+    """The elements of a tensor in CPU memory, each as the integer with the same bits; None for tensors that are not read."""
     if (
-        # Reading a subclass may have side effects.
-        type(tensor) is not torch.Tensor
-        or tensor.device.type != "cpu"
+        tensor.device.type != "cpu"
         or tensor.layout is not torch.strided
-        or tensor.dim() != 2
-        or tensor.is_floating_point()
         or tensor.is_complex()
         or not 0 < tensor.numel() <= _MAX_ELEMENTS
         or not tensor.is_contiguous()
@@ -105,6 +108,42 @@ def _table(tensor: Any) -> np.ndarray | None:
         return None
     memory = (_INTEGERS[tensor.element_size()] * tensor.numel()).from_address(tensor.data_ptr())
     return np.ctypeslib.as_array(memory).reshape(tuple(tensor.shape))
+
+
+def _by_lengths(tensors: Sequence[torch.Tensor]) -> Padding | None:
+    """Padding of the largest tensor (B x T x ... or T x B x ...) of which another one (B) has the lengths; None without."""
+    lengths = [
+        found
+        for tensor in tensors
+        if tensor.dim() == 1 and not tensor.is_floating_point() and tensor.dtype != torch.bool
+        if (found := _elements(tensor)) is not None and found.min() > 0
+    ]
+    for tensor in sorted(tensors, key=torch.Tensor.numel, reverse=True) if lengths else ():
+        values = _elements(tensor) if tensor.dim() > 1 else None
+        for rows in () if values is None else (values, values.swapaxes(0, 1)):
+            found = next((one for one in lengths if _ends_at(rows, one)), None)
+            if found is not None:
+                return _counted(found, rows.shape[1])
+    return None
+
+
+def _ends_at(rows: np.ndarray, lengths: np.ndarray) -> bool:
+    """Whether these are the lengths of sequences (B x T x ...): one number follows, which seldom ends them."""
+    height, width = rows.shape[:2]
+    if width < _MIN_LENGTH or len(lengths) != height or lengths.max() > width or lengths.min() == width:
+        return False
+    frames = rows.reshape(height, width, -1)
+    is_pad = (frames == frames[lengths.argmin(), -1, 0]).all(2)
+    is_after = np.arange(width) >= lengths[:, None]
+    return bool(is_pad[is_after].all() and 2 * is_pad[np.arange(height), lengths - 1].sum() <= height)
+
+
+def _frames_of_numbers(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[np.ndarray]:
+    """The elements of each tensor of floating-point numbers that may hold sequences (B x T or B x T x F), as B x T x F."""
+    for _, tensor in tensors:
+        is_sequence = tensor.is_floating_point() and tensor.dim() in (2, 3) and tensor.shape[1] >= _MIN_LENGTH
+        if is_sequence and (found := _elements(tensor)) is not None:
+            yield found.reshape(*found.shape[:2], -1)
 
 
 def _restarts(table: np.ndarray) -> bool:
@@ -134,14 +173,22 @@ def _real_tokens(mask: np.ndarray, ids: np.ndarray | None, name: str) -> np.ndar
     return None
 
 
-def _equal_ends(ids: np.ndarray) -> np.ndarray | None:
-    """Number of padding tokens at the end of each row, int64[B]: tokens with one id that occurs nowhere else. None unless
-    rows have different numbers of them, as sequences of different lengths do."""
+def _is_pad(ids: np.ndarray) -> np.ndarray:
+    """Which token ids equal the most frequent one at the ends of rows, bool[B, T]."""
     values, counts = np.unique(ids[:, -1], return_counts=True)
-    is_pad = ids == values[counts.argmax()]
-    ends = np.where(is_pad.all(1), ids.shape[1], (~is_pad[:, ::-1]).argmax(1))
-    is_padding = ends.max() > 1 and ends.sum() == is_pad.sum() and len(np.unique(ends)) > 1
-    return ends if is_padding else None
+    is_pad: np.ndarray = ids == values[counts.argmax()]
+    return is_pad
+
+
+def _by_equal_ends(candidates: Iterable[np.ndarray]) -> Padding | None:
+    """Padding by the first candidate, bool[B, T], that is true at the ends of rows alone. None unless rows have different
+    numbers of such ends, as sequences of different lengths do."""
+    for is_pad in candidates:
+        width = is_pad.shape[1]
+        ends = np.where(is_pad.all(1), width, (~is_pad[:, ::-1]).argmax(1))
+        if ends.max() > 1 and ends.sum() == is_pad.sum() and len(np.unique(ends)) > 1:
+            return _counted(width - ends, width)
+    return None
 
 
 class PaddedSequences:

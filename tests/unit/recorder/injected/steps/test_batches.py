@@ -153,6 +153,51 @@ def test_other_tensors_are_not_taken_for_padding(batch):
     assert padding(batch) is None
 
 
+FRAMES = torch.where(REAL[..., None], 1 + torch.arange(4.0), 0)
+"""Sequences of 4 numbers a frame, padded with zeros."""
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (FRAMES, torch.tensor(LENGTHS)),
+        (FRAMES - 1, torch.tensor(LENGTHS, dtype=torch.int32)),  # padded with another number
+        {"lengths": torch.tensor(LENGTHS), "frames": FRAMES.transpose(0, 1).contiguous()},
+        (
+            FRAMES.half(),
+            torch.tensor(LENGTHS),
+            IDS[:, :16].contiguous(),
+            torch.full((8,), 16),
+        ),  # the largest one counts
+        (FRAMES[..., 0].contiguous(), torch.tensor(LENGTHS)),
+        (torch.where(torch.arange(512) == 3, 0, FRAMES[..., 0]), torch.tensor(LENGTHS)),  # silence within
+        FRAMES,
+        (FRAMES[..., 0].contiguous(), torch.arange(8)),
+    ],
+    ids=lambda value: "",
+)
+def test_lengths_and_equal_ends_tell_padding_of_numbers(batch):
+    assert padding(batch) == padding_of(LENGTHS, 512)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (torch.rand(8, 512), torch.tensor(LENGTHS)),  # other numbers, such as classes
+        (torch.zeros(8, 512), torch.tensor(LENGTHS)),
+        (torch.zeros(8, 4), torch.tensor([1, 2, 3, 4] * 2)),  # too few columns
+        torch.where(torch.arange(512) == 3, 0, FRAMES[..., 0]),  # silence within, and no lengths
+        (torch.rand(8, 3, 16, 16), torch.arange(8)),
+        (FRAMES.to("meta"), torch.tensor(LENGTHS)),
+        (FRAMES.as_subclass(Odd), torch.tensor(LENGTHS)),
+        FRAMES.as_subclass(Odd),
+    ],
+    ids=lambda value: "",
+)
+def test_other_numbers_are_not_taken_for_padding(batch):
+    assert padding(batch) is None
+
+
 def test_a_mask_tells_padding_of_equal_lengths():
     assert padding({"ids": EQUAL, "mask": EQUAL != 0}) == padding_of([12] * 4, 16)
 
@@ -184,8 +229,11 @@ def test_an_object_with_a_mask_tells_its_tokens():
 
 
 def test_counting_runs_no_operation_of_torch():
+    lengths = torch.tensor(LENGTHS)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         padding({"input_ids": TOKENS, "attention_mask": HALF})
+        padding((FRAMES, lengths))
+        padding(FRAMES)
     assert not [event for event in profiler.events() if event.name.startswith("aten::")]
 
 
