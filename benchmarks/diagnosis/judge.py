@@ -114,16 +114,17 @@ class Judged:
         return 100 * (self.predicted_us / self.truth.saving_us - 1)
 
     def carried_out(self) -> Iterator[CarriedOut]:
-        """What the prices of one term said of a step without the fault, for jobs on CPUs, us.
+        """What the prices of causes, by one term, said of a step without the fault, for jobs on CPUs, us.
 
-        What was measured counts as what was said as far as its noise allows; without noise nothing is known.
+        What leads to the cause has a price of its own. What was measured counts as what was said as far as its noise allows;
+        without noise nothing is known.
         """
         noise_us = self.truth.noise_us
         if noise_us is None or not self.truth.is_felt:
             return
         for score in self.scores:
             terms = parse(score.scenario) if score.scenario else ()
-            if len(terms) == 1 and score.predicted_us:
+            if len(terms) == 1 and score.predicted_us and score.is_anywhere:
                 step_us, measured_us = self.truth.step_us, self.truth.saving_us
                 gained_us = min(max(score.predicted_us, measured_us - noise_us), measured_us + noise_us)
                 name = terms[0].kind.name

@@ -359,8 +359,10 @@ def test_a_price_is_off_by_what_noise_of_the_cost_does_not_explain(said_us, gain
     ]
 
 
-def test_a_price_of_a_bound_of_several_terms_or_of_a_fault_in_noise_is_no_measure():
+def test_a_price_of_a_bound_of_several_terms_or_of_another_cause_or_in_noise_is_no_measure():
     planted = truth()
+    leads_to_it = finding(SLOW.second_best[0], saving=900.0) | {"what_if": "communication=0"}
+    assert not [*Judged(planted, [score(planted, [leads_to_it])], []).carried_out()]
     for named in ({"what_if": "loops=0", "is_bound": True}, {"what_if": "loops=0,data=0"}, {}):
         said = finding("ESP201", saving=900.0) | named
         assert not [*Judged(planted, [score(planted, [said])], []).carried_out()]
