@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -346,14 +346,12 @@ def _meta(
 
 @contextmanager
 def _alone_in(raw: Path) -> Iterator[None]:
-    """Hold the exclusive right to finish this Run."""
-    folder = os.open(raw, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with suppress(OSError):  # Without file locks, two processes may do the same work.
-            fcntl.flock(folder, fcntl.LOCK_EX)
+    """Hold the exclusive right to finish this Run. Without file locks, several processes may do the same work."""
+    with ExitStack() as held:
+        with suppress(OSError):
+            file = held.enter_context((raw / names.FINISHING).open("a"))  # NFS locks no folder, and no file to be read.
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(folder)
 
 
 def _is_ours(raw: Path) -> bool:

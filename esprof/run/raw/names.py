@@ -21,6 +21,7 @@ Name                                Content
 `opened.<pid>.txt`                  Files that a process opened for reading.
 `probes-00000.jsonl`                Measurements of the rank.
 `save-00000.tmp`                    Temporary file by which the rank measures the storage.
+`finishing`                         Locked by the process that makes the Run of all these.
 ==================================  ==================================================================================
 
 The hook imports nothing of the recorder, so it repeats `python.<pid>` and the name `raw`.
@@ -40,6 +41,7 @@ _WORKER = re.compile(r"fetch\..+\.(\d+)\.roll\.[01]\.jsonl")
 SETTINGS = "settings.json"
 JOB = "job.json"
 ORDERS = "orders"
+FINISHING = "finishing"
 PYTHONS = "python.*"
 """Pattern of the markers of Python processes that loaded the recorder."""
 TORCHES = "torch.*"

@@ -1,9 +1,11 @@
 """From `raw` to the Run: whole, interrupted, spoilt, or still being written."""
 
+import errno
 import fcntl
 import json
+import os
 import stat
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ from esprof import load
 from esprof.core.errors import InputError, OutputError
 from esprof.run.collect.finalise import finalise
 from esprof.run.overhead import Overhead
+from esprof.run.raw.names import FINISHING
 from esprof.run.raw.reasons import LossReason
 from esprof.run.raw.settings import Settings
 from esprof.run.run import Window
@@ -51,6 +54,30 @@ def test_a_whole_recording_becomes_a_run_and_raw_goes(tmp_path):
     assert (run.rank(1).peak_memory, run.rank(1).ended, run.rank(1).dropped_steps) == (1 << 20, True, 0)
     assert run.steps(0).ints("step").tolist() == list(range(1, 9))
     assert run.flight(0).ended
+    assert not raw.exists()
+
+
+def test_a_run_is_finished_by_one_process_at_a_time(tmp_path):
+    raw = make(tmp_path / "run")
+    whole_rank(raw, 0, 2, (3, 5))
+    with (raw / FINISHING).open("w") as other, ThreadPoolExecutor(1) as later:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = later.submit(finished, raw)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.5)
+        assert raw.exists()
+        fcntl.flock(other, fcntl.LOCK_UN)
+        assert waiting.result().ranks == [0]
+
+
+def test_a_run_is_finished_where_no_file_can_be_locked(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    raw = make(tmp_path / "run")
+    whole_rank(raw, 0, 2, (3, 5))
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert finished(raw).ranks == [0]
     assert not raw.exists()
 
 
