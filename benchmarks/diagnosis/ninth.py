@@ -132,4 +132,29 @@ JOBS = (
         ),
         starts_itself=True,
     ),
+    Job(
+        "coach",
+        script("ninth/coach/train"),
+        (
+            # Micro-batches before the last whose gradients are sent too.
+            Fault("syncs", ("ESP301",), (2, 3), ("ESP302", "ESP304")),
+            # Share of the parameters that are clipped one by one.
+            Fault("clips", ("ESP302",), (0.4, 0.8), ("ESP301", "ESP402"), placed=True),
+            # Blocks.
+            Fault("recompute", ("ESP504",), (2, 3), ("ESP706",)),
+            # Micro-batches of a step.
+            Fault("accuracy", ("ESP706",), (2, 4), ("ESP402",), placed=True),
+            # Share of the conversations that the rank's cache lacks.
+            Fault(
+                "uncached",
+                INPUT_OF_ONE,
+                (0.5, 1.0),
+                (*SLOW_RANK, "ESP402"),
+                one_rank=True,
+                placed=True,
+                module="data",
+            ),
+        ),
+        true_without_fault=("ESP301",),
+    ),
 )
