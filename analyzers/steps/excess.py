@@ -31,6 +31,9 @@ _SAVING = re.compile(
 """Matches the end of a line in a function that saves, or gathers the state to be saved, if it is the job's own or of
 `_SAVES_STATE`."""
 
+_LOADING = re.compile(r"(^|/)torch/utils/data/[^ ]*\.py\(")
+"""Matches lines of PyTorch's code that loads data."""
+
 _SAVES_STATE = re.compile(r"site-packages/(torch|safetensors|transformers|accelerate|lightning|pytorch_lightning)/")
 """Matches the file of a function of a library that saves the state of a training. Others save pictures and tables."""
 
@@ -47,6 +50,8 @@ class Excess:
     lost_ns: dict[Rank, float]
     """Excess of a slow step over a usual one, ns, for each rank where it is most of the steps' excess time."""
     is_save: bool = False
+    is_loader: bool = False
+    """Whether most of that time is in PyTorch's code that loads data."""
     innermost: str | None = None
     """The innermost line of the job's own code with most of the time, if `what` does not name it."""
 
@@ -65,7 +70,7 @@ def stage_of(job: JobSteps, group: SlowGroup) -> Excess | None:
     what = max(saves or enough, key=lambda one: max(most[one].values()))
     # If one rank saves, the others wait for it in another stage.
     lost = {rank: ns for rank, ns in most[what].items() if ns >= MIN_SHARE_OF_EXCESS * group.excess_ns}
-    return Excess(what, lost, is_save=bool(saves))
+    return Excess(what, lost, is_save=bool(saves), is_loader=what == LOADER)
 
 
 def computing_of(job: JobSteps, group: SlowGroup) -> Excess | None:
@@ -111,7 +116,7 @@ def line_of(samples: JobSamples, group: SlowGroup) -> Excess | None:
     clearest = min(found, key=lambda rank: found[rank].usual_ns / found[rank].slow_ns)
     line = found[clearest]
     lost = {rank: one.slow_ns - one.usual_ns for rank, one in found.items() if one.text == line.text}
-    return Excess(line.text, lost, line.is_save, line.innermost)
+    return Excess(line.text, lost, line.is_save, line.is_loader, line.innermost)
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,7 @@ class _Line:
     """Time of a mean slow step at the line, ns."""
     usual_ns: float
     is_save: bool
+    is_loader: bool
     innermost: str | None
     """The innermost line of the job's own code below it, beyond the one that it called."""
 
@@ -152,8 +158,8 @@ def _line_of(samples: JobSamples, rank: Rank, group: SlowGroup) -> _Line | None:
         text = f"{text}, calling {tree.text[chain[0]]}"
     own = [tree.text[line] for line in chain[1:] if frame(tree.text[line]).origin == "job"]
     of_slow, of_usual = tree.slow_ns[outermost], tree.usual_ns[outermost]
-    is_save = tree.saving_ns[outermost] >= MIN_SHARE_OF_EXCESS * of_slow
-    return _Line(text, of_slow, of_usual, is_save, own[-1] if own else None)
+    is_save, is_loader = (ns[outermost] >= MIN_SHARE_OF_EXCESS * of_slow for ns in (tree.saving_ns, tree.loading_ns))
+    return _Line(text, of_slow, of_usual, is_save, is_loader, own[-1] if own else None)
 
 
 def _is_in_most(samples: JobSamples, rank: Rank, group: SlowGroup, line: str) -> bool:
@@ -195,17 +201,21 @@ class _Tree:
         self.usual_ns: list[float] = []
         self.saving_ns: list[float] = []
         """The portion of `slow_ns` in which this line or one below it is in a function that saves."""
+        self.loading_ns: list[float] = []
+        """The same for code that loads data."""
 
     def add(self, stack: list[str], slow_ns: float, usual_ns: float) -> None:
         path: list[int] = []
         for text in stack:
             path.append(self._of(path[-1] if path else -1, text))
-        is_saving = False
+        is_saving = is_loading = False
         for line in reversed(path):
             is_saving = is_saving or _is_saving(self.text[line])
+            is_loading = is_loading or bool(_LOADING.search(self.text[line]))
             self.slow_ns[line] += slow_ns
             self.usual_ns[line] += usual_ns
             self.saving_ns[line] += slow_ns if is_saving else 0
+            self.loading_ns[line] += slow_ns if is_loading else 0
 
     def _of(self, caller: int, text: str) -> int:
         number = self._number.setdefault((caller, text), len(self.text))
@@ -213,7 +223,7 @@ class _Tree:
             self.text.append(text)
             self.caller.append(caller)
             self.depth.append(self.depth[caller] + 1 if caller >= 0 else 0)
-            for column in (self.slow_ns, self.usual_ns, self.saving_ns):
+            for column in (self.slow_ns, self.usual_ns, self.saving_ns, self.loading_ns):
                 column.append(0.0)
         return number
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Confidence
+from esprof.analyzers.findings.data.epoch_starts import starts_workers
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.analyzers.samples.garbage import COLLECT_LESS
@@ -26,6 +27,8 @@ def recurring_steps(job: RecordedJob) -> Iterator[Cause]:
         stage, line = stage_of(job.steps, group), line_of(job.samples, group)
         if group.when == AT_EPOCHS and group.is_slow.sum() < MIN_EPOCHS and not (stage and stage.what == LOADER):
             continue  # A single slow start of an epoch may have any cause.
+        if starts_workers(job, group):
+            continue  # ESP111 names it.
         if stage or line or _has_pattern(group):
             computing = None if stage or line else computing_of(job.steps, group)
             yield _cause(job, group, stage or computing, line)

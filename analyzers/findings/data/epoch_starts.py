@@ -9,7 +9,8 @@ from esprof.analyzers.findings.data.pages import EPOCH_PAGE
 from esprof.analyzers.price import MeasuredPrice
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Cause, Rule
-from esprof.analyzers.steps.step_groups import MIN_EPOCHS
+from esprof.analyzers.steps.excess import line_of, stage_of
+from esprof.analyzers.steps.step_groups import AT_EPOCHS, MIN_EPOCHS, SlowGroup
 from esprof.core import readable
 from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
@@ -22,25 +23,23 @@ MIN_SHARE_OF_WORST = 0.5
 
 def epoch_starts(job: RecordedJob) -> Iterator[Cause]:
     """Ranks whose loader workers start again in each epoch, if that costs enough of all steps."""
-    steps = job.steps.numbers("plain")
     found = {rank: start_ups(job.run, rank) for rank in job.run.ranks}
     mean_ns = {rank: float(took.mean()) for rank, took in found.items() if len(took) >= MIN_EPOCHS}
-    if not mean_ns or not len(steps):
+    if not mean_ns:
         return
     worst = max(mean_ns, key=lambda rank: mean_ns[rank])
-    per_step = len(found[worst]) / len(job.steps.table(worst))
-    measured = MeasuredPrice(
-        saving_ns=per_step * mean_ns[worst],
-        margin_ns=per_step * mean_margin(found[worst]),
-        step_ns=float(job.steps.durations_ns(steps).mean()),
-    )
-    if not measured.is_worth_reporting:
+    group = next((group for group in job.slow_groups if starts_workers(job, group)), None)
+    measured = group.measured if group else _of_start_ups(job, worst, found[worst])
+    if measured is None or not measured.is_worth_reporting:
         return
     ranks = tuple(rank for rank in mean_ns if mean_ns[rank] >= MIN_SHARE_OF_WORST * mean_ns[worst])
     took = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(mean_ns[worst])}"
     yield Cause(
         id="ESP111",
-        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {took} for loader workers to start in "
+        title=f"Loader workers of {readable.ranks(ranks)} start again in each epoch, whose first step takes "
+        f"{readable.duration(group.excess_ns)} longer"
+        if group
+        else f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {took} for loader workers to start in "
         "each epoch",
         ranks=ranks,
         confidence="high",
@@ -51,6 +50,28 @@ def epoch_starts(job: RecordedJob) -> Iterator[Cause]:
         advice="Set persistent_workers=True of the DataLoader, so that workers outlive the epoch. If they are spawned, "
         "import less in the main module.",
         measured=measured,
+    )
+
+
+def starts_workers(job: RecordedJob, group: SlowGroup) -> bool:
+    """Whether these steps are slow because epochs begin in them with new loader workers: most of the extra time is in the
+    loader."""
+    if group.when != AT_EPOCHS or all(len(start_ups(job.run, rank)) < MIN_EPOCHS for rank in job.run.ranks):
+        return False
+    known = stage_of(job.steps, group) or line_of(job.samples, group)
+    return known is not None and known.is_loader
+
+
+def _of_start_ups(job: RecordedJob, rank: Rank, took_ns: np.ndarray) -> MeasuredPrice | None:
+    """What a mean step saves without these start-ups of a rank; None without plain steps."""
+    steps = job.steps.numbers("plain")
+    if not len(steps):
+        return None
+    per_step = len(took_ns) / len(job.steps.table(rank))
+    return MeasuredPrice(
+        saving_ns=per_step * float(took_ns.mean()),
+        margin_ns=per_step * mean_margin(took_ns),
+        step_ns=float(job.steps.durations_ns(steps).mean()),
     )
 
 

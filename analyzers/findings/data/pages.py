@@ -137,7 +137,9 @@ EPOCH_PAGE = Page(
     "imported their modules and received the data set, the rank waits for the first batch.",
     "Based on all recorded epochs but the first. `start up` is the time from the first next() of an epoch to when a "
     "worker begins with its batch, and `epochs` the number of starts. Workers of different epochs are different "
-    "processes. What `iter(loader)` takes itself is not included.",
-    "Measured, not replayed: the start-up, as a share of all steps.",
+    "processes.",
+    "Measured, not replayed: the extra time of the first steps of epochs, if most of it is in the loader; it also ends the "
+    "workers of the last epoch, starts processes and waits for the first batch. Otherwise the start-up, as a share of all "
+    "steps.",
     "Use persistent_workers=True. If workers are spawned, import less in the main module.",
 )
