@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause, Page, Rule
 from esprof.core.types import Rank
 from esprof.replay.whatif.graph.padded_tokens import RankPadding, padding_by_rank, shares_on
 
@@ -38,6 +38,7 @@ def padding(case: Case) -> Iterator[Cause]:
         title=f"{100 * share:.0f} % of the tokens are padding",
         ranks=ranks,
         scenario=_SCENARIO,
+        certain_share=CERTAIN_SHARE,
         # The share of padding is exact; which share of the step is proportional to tokens is uncertain.
         confidence="low",
         evidence=_evidence(padded, _have_one_length(case, ranks)),
@@ -103,7 +104,8 @@ _PAGES = (
         "that a collate function gives to `pad_sequence`. Rows of several sequences, whose positions begin again, are "
         "packed already and count for nothing. Labels of -100 are not padding.",
         "`padding=0`: replay shortens the recorded time of attention by the share of pairs, and that of all other "
-        "operations of forward and backward pass by that of tokens. An upper bound if passes also compute on other data.",
+        "operations of forward and backward pass by that of tokens. An upper bound if passes also compute on other data. "
+        "Half of it is certain.",
         "Pad each batch to its longest sequence, batch sequences of similar length, or pack sequences into rows.",
     ),
 )

@@ -9,7 +9,7 @@ from esprof.analyzers.finding import Confidence
 from esprof.analyzers.findings.data.input_data import READY
 from esprof.analyzers.findings.ranks.lateness import SlowLocation, location_of_loss
 from esprof.analyzers.findings.ranks.stragglers import SCENARIO as STRAGGLERS_FIXED
-from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause, Page, Rule
 from esprof.analyzers.views.amounts import amounts
 from esprof.core import readable
 from esprof.core.types import Rank
@@ -58,12 +58,14 @@ def load_imbalance(case: Case) -> Iterator[Cause]:
     latest = {rank: int(count) for rank, count in zip(blame.dfg.marks.ranks, delays, strict=True) if count}
     locations = _locations(case, latest, delayed[late], worst[late])
     more = _amount_of_latest(case, delayed[late], worst[late])
+    which_has_more = _with_more(more)
     yield Cause(
         id="ESP205",
         title=f"{readable.ranks(tuple(latest)).capitalize()} are late in different steps, and each step waits for "
-        f"one of them{_with_more(more)}",
+        f"one of them{which_has_more}",
         ranks=tuple(latest),
         scenario=_BALANCED,
+        certain_share=CERTAIN_SHARE if is_significant and which_has_more else 0.0,
         confidence=_confidence(case) if is_significant else "low",
         evidence={"latest_in_steps": by_rank(latest), "lateness_in_median_step": Evidence(round(median_ns), "ns")}
         | ({"latest_over_mean_rank": Evidence(dict(more), None, "cause")} if more else {})
@@ -136,7 +138,8 @@ _PAGES = (
         "compares tokens, samples, bytes received in all-to-alls (of experts), and sizes of tensors, if known. `lost in` "
         "and `python line` are where each rank loses most time in the steps that it delays.",
         "`balance=fix`: replay gives all work the mean duration that the same work takes on all ranks in that step, "
-        "and replays the whole job. An upper bound: work can seldom be balanced perfectly.",
+        "and replays the whole job. An upper bound: work can seldom be balanced perfectly. Half of it is certain if the "
+        "extra work is statistically significant and the ranks that are late have more of one of these amounts.",
         "Balance the work of ranks within a step: sequence lengths, tokens of each expert, data-dependent branches, "
         "work that one rank does for all.",
     ),

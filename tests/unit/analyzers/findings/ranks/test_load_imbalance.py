@@ -37,6 +37,7 @@ def test_more_tokens_of_the_late_rank_are_named():
     found = imbalance(job({0: in_turn, 1: in_turn[::-1]}))
     assert found.title.endswith("waits for one of them, which has 1.2 times the tokens of the mean rank")
     assert found.evidence["latest_over_mean_rank"].of("tokens") == pytest.approx(1.2)
+    assert found.saving_low_us >= found.saving_us / 2
 
 
 def test_equal_tokens_are_no_reason():
