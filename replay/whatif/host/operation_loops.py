@@ -21,6 +21,9 @@ MIN_ITERATIONS = 12
 MIN_LOOP_NS: Ns = 200 * NS_PER_US
 """Least time of a loop."""
 
+COLLECTIVES = ("c10d::", "_c10d_functional::")
+"""Beginnings of names of collectives: they take their time for their peers, not for being called one by one."""
+
 _MAX_MODULES = 0.5
 """Most different modules for each iteration of a loop over data: a loop over the layers of a model calls another one each
 time."""
@@ -50,7 +53,8 @@ class _Outermost(NamedTuple):
 
 
 def operation_loops(events: Table) -> OperationLoops:
-    """The loops of at least `MIN_ITERATIONS` that are neither part of an optimizer nor over the layers of a model.
+    """The loops of at least `MIN_ITERATIONS` that call no collective, are no part of an optimizer and not over the layers
+    of a model.
 
     Only traces that tell which modules are called can show the latter: none are found in others.
     """
@@ -69,14 +73,15 @@ def operation_loops(events: Table) -> OperationLoops:
 
 
 def _outermost(events: Table) -> _Outermost:
-    """The outermost operations of the steps. Those of backward passes and of optimizers have names of their own, so that
-    they end a loop."""
+    """The outermost operations of the steps. Collectives and those of backward passes and of optimizers have names of their
+    own, so that they end a loop."""
     rows, tid, begin, end = nested_rows(events, events.is_kind("op") & (events.ints("step") >= 0))
     is_outermost = innermost_around(tid, begin, end, np.ones(len(rows), bool)) < 0
     rows, tid, begin, end = (column[is_outermost] for column in (rows, tid, begin, end))
     is_backward = events.matches("name", lambda name: name.startswith(AUTOGRAD_NODE)) | (events.ints("fwd_tid", 0) > 0)
     updates = update_ranges(events)
-    ends_loop = is_backward[rows] | is_covered(updates.begin_ns, updates.end_ns, begin)
+    is_collective = events.matches("name", lambda name: name.startswith(COLLECTIVES))
+    ends_loop = (is_backward | is_collective)[rows] | is_covered(updates.begin_ns, updates.end_ns, begin)
     name = np.where(ends_loop, -1 - np.arange(len(rows)), events.codes("name")[0][rows])
     return _Outermost(name, tid, begin, end, events.ints("step")[rows])
 

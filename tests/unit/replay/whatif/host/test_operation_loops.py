@@ -1,6 +1,7 @@
 """Loops of Python over operations, against a search of all places and periods."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,12 @@ def test_backward_passes_end_a_loop():
     rows = sequence(ITEMS)
     rows[20] = numbered("MulBackward0", rows[20].ts, TOOK - 1, sequence=1, forward_thread=1)
     assert loops_in(rows) == []
+
+
+@pytest.mark.parametrize("collective", ["c10d::allreduce_", "_c10d_functional::all_reduce"])
+def test_collectives_end_a_loop(collective):
+    assert loops_in(sequence(["aten::norm", collective, "aten::item"] * 15)) == []
+    assert len(loops_in(sequence([collective, *ITEMS, collective]))) == 1
 
 
 def test_without_modules_layers_cannot_be_told_from_items():
