@@ -49,15 +49,20 @@ def padding(batch: Any) -> Padding | None:
 
     Tensors are read directly from memory: any operation of torch, even `Tensor.numpy`, would appear in the job's trace.
     """
-    # Reading a subclass may have side effects.
-    tensors = [(name, tensor) for name, tensor in _tensors(batch, depth=3) if type(tensor) is torch.Tensor]
+    # Reading a subclass may have side effects, and nested tensors have no size.
+    tensors = [
+        (name, tensor)
+        for name, tensor in _tensors(batch, depth=3)
+        if type(tensor) is torch.Tensor and not tensor.is_nested
+    ]
     tables = [(name, table) for name, tensor in tensors if (table := _table(tensor)) is not None]
     for name, table in tables:
         if name == _MASK:
             return _counted((table != 0).sum(1), table.shape[1])
     if any(_restarts(table) for _, table in tables):
         return None
-    if counted := _by_lengths([tensor for _, tensor in tensors]):
+    largest = max((tensor for _, tensor in tensors), key=torch.Tensor.numel, default=None)
+    if largest is not None and (counted := _by_lengths(largest, [tensor for _, tensor in tensors])):
         return counted
     ids = next((table for _, table in tables if table.min() >= 0 and table.max() > 1), None)
     for name, table in tables:
@@ -65,8 +70,10 @@ def padding(batch: Any) -> Padding | None:
             real = _real_tokens(table != 0, ids if ids is not None and ids.shape == table.shape else None, name)
             if real is not None:
                 return _counted(real.sum(1), table.shape[1])
-    of_ids = [] if ids is None or ids.shape[1] < _MIN_LENGTH else [_is_pad(ids), _is_pad(ids[:, ::-1])]
-    return _by_equal_ends([*of_ids, *((frames == 0).all(2) for frames in _frames_of_numbers(tensors))])
+    if ids is not None:
+        return _by_equal_ends([_is_pad(ids), _is_pad(ids[:, ::-1])]) if ids.shape[1] >= _MIN_LENGTH else None
+    frames = None if largest is None else _frames_of_numbers(largest)
+    return None if frames is None else _by_equal_ends([(frames == 0).all(2)])
 
 
 def _counted(lengths: np.ndarray, width: int) -> Padding:
@@ -110,21 +117,22 @@ def _elements(tensor: torch.Tensor) -> np.ndarray | None:
     return np.ctypeslib.as_array(memory).reshape(tuple(tensor.shape))
 
 
-def _by_lengths(tensors: Sequence[torch.Tensor]) -> Padding | None:
-    """Padding of the largest tensor (B x T x ... or T x B x ...) of which another one (B) has the lengths; None without."""
-    lengths = [
-        found
-        for tensor in tensors
-        if tensor.dim() == 1 and not tensor.is_floating_point() and tensor.dtype != torch.bool
-        if (found := _elements(tensor)) is not None and found.min() > 0
-    ]
-    for tensor in sorted(tensors, key=torch.Tensor.numel, reverse=True) if lengths else ():
-        values = _elements(tensor) if tensor.dim() > 1 else None
-        for rows in () if values is None else (values, values.swapaxes(0, 1)):
-            found = next((one for one in lengths if _ends_at(rows, one)), None)
-            if found is not None:
-                return _counted(found, rows.shape[1])
+def _by_lengths(largest: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Padding | None:
+    """Padding of the largest tensor of a batch (B x T x ... or T x B x ...), if another one (B) tells its lengths."""
+    values = _elements(largest) if largest.dim() > 1 else None
+    if values is None:
+        return None
+    for tensor in tensors:
+        lengths = _elements(tensor) if tensor.dim() == 1 and _is_integer(tensor) else None
+        if lengths is not None and lengths.min() > 0:
+            for rows in (values, values.swapaxes(0, 1)):
+                if _ends_at(rows, lengths):
+                    return _counted(lengths, rows.shape[1])
     return None
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and tensor.dtype != torch.bool
 
 
 def _ends_at(rows: np.ndarray, lengths: np.ndarray) -> bool:
@@ -138,12 +146,15 @@ def _ends_at(rows: np.ndarray, lengths: np.ndarray) -> bool:
     return bool(is_pad[is_after].all() and 2 * is_pad[np.arange(height), lengths - 1].sum() <= height)
 
 
-def _frames_of_numbers(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[np.ndarray]:
-    """The elements of each tensor of floating-point numbers that may hold sequences (B x T or B x T x F), as B x T x F."""
-    for _, tensor in tensors:
-        is_sequence = tensor.is_floating_point() and tensor.dim() in (2, 3) and tensor.shape[1] >= _MIN_LENGTH
-        if is_sequence and (found := _elements(tensor)) is not None:
-            yield found.reshape(*found.shape[:2], -1)
+def _frames_of_numbers(tensor: torch.Tensor) -> np.ndarray | None:
+    """The elements of floating-point numbers that may be sequences (B x T or B x T x F), as B x T x F; None for others, and
+    for numbers that are all zero or another one, as those of masks and levels are."""
+    is_sequence = tensor.is_floating_point() and tensor.dim() in (2, 3) and tensor.shape[1] >= _MIN_LENGTH
+    found = _elements(tensor) if is_sequence else None
+    if found is None or not (found[:, -1] == 0).any():
+        return None
+    others = found[found != 0]
+    return found.reshape(*found.shape[:2], -1) if len(others) and (others != others[0]).any() else None
 
 
 def _restarts(table: np.ndarray) -> bool:

@@ -93,7 +93,7 @@ def ids_of(lengths, width: int, pad: int = 0) -> torch.Tensor:
 
 
 def mask_of(lengths, width: int) -> torch.Tensor:
-    return torch.arange(width) < torch.tensor(lengths)[:, None]
+    return torch.arange(width) < torch.tensor([*lengths])[:, None]
 
 
 def test_attention_wastes_more_than_other_layers():
@@ -153,7 +153,7 @@ def test_other_tensors_are_not_taken_for_padding(batch):
     assert padding(batch) is None
 
 
-FRAMES = torch.where(REAL[..., None], 1 + torch.arange(4.0), 0)
+FRAMES = torch.where(REAL[..., None], 1 + torch.arange(512.0)[:, None] + torch.arange(4.0), 0)
 """Sequences of 4 numbers a frame, padded with zeros."""
 
 
@@ -188,6 +188,11 @@ def test_lengths_and_equal_ends_tell_padding_of_numbers(batch):
         (torch.zeros(8, 4), torch.tensor([1, 2, 3, 4] * 2)),  # too few columns
         torch.where(torch.arange(512) == 3, 0, FRAMES[..., 0]),  # silence within, and no lengths
         (torch.rand(8, 3, 16, 16), torch.arange(8)),
+        (torch.rand(8, 3, 16, 16), mask_of(range(1, 9), 10) * torch.rand(8, 10)),  # targets of pictures
+        (torch.rand(8, 600), FRAMES[:, :40].clone(), torch.tensor(LENGTHS).clamp(max=40)),  # targets with lengths
+        (torch.rand(8, _MAX_ELEMENTS // 8 + 1), FRAMES, torch.tensor(LENGTHS)),  # too large to be read
+        REAL.float(),  # a mask, or levels
+        (torch.nested.nested_tensor([torch.rand(9), torch.rand(12)]), torch.rand(8, 3)),
         (FRAMES.to("meta"), torch.tensor(LENGTHS)),
         (FRAMES.as_subclass(Odd), torch.tensor(LENGTHS)),
         FRAMES.as_subclass(Odd),
