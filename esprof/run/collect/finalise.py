@@ -103,17 +103,19 @@ def finalise(
         if files.is_complete(out):  # Another process that opened it has finished it.
             return read_run(out)
         notes, unattributed = _all_notes(raw, exit_code)
-        if is_empty(raw, notes, settings):
-            explanation = nothing_recorded(raw, notes, settings)
-            shutil.rmtree(out, ignore_errors=True)
-            raise explanation
-        ranks = _read_ranks(raw, notes, settings, executor, out)
-        all_warnings = [*warnings, *job_warnings(raw, notes, unattributed)]
-        probes = probes_of(raw, settings, command, max(one.identity.world_size for one in notes), len(notes))
-        if probes is not None:
-            write_probes(out, probes)
-        write_meta(out, _meta(raw, notes, ranks, settings, command, exit_code, all_warnings))
-        _remove(raw, {file for rank in ranks for file in rank.unreadable}.union(unattributed))
+        nothing = nothing_recorded(raw, notes, settings) if is_empty(raw, notes, settings) else None
+        ranks = [] if nothing else _read_ranks(raw, notes, settings, executor, out)
+        if ranks:
+            all_warnings = [*warnings, *job_warnings(raw, notes, unattributed)]
+            probes = probes_of(raw, settings, command, max(one.identity.world_size for one in notes), len(notes))
+            if probes is not None:
+                write_probes(out, probes)
+            write_meta(out, _meta(raw, notes, ranks, settings, command, exit_code, all_warnings))
+    # NFS removes no folder with an open file in it, as the lock is.
+    if nothing:
+        shutil.rmtree(out, ignore_errors=True)
+        raise nothing
+    _remove(raw, {file for rank in ranks for file in rank.unreadable}.union(unattributed))
     return read_run(out)
 
 
@@ -349,8 +351,11 @@ def _alone_in(raw: Path) -> Iterator[None]:
     """Hold the exclusive right to finish this Run. Without file locks, several processes may do the same work."""
     with ExitStack() as held:
         with suppress(OSError):
-            file = held.enter_context((raw / names.FINISHING).open("a"))  # NFS locks no folder, and no file to be read.
-            fcntl.flock(file, fcntl.LOCK_EX)
+            # NFS locks no folder, and no file that is opened to read only. Nothing in `raw` may stop this as a pipe would.
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            lock = os.open(raw / names.FINISHING, flags, 0o600)
+            held.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
