@@ -28,38 +28,73 @@ def epoch_starts(job: RecordedJob) -> Iterator[Cause]:
     if not mean_ns:
         return
     worst = max(mean_ns, key=lambda rank: mean_ns[rank])
-    group = next((group for group in job.slow_groups if starts_workers(job, group)), None)
-    measured = group.measured if group else _of_start_ups(job, worst, found[worst])
-    if measured is None or not measured.is_worth_reporting:
-        return
     ranks = tuple(rank for rank in mean_ns if mean_ns[rank] >= MIN_SHARE_OF_WORST * mean_ns[worst])
-    took = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(mean_ns[worst])}"
-    yield Cause(
-        id="ESP111",
-        title=f"Loader workers of {readable.ranks(ranks)} start again in each epoch, whose first step takes "
-        f"{readable.duration(group.excess_ns)} longer"
-        if group
-        else f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {took} for loader workers to start in "
-        "each epoch",
-        ranks=ranks,
-        confidence="high",
-        evidence={
-            "start_up": by_rank({rank: round(mean_ns[rank]) for rank in ranks}, "ns"),
-            "epochs": Evidence(len(found[worst])),
-        },
-        advice="Set persistent_workers=True of the DataLoader, so that workers outlive the epoch. If they are spawned, "
-        "import less in the main module.",
-        measured=measured,
-    )
+    evidence = {
+        "start_up": by_rank({rank: round(mean_ns[rank]) for rank in ranks}, "ns"),
+        "epochs": Evidence(len(found[worst])),
+    }
+    groups = [group for group in job.slow_groups if starts_workers(job, group)]
+    for group in groups:
+        title = f"Loader workers of {readable.ranks(ranks)} start again in each epoch, whose first step takes "
+        price = group.measured.times(1 - _batch_ns(job.run, worst) / group.excess_ns)
+        yield from _cause(f"{title}{readable.duration(group.excess_ns)} longer", ranks, evidence, price)
+    if not groups:
+        took = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(mean_ns[worst])}"
+        title = f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {took} for loader workers to start in "
+        yield from _cause(f"{title}each epoch", ranks, evidence, _of_start_ups(job, worst, found[worst]))
+
+
+def _cause(
+    title: str, ranks: tuple[Rank, ...], evidence: dict[str, Evidence], measured: MeasuredPrice | None
+) -> Iterator[Cause]:
+    """The finding, if it costs enough."""
+    if measured is not None and measured.is_worth_reporting:
+        yield Cause(
+            id="ESP111",
+            title=title,
+            ranks=ranks,
+            confidence="high",
+            evidence=evidence,
+            advice="Set persistent_workers=True of the DataLoader, so that workers outlive the epoch. If they are spawned, "
+            "import less in the main module.",
+            measured=measured,
+        )
 
 
 def starts_workers(job: RecordedJob, group: SlowGroup) -> bool:
-    """Whether these steps are slow because epochs begin in them with new loader workers: most of the extra time is in the
-    loader."""
-    if group.when != AT_EPOCHS or all(len(start_ups(job.run, rank)) < MIN_EPOCHS for rank in job.run.ranks):
+    """Whether these steps are slow because epochs begin in them with new loader workers.
+
+    Most of the extra time is in the loader then, no other loader is used, such as that of a validation, and making one batch
+    takes less than half of it: also workers that stay make the first batch of an epoch while the rank waits.
+    """
+    ranks = job.run.ranks
+    if group.when != AT_EPOCHS or all(len(start_ups(job.run, rank)) < MIN_EPOCHS for rank in ranks):
+        return False
+    if any(_uses_others(job, rank, group) for rank in ranks):
         return False
     known = stage_of(job.steps, group) or line_of(job.samples, group)
-    return known is not None and known.is_loader
+    batch_ns = max(_batch_ns(job.run, rank) for rank in ranks)
+    return known is not None and known.is_loader and 2 * batch_ns <= group.excess_ns
+
+
+def _uses_others(job: RecordedJob, rank: Rank, group: SlowGroup) -> bool:
+    """Whether a rank asks loaders for batches in slow steps that it does not train on."""
+    stages, steps = job.run.stages(rank), job.steps.rows(rank, group.steps[group.is_slow])
+    others = stages.is_kind("next") & ~np.isin(stages.ints("loader"), training_loaders(job.run, rank))
+    begin, asked = steps.ints("start_ns"), stages.ints("start_ns")[others]
+    at = np.searchsorted(begin, asked, side="right") - 1
+    return bool(((at >= 0) & (asked < (begin + steps.ints("dur_ns"))[at])).any())
+
+
+def _batch_ns(run: Run, rank: Rank) -> float:
+    """What making a batch that is not the first of its pass takes in the median, ns."""
+    stages = run.stages(rank)
+    later = stages.where(
+        stages.is_kind("fetch")
+        & (stages.ints("batch") > 0)
+        & np.isin(stages.ints("loader"), training_loaders(run, rank))
+    )
+    return float(np.median(later.ints("end_ns") - later.ints("start_ns"))) if len(later) else 0.0
 
 
 def _of_start_ups(job: RecordedJob, rank: Rank, took_ns: np.ndarray) -> MeasuredPrice | None:

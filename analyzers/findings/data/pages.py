@@ -138,8 +138,8 @@ EPOCH_PAGE = Page(
     "Based on all recorded epochs but the first. `start up` is the time from the first next() of an epoch to when a "
     "worker begins with its batch, and `epochs` the number of starts. Workers of different epochs are different "
     "processes.",
-    "Measured, not replayed: the extra time of the first steps of epochs, if most of it is in the loader; it also ends the "
-    "workers of the last epoch, starts processes and waits for the first batch. Otherwise the start-up, as a share of all "
-    "steps.",
+    "Measured, not replayed: the extra time of the first steps of epochs, less the time to make one batch, if most of it is "
+    "in this loader, which also ends the workers of the last epoch and starts processes. Otherwise the start-up. Both are "
+    "shares of all steps.",
     "Use persistent_workers=True. If workers are spawned, import less in the main module.",
 )

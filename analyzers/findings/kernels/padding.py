@@ -19,6 +19,11 @@ _BY_TOKENS = re.compile(r"aten::(b|add|badd)?mm$|attention|convolution|softmax|g
 MIN_SHARE_BY_TOKENS = 0.05
 """Least share of the work of the steps in such operations: without them, nothing shows that the job computes on tokens."""
 
+MIN_CERTAIN_SHARE_BY_TOKENS = 0.5
+"""Least share of the work in such operations for which half of the saving is certain."""
+
+_PACKS = "aten::_pack_padded_sequence"
+
 _SCENARIO = "padding=0"
 
 
@@ -26,7 +31,8 @@ def padding(case: Case) -> Iterator[Cause]:
     """Batches with a large share of padding tokens."""
     padded = padding_by_rank(case.run, case.run.ranks)
     ranks = tuple(rank for rank, found in padded.items() if found.waste.of_tokens >= MIN_PADDING_SHARE)
-    if not ranks or not _computes_on_tokens(case):
+    by_tokens = _share_by_tokens(case) if ranks else 0.0
+    if by_tokens < MIN_SHARE_BY_TOKENS or any(_are_packed(case, rank) for rank in ranks):
         return
     if not case.is_worth_reporting(case.pricer.saving_ns(_SCENARIO)):
         return
@@ -38,7 +44,7 @@ def padding(case: Case) -> Iterator[Cause]:
         title=f"{100 * share:.0f} % of the tokens are padding",
         ranks=ranks,
         scenario=_SCENARIO,
-        certain_share=CERTAIN_SHARE,
+        certain_share=CERTAIN_SHARE if by_tokens >= MIN_CERTAIN_SHARE_BY_TOKENS else 0.0,
         # The share of padding is exact; which share of the step is proportional to tokens is uncertain.
         confidence="low",
         evidence=_evidence(padded, _have_one_length(case, ranks)),
@@ -46,10 +52,16 @@ def padding(case: Case) -> Iterator[Cause]:
     )
 
 
-def _computes_on_tokens(case: Case) -> bool:
+def _share_by_tokens(case: Case) -> float:
+    """Share of the work of steps in operations whose time is proportional to the number of tokens."""
     dfg = case.replayed.built.dfg
     work = np.isin(dfg.step, case.replayed.steps.steady) * dfg.dur_ns
-    return float((shares_on(case.run, dfg, _BY_TOKENS) * work).sum()) >= MIN_SHARE_BY_TOKENS * float(work.sum())
+    return float((shares_on(case.run, dfg, _BY_TOKENS) * work).sum()) / max(1.0, float(work.sum()))
+
+
+def _are_packed(case: Case, rank: Rank) -> bool:
+    """Whether the rank packs sequences before it computes (`torch.nn.utils.rnn.pack_padded_sequence`)."""
+    return bool(case.run.events(rank).matches("name", lambda name: name == _PACKS).any())
 
 
 def _have_one_length(case: Case, ranks: tuple[Rank, ...]) -> bool:
@@ -102,10 +114,11 @@ _PAGES = (
         "another name excludes if the token ids there are all equal; else ends of token ids, or of frames of numbers, that "
         "equal one id, or zero, which occurs nowhere else, in sequences of different lengths. It also notes the lengths "
         "that a collate function gives to `pad_sequence`. Rows of several sequences, whose positions begin again, are "
-        "packed already and count for nothing. Labels of -100 are not padding.",
+        "packed already and count for nothing, and so does a job that calls `pack_padded_sequence`. Labels of -100 are not "
+        "padding.",
         "`padding=0`: replay shortens the recorded time of attention by the share of pairs, and that of all other "
         "operations of forward and backward pass by that of tokens. An upper bound if passes also compute on other data. "
-        "Half of it is certain.",
+        "Half of it is certain if half of the work is known to depend on tokens.",
         "Pad each batch to its longest sequence, batch sequences of similar length, or pack sequences into rows.",
     ),
 )

@@ -47,8 +47,10 @@ def load_imbalance(case: Case) -> Iterator[Cause]:
     if np.count_nonzero(delays > MIN_SHARE_OF_DELAYS * delays.max(initial=0)) < 2:
         return
     saving = case.pricer.saving_ns(_BALANCED)
-    additional = None if saving is None else saving - max(0.0, case.pricer.saving_ns(STRAGGLERS_FIXED) or 0.0)
-    if additional is None or not case.is_worth_reporting(additional):
+    if saving is None:
+        return
+    additional = saving - max(0.0, case.pricer.saving_ns(STRAGGLERS_FIXED) or 0.0)
+    if not case.is_worth_reporting(additional):
         return
     if not is_significant and (
         min(median_ns, additional) < MIN_WAIT_SHARE_OF_STEP * case.pricer.step_ns
@@ -65,7 +67,7 @@ def load_imbalance(case: Case) -> Iterator[Cause]:
         f"one of them{which_has_more}",
         ranks=tuple(latest),
         scenario=_BALANCED,
-        certain_share=CERTAIN_SHARE if is_significant and which_has_more else 0.0,
+        certain_share=CERTAIN_SHARE * additional / saving if is_significant and which_has_more else 0.0,
         confidence=_confidence(case) if is_significant else "low",
         evidence={"latest_in_steps": by_rank(latest), "lateness_in_median_step": Evidence(round(median_ns), "ns")}
         | ({"latest_over_mean_rank": Evidence(dict(more), None, "cause")} if more else {})
@@ -138,8 +140,9 @@ _PAGES = (
         "compares tokens, samples, bytes received in all-to-alls (of experts), and sizes of tensors, if known. `lost in` "
         "and `python line` are where each rank loses most time in the steps that it delays.",
         "`balance=fix`: replay gives all work the mean duration that the same work takes on all ranks in that step, "
-        "and replays the whole job. An upper bound: work can seldom be balanced perfectly. Half of it is certain if the "
-        "extra work is statistically significant and the ranks that are late have more of one of these amounts.",
+        "and replays the whole job. An upper bound: work can seldom be balanced perfectly. Half of what it saves beyond "
+        "late ranks (`straggler=fix`) is certain if the extra work is statistically significant and the ranks that are late "
+        "have more of one of these amounts.",
         "Balance the work of ranks within a step: sequence lengths, tokens of each expert, data-dependent branches, "
         "work that one rank does for all.",
     ),

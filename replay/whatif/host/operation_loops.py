@@ -21,8 +21,9 @@ MIN_ITERATIONS = 12
 MIN_LOOP_NS: Ns = 200 * NS_PER_US
 """Least time of a loop."""
 
-COLLECTIVES = ("c10d::", "_c10d_functional::")
-"""Beginnings of names of collectives: they take their time for their peers, not for being called one by one."""
+COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
+"""Beginnings of names of collectives. They take their time because they wait for peers, not because they are called one by
+one."""
 
 _MAX_MODULES = 0.5
 """Most different modules for each iteration of a loop over data: a loop over the layers of a model calls another one each

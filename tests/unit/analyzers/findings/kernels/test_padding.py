@@ -9,11 +9,14 @@ from tests.cases.step_runs import step_table
 STEP_MS = 10
 
 
-def job(tokens: list[int | None], padding: list[int | None], *, computing: str = "aten::addmm"):
+def job(
+    tokens: list[int | None], padding: list[int | None], *, computing: str = "aten::addmm", within: str = "aten::add"
+):
     rows = []
     for number in range(1, len(tokens) + 1):
         at = number * STEP_MS * 1000.0
-        rows += [step(number, at, at + 10_000), op(computing, at, 8_000), op("Optimizer.step", at + 8_000, 2_000)]
+        rows += [step(number, at, at + 10_000), op(computing, at, 8_000), op(within, at + 1, 10)]
+        rows.append(op("Optimizer.step", at + 8_000, 2_000))
     counts = {"tokens": tokens, "padding": padding, "samples": [8] * len(tokens)}
     table = step_table([STEP_MS] * len(tokens), first=1, phase="timed", **counts)
     return run_of({0: rows}, steps={0: table})
@@ -50,6 +53,7 @@ def test_batches_of_different_lengths_should_be_sorted_or_packed():
         job([None] * 6, [400] * 6),  # no tokens
         job([800] * 6, [800] * 6),  # only padding: no usable mask
         job([800] * 6, [400] * 6, computing="aten::add"),  # no work that is known to depend on tokens
+        job([800] * 6, [400] * 6, within="aten::_pack_padded_sequence"),
     ],
 )
 def test_padding_that_is_small_unknown_or_free_is_not_reported(run):
