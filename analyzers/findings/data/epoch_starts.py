@@ -87,14 +87,14 @@ def _uses_others(job: RecordedJob, rank: Rank, group: SlowGroup) -> bool:
 
 
 def _batch_ns(run: Run, rank: Rank) -> float:
-    """What making a batch that is not the first of its pass takes in the median, ns."""
+    """What making a batch that is not the first of its pass takes in the mean, ns."""
     stages = run.stages(rank)
     later = stages.where(
         stages.is_kind("fetch")
         & (stages.ints("batch") > 0)
         & np.isin(stages.ints("loader"), training_loaders(run, rank))
     )
-    return float(np.median(later.ints("end_ns") - later.ints("start_ns"))) if len(later) else 0.0
+    return float((later.ints("end_ns") - later.ints("start_ns")).mean()) if len(later) else 0.0
 
 
 def _of_start_ups(job: RecordedJob, rank: Rank, took_ns: np.ndarray) -> MeasuredPrice | None:
