@@ -58,6 +58,7 @@ UPSTREAM_FIRST = (
     ),  # Kernels that take longer than necessary delay waits for the device.
     *(
         "ESP307",
+        "ESP310",
         "ESP309",
         "ESP302",
         "ESP304",

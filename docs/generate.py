@@ -35,6 +35,7 @@ MAX_LINES = 220
 """Of a page."""
 NEEDLESS = (
     "barriers",
+    "buffers",
     "loops",
     "small_operations",
     "padding",

@@ -25,8 +25,8 @@ from esprof.replay.whatif.term import Edit, Term, TermPhase
 _Key = TypeVar("_Key", bound=Hashable)
 
 OF_ONE_RANK = frozenset({
-    "allocator", "barriers", "compile", "cpu", "data", "double_precision", "gpu", "host", "kernel", "launches", "loops",
-    "padding", "python", "recompute", "repeated_calls", "runqueue", "small_operations", "sync", "unused_gradients",
+    "allocator", "barriers", "buffers", "compile", "cpu", "data", "double_precision", "gpu", "host", "kernel", "launches",
+    "loops", "padding", "python", "recompute", "repeated_calls", "runqueue", "small_operations", "sync", "unused_gradients",
 })  # fmt: skip
 """Terms that need no rank but those that they change."""
 

@@ -56,6 +56,7 @@ _SHARED_IDEALS = {
 _OWN_IDEALS = (
     "allocator",
     "barriers",
+    "buffers",
     "compile",
     "launches",
     "loops",

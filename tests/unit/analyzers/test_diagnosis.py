@@ -517,6 +517,7 @@ def test_every_finding_has_a_page():
         "ESP307",
         "ESP308",
         "ESP309",
+        "ESP310",
         "ESP401",
         "ESP402",
         "ESP403",
