@@ -10,7 +10,7 @@ _SCENARIO = "double_precision=2x"
 
 
 def double_precision(case: Case) -> Iterator[Cause]:
-    """Modules with parameters of 64 bits."""
+    """Modules with parameters, or tables, of 64 bits."""
     work = marked_work(case, _SCENARIO, calls_in_float64, call_ranges)
     if work is None:
         return
@@ -34,7 +34,8 @@ _PAGES = (
         "Modules whose parameters have 64 bits need at least twice the time of those with 32: for arithmetic, and for "
         "memory. On many GPUs they need 32 or 64 times as long, and fast libraries for CPUs do not support them. A single "
         "`.double()` or a NumPy array is enough.",
-        "The recorder marks calls of modules with such parameters, if other modules of the window have none. `module` "
+        "The recorder marks calls of modules with such parameters, if other modules of the window have none, and of those "
+        "without parameters whose buffers have 64 bits, such as windows and filter banks. `module` "
         "is the one with the most calls, `calls per step and rank` counts all of them, and `per step` is their time with "
         "their backward passes, by rank. `source line` is the line of the job that calls the model, if samples show it.",
         "`double_precision=2x`: replay lets these modules and their backward passes run twice as fast, except for "

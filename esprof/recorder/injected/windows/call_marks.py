@@ -21,7 +21,7 @@ _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 class CallMarks:
     """Tells the marks of each call of a root, which is a module that is called from outside of all others, and of modules
-    whose parameters have 64 bits."""
+    whose parameters have 64 bits, or whose buffers if they have no parameters."""
 
     def __init__(self) -> None:
         self.watched: set[int] = set()
@@ -29,7 +29,7 @@ class CallMarks:
         self._models: dict[int, _Model] = {}
         """Of roots, by identifier."""
         self._double: set[int] = set()
-        """Identifiers of modules with parameters of 64 bits of their own."""
+        """Identifiers of modules with parameters of 64 bits of their own, or with buffers alone."""
         self._has_single = False
         """Whether others have parameters of less."""
         self._partly = PartlyTrained()
@@ -49,7 +49,7 @@ class CallMarks:
         self.watched.add(id(root))
         for module in root.modules():
             kinds = {one.dtype for one in module._parameters.values() if one is not None and one.is_floating_point()}
-            if torch.float64 in kinds:
+            if torch.float64 in kinds or _has_tables_in_float64(module):
                 self._double.add(id(module))
                 self.watched.add(id(module))
             self._has_single |= bool(kinds - {torch.float64})
@@ -104,6 +104,15 @@ class CallMarks:
         if is_held:
             return [DISCARDED] if is_discarded else []
         return [NOT_OPTIMIZED] if self._trains and (model.is_constant(parameters) or model.use.only_grow) else []
+
+
+def _has_tables_in_float64(module: nn.Module) -> bool:
+    """Whether a module without any parameters computes with buffers, such as a filter bank or a window, of 64 bits alone."""
+    tables = [
+        one for one in module._buffers.values() if one is not None and one.is_floating_point() and one.numel() > 1
+    ]
+    is_double = bool(tables) and all(one.dtype == torch.float64 for one in tables)
+    return is_double and next(module.parameters(), None) is None
 
 
 class _Model:

@@ -149,6 +149,24 @@ def test_modules_of_64_bits_among_others_are_marked(marks, model):
     assert [marks(one, x) for one in exact] == [[FLOAT64], [], []]
 
 
+class Bank(nn.Module):
+    """Filters without parameters."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.register_buffer("filters", torch.ones(2, 2, dtype=dtype))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+
+def test_tables_of_64_bits_are_marked_in_modules_without_parameters(marks, model):
+    x = torch.ones(1, 2)
+    banks = nn.Sequential(Bank(torch.float64), Bank(torch.float32), model)
+    marks(banks, x)
+    sums = nn.Linear(2, 2)  # It learns in 32 bits, and counts in 64.
+    sums.register_buffer("sums", torch.ones(2, dtype=torch.float64))
+    assert [marks(one, x) for one in (*banks[:2], sums)] == [[FLOAT64], [], []]
+
+
 def test_a_job_of_64_bits_needs_them(marks):
     exact, x = nn.Sequential(nn.Linear(2, 2), nn.Embedding(2, 2)).double(), torch.ones(1, 2)
     assert [marks(one, x) for one in (exact, *exact)] == [[], [], []]
