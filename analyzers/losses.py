@@ -89,7 +89,10 @@ _ACTIVITIES = dict.fromkeys((*_NO_BATCH, "ESP111", "ESP206"), LOADER) | {
 }
 """Id -> the activity that takes the time, as slow steps name it (`extra_time_in`)."""
 
-_LINES, _CALLEES = ("source_line", "python_line", "extra_time_in"), ("calls", "python_call", "innermost")
+_LINES, _CALLEES = (
+    ("source_line", "lines_around", "python_line", "extra_time_in"),
+    ("calls", "python_call", "innermost"),
+)
 """Evidence that says where the time is spent: lines and stages, and functions that these lines call."""
 
 
@@ -252,7 +255,8 @@ def _texts(finding: Finding, names: Sequence[str]) -> Iterable[str]:
     for name in names:
         if name in finding.evidence:
             value = finding.evidence[name].value
-            yield from map(str, value.values() if isinstance(value, dict) else [value])
+            for text in value.values() if isinstance(value, dict) else [value]:
+                yield from str(text).split("; ")
 
 
 def _credited(cause: Finding, credit_us: float, symptoms: Sequence[Finding]) -> Finding:

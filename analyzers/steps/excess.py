@@ -24,6 +24,15 @@ LOADER = "waiting for the data loader"
 NO_CPU = "waiting for a CPU"
 COMPUTING = "computing on its CPU"
 
+MIN_SHARE_OF_SAVES = 0.25
+"""Least share of functions that save in the time of several lines for these to count as a save."""
+
+MIN_SHARE_AROUND = 0.05
+"""Least share of the time of several lines for one of them to be named in addition to the longest."""
+
+_DECORATOR = re.compile(r"(^|/)torch/utils/_contextlib\.py\(")
+"""Matches the line of `torch.no_grad` and its like that calls the function which they decorate."""
+
 _SAVING = re.compile(
     r"\): (.*\.)?_?([a-z0-9_]*_)?((save|snapshot|checkpoint|ckpt|dump)(_[a-z0-9_]*)?|get_((model|optimizer)_)?state_dict)$",
     re.IGNORECASE,
@@ -54,6 +63,8 @@ class Excess:
     """Whether most of that time is in PyTorch's code that loads data."""
     innermost: str | None = None
     """The innermost line of the job's own code with most of the time, if `what` does not name it."""
+    around: tuple[str, ...] = ()
+    """Other lines of the same function that share the time with `what`, if no single one has most of it; longest first."""
 
 
 def stage_of(job: JobSteps, group: SlowGroup) -> Excess | None:
@@ -116,7 +127,7 @@ def line_of(samples: JobSamples, group: SlowGroup) -> Excess | None:
     clearest = min(found, key=lambda rank: found[rank].usual_ns / found[rank].slow_ns)
     line = found[clearest]
     lost = {rank: one.slow_ns - one.usual_ns for rank, one in found.items() if one.text == line.text}
-    return Excess(line.text, lost, line.is_save, line.is_loader, line.innermost)
+    return Excess(line.text, lost, line.is_save, line.is_loader, line.innermost, line.around)
 
 
 @dataclass(frozen=True)
@@ -129,10 +140,11 @@ class _Line:
     is_loader: bool
     innermost: str | None
     """The innermost line of the job's own code below it, beyond the one that it called."""
+    around: tuple[str, ...] = ()
 
 
 def _line_of(samples: JobSamples, rank: Rank, group: SlowGroup) -> _Line | None:
-    """The outermost line, in its chain of callers, that takes long in slow steps only."""
+    """The outermost line, in its chain of callers, that takes long in slow steps only, or several of one function."""
     stacks, slow, usual = _sampled(samples, rank, group)
     usual_ns = float(group.took_ns[group.is_usual].mean())
     tree = _Tree()
@@ -148,18 +160,42 @@ def _line_of(samples: JobSamples, rank: Rank, group: SlowGroup) -> _Line | None:
 
     found = [line for line in range(len(tree.text)) if is_cause(line)]
     if not found:
-        return None
+        return _lines_of_function(tree, group)
     outermost = min(found, key=lambda line: tree.depth[line])
     text = tree.text[outermost]
     if group.when == AT_RANDOM and not _is_in_most(samples, rank, group, text):
         return None
     chain = _under(tree, outermost, found)
-    if chain:
-        text = f"{text}, calling {tree.text[chain[0]]}"
+    if called := next((line for line in chain if not _DECORATOR.search(tree.text[line])), None):
+        text = f"{text}, calling {tree.text[called]}"
     own = [tree.text[line] for line in chain[1:] if frame(tree.text[line]).origin == "job"]
     of_slow, of_usual = tree.slow_ns[outermost], tree.usual_ns[outermost]
     is_save, is_loader = (ns[outermost] >= MIN_SHARE_OF_EXCESS * of_slow for ns in (tree.saving_ns, tree.loading_ns))
     return _Line(text, of_slow, of_usual, is_save, is_loader, own[-1] if own else None)
+
+
+def _lines_of_function(tree: "_Tree", group: SlowGroup) -> _Line | None:
+    """Lines that only slow steps run, of one function of the job, which take most of the extra time together; None if there
+    are none. The longest one stands for them."""
+    blocks: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for line, text in enumerate(tree.text):
+        if frame(text).origin == "job" and tree.usual_ns[line] <= MAX_SHARE_OF_USUAL_STEP * tree.slow_ns[line]:
+            blocks[tree.caller[line], frame(text).function].append(line)
+
+    def slow_ns(lines: list[int]) -> float:
+        return sum(tree.slow_ns[line] for line in lines)
+
+    enough = [lines for lines in blocks.values() if slow_ns(lines) >= MIN_SHARE_OF_EXCESS * group.excess_ns]
+    if not enough or group.when == AT_RANDOM:
+        return None
+    block = min(enough, key=lambda lines: tree.depth[lines[0]])
+    longest, *others = sorted(block, key=lambda line: tree.slow_ns[line], reverse=True)
+    # Lines around a save get ready what is saved, and move the file.
+    is_save = sum(tree.saving_ns[line] for line in block) >= MIN_SHARE_OF_SAVES * slow_ns(block)
+    usual_ns = sum(tree.usual_ns[line] for line in block)
+    long = [line for line in others if tree.slow_ns[line] >= MIN_SHARE_AROUND * slow_ns(block)]
+    around = tuple(tree.text[line] for line in long)
+    return _Line(tree.text[longest], slow_ns(block), usual_ns, is_save, is_loader=False, innermost=None, around=around)
 
 
 def _is_in_most(samples: JobSamples, rank: Rank, group: SlowGroup, line: str) -> bool:

@@ -52,7 +52,7 @@ def _cause(job: RecordedJob, group: SlowGroup, stage: Excess | None, line: Exces
         doing = "" if known.what in (LOADER, NO_CPU, COMPUTING) else "in "
         title += (
             f": {readable.ranks(ranks)} {readable.verb('spend', ranks)} the extra time {doing}"
-            f"{printable(known.what, LONGEST_NAME)}"
+            f"{printable(known.what, LONGEST_NAME)}" + (" and lines around it" if known.around else "")
         ) + (f", at {printable(where, LONGEST_NAME)}" if is_collection and where else "")
     return Cause(
         id=_id(group, is_save=is_save, is_collection=is_collection),
@@ -68,6 +68,11 @@ def _cause(job: RecordedJob, group: SlowGroup, stage: Excess | None, line: Exces
         }
         | ({"extra_time_in": Evidence(printable(stage.what, LONGEST_NAME))} if stage else {})
         | ({"source_line": Evidence(printable(where, LONGEST_NAME))} if where else {})
+        | (
+            {"lines_around": Evidence("; ".join(printable(one, LONGEST_NAME) for one in line.around))}
+            if line and line.around
+            else {}
+        )
         | ({"innermost": Evidence(printable(line.innermost, LONGEST_NAME))} if line and line.innermost else {})
         | ({"lost_there": by_rank({rank: round(ns) for rank, ns in known.lost_ns.items()}, "ns")} if known else {}),
         advice=_SAVE_ADVICE + _enough(job.saves) if is_save else _ADVICE_FOR.get(known.what if known else "", _ADVICE),
@@ -135,7 +140,9 @@ _EVIDENCE = (
     "group of their own. The extra time is searched for in stages that the job or the recorder marked, in waits for "
     "the data loader and for a CPU (`lost there`), and in the stacks of the training thread, sampled fifty times a "
     "second. `source line` is the outermost line where slow steps spend most of their extra time and usual steps "
-    "hardly any, with its callee; `innermost` is the innermost line of the job's own code below it. Saves are "
+    "hardly any, with its callee; `innermost` is the innermost line of the job's own code below it. If only several lines "
+    "of a function take most of that time together, `source line` is the longest of them, and `lines around` lists others. "
+    "Saves are "
     "recognised by torch.save, torch.distributed.checkpoint (with functions that gather the state of sharded models) and "
     "safetensors.torch, also if imported by name, or by the function's name."
 )

@@ -219,6 +219,45 @@ def test_the_state_of_sharded_ranks_that_torch_gathers_is_part_of_a_save():
     assert cause.id == "ESP601"
 
 
+def in_three_lines(innermost: str):
+    """Samples that show 100 ms of each step in `MAIN`, and the extra time of every fifth step in three lines behind it, a
+    third each; the last one calls `innermost`."""
+
+    def stacks(step, dur):
+        extra = (dur - 100 * MS) // 3 if step % 5 == 0 else 0
+        lines = ["train.py(51): main", SAVE, f"train.py(53): main\n{innermost}"]
+        return [(MAIN, dur - 3 * extra), *((line, extra) for line in lines if extra > 0)]
+
+    return stacks
+
+
+@pytest.mark.parametrize(
+    ("innermost", "id"), [("io.py(7): save_checkpoint", "ESP601"), ("metrics.py(7): evaluate", "ESP806")]
+)
+def test_several_lines_of_a_function_that_slow_steps_alone_run_are_one_cause(innermost, id):
+    (cause,) = found(sampled(job(every(5)), in_three_lines(innermost)))
+    assert (cause.id, cause.confidence) == (id, "high")
+    assert cause.evidence["source_line"].value == "train.py(51): main"
+    assert cause.evidence["lines_around"].value == f"{SAVE}; train.py(53): main"
+    assert cause.title.endswith(": rank 0 spends the extra time in train.py(51): main and lines around it")
+    assert cause.evidence["lost_there"].of(0) == pytest.approx(300 * MS, rel=0.05)
+
+
+def test_lines_that_usual_steps_run_too_are_no_cause():
+    def stacks(step, dur):
+        return [(line, dur // 3) for line in ("train.py(51): main", SAVE, "train.py(53): main")]
+
+    (cause,) = found(sampled(job(every(5)), stacks))
+    assert "source_line" not in cause.evidence
+
+
+def test_the_decorator_of_a_function_is_not_shown_as_what_a_line_calls():
+    decorated = "python3.11/site-packages/torch/utils/_contextlib.py(124): context_decorator.<locals>.decorate_context"
+    stack = f"{SAVE}\n{decorated}\neval.py(7): evaluate"
+    (cause,) = found(sampled(job(every(5)), extra_time(MAIN, stack)))
+    assert cause.evidence["source_line"].value == f"{SAVE}, calling eval.py(7): evaluate"
+
+
 def test_a_picture_that_is_saved_is_no_checkpoint():
     stack = f"{SAVE}\ndraw.py(7): draw\npython3.11/site-packages/PIL/Image.py(9): Image.save"
     (cause,) = found(sampled(job(every(5)), extra_time(MAIN, stack)))
