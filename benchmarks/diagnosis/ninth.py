@@ -28,7 +28,7 @@ JOBS = (
         script("ninth/sage/train"),
         (
             # Arrays of the graph that DDP sends in each step.
-            Fault("tables", ("ESP301", "ESP304"), (4, 5), ("ESP302", "ESP309")),
+            Fault("tables", ("ESP310", "ESP301", "ESP304"), (4, 5), ("ESP302", "ESP309")),
             # Lengths of walks.
             Fault("walks", INPUT, (10, 20), ("ESP404",), module="data"),
             # Share of the nodes that are of the rank's own range.
@@ -107,7 +107,7 @@ JOBS = (
             # Share of the links' rate that is left.
             Fault("link", ("ESP301", "ESP304"), (0.4, 0.7), ("ESP302", "ESP303", "ESP309"), link=True),
             # Days of all meters' demand that are kept in the module.
-            Fault("buffers", ("ESP301", "ESP304"), (40, 70), ("ESP302", "ESP309")),
+            Fault("buffers", ("ESP310", "ESP301", "ESP304"), (40, 70), ("ESP302", "ESP309")),
             # Blocks.
             Fault("precision", ("ESP708",), (1, 2), ("ESP402",)),
             # Days.
