@@ -7,8 +7,8 @@ import numpy as np
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, Edge
 from esprof.replay.engine.timeline import is_covered
+from esprof.replay.whatif.graph.selections import matched
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, ranges_of_rows, thread_nodes, work_share
-from esprof.run.collective_names import collective_word
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
@@ -29,8 +29,7 @@ class SentBuffers(NamedTuple):
     @classmethod
     def of(cls, run: Run, dfg: Dfg) -> Self:
         ranges = {rank: _ranges(run.events(rank)) for rank in dfg.marks.ranks}
-        sent = dfg.named(lambda name: collective_word(name) == "broadcast")
-        sent &= dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
+        sent = matched(dfg, "broadcast")
         arrivals = dfg.of(Cls.WAIT) & np.isin(dfg.collective, dfg.collective[sent])
         edges = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & arrivals[dfg.pred_target])
         within = np.zeros(dfg.nodes, bool)

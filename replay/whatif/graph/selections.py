@@ -8,6 +8,7 @@ from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.scenario import NothingFound, Scenario
 from esprof.replay.whatif.term import Term
+from esprof.run.collective_names import collective_word
 
 HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH, Cls.ALLOCATOR, Cls.DATA)
 """Classes of the work of CPU threads and loader workers."""
@@ -76,6 +77,20 @@ def without_share(now: Scenario, terms: tuple[Term, ...], share: np.ndarray, mis
         left = np.rint(now.dfg.dur_ns[nodes] * (1 - share[nodes])).astype(np.int64)
         now = replace(now, dfg=edits.replace(now.dfg, nodes, left))
     return now
+
+
+def matched(dfg: Dfg, word: str) -> np.ndarray:
+    """Mask of the matched collectives of one kind (`collective_word`): their communication, on all ranks."""
+    mask: np.ndarray = (
+        dfg.named(lambda name: collective_word(name) == word) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
+    )
+    return mask
+
+
+def without_collectives(now: Scenario, collectives: np.ndarray) -> Scenario:
+    """The scenario in which this communication (bool[N]) takes no time, and no rank waits for another there."""
+    waits = (now.dfg.pred_kind == Edge.RENDEZVOUS) & collectives[now.dfg.pred_target]
+    return replace(now, dfg=edits.shorten(edits.cut(now.dfg, waits), collectives, 0))
 
 
 def required(mask: np.ndarray, reason: str) -> np.ndarray:
