@@ -26,7 +26,9 @@ class MarkedWork:
     """Work of marked calls in the steady-state steps."""
 
     module: str
-    """The module with the most calls."""
+    """The module whose calls take longest."""
+    others: int
+    """Number of other modules."""
     calls: float
     """Calls in a mean step of a mean rank."""
     spent_ns: dict[Rank, float]
@@ -38,6 +40,11 @@ class MarkedWork:
     def ranks(self) -> tuple[Rank, ...]:
         worst = max(self.spent_ns.values())
         return tuple(rank for rank, spent in self.spent_ns.items() if spent >= worst / 2)
+
+    @property
+    def modules(self) -> str:
+        """They, with the verb of a title."""
+        return f"{self.module} and {self.others} more are" if self.others else f"{self.module} is"
 
     @property
     def takes(self) -> str:
@@ -80,13 +87,15 @@ def marked_work(
     if not len(steady[worst]):
         return None
     enclosing = EnclosingCalls(case.job.samples, worst)
-    modules = Counter(enclosing.modules(row) or "a module" for row in steady[worst].tolist())
     events = case.run.events(worst)
-    begin = events.ints("start_ns")[steady[worst]]
-    spans = np.stack([begin, begin + events.ints("dur_ns")[steady[worst]]], axis=1)
+    begin, long = events.ints("start_ns")[steady[worst]], events.ints("dur_ns")[steady[worst]]
+    modules: Counter[str] = Counter()
+    for row, ns in zip(steady[worst].tolist(), long.tolist(), strict=True):
+        modules[enclosing.modules(row) or "a module"] += ns
     return MarkedWork(
         module=printable(modules.most_common(1)[0][0], LONGEST_NAME),
+        others=len(modules) - 1,
         calls=sum(map(len, steady.values())) / len(steps) / len(steady),
         spent_ns=spent,
-        line=seen_above(case.job.samples, worst, _CALL, spans),
+        line=seen_above(case.job.samples, worst, _CALL, np.stack([begin, begin + long], axis=1)),
     )

@@ -7,9 +7,9 @@ import pytest
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.views.enclosing import EnclosingCalls
 from esprof.replay.building.build import build
-from esprof.replay.whatif.gradients.marked_calls import calls_marked
+from esprof.replay.whatif.gradients.marked_calls import calls_marked, repeated_calls
 from esprof.replay.whatif.pricing import what_if
-from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_HELD, NOT_OPTIMIZED, SAME_INPUTS
+from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_HELD, NOT_OPTIMIZED
 from tests.cases.record import job, recording, run
 
 
@@ -20,12 +20,12 @@ def test_needless_work_of_a_recorded_job_is_marked_and_priced(tmp_path):
     events, enclosing = ended.run.events(0), EnclosingCalls(RecordedJob(ended.run).samples, 0)
     of_step = events.ints("step") == max(events.ints("step"))
 
-    def marked(mark):
-        return Counter(enclosing.modules(row) for row in calls_marked(events, mark) if of_step[row])
+    def modules(calls):
+        return Counter(enclosing.modules(row) for row in calls if of_step[row])
 
-    assert marked(SAME_INPUTS) == {"Sequential": 1}
-    assert marked(NOT_OPTIMIZED) == {"Sequential": 2}
-    assert marked(FLOAT64) == {"Student.exact": 1}
+    assert modules(repeated_calls(events)) == {"Sequential": 1}
+    assert modules(calls_marked(events, NOT_OPTIMIZED)) == {"Sequential": 2}
+    assert modules(calls_marked(events, FLOAT64)) == {"Student.exact": 1}
     answers = what_if(ended.run, build(ended.run), ["repeated_calls=0", "unused_gradients=0", "double_precision=2x"])
     assert [answer.reason for answer in answers] == [None] * 3
     assert answers[0].saving_us > 0

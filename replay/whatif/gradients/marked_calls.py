@@ -7,7 +7,15 @@ import numpy as np
 
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, ranges_of_rows, work_share
 from esprof.replay.whatif.scenario import Scenario
-from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_HELD, NOT_OPTIMIZED, SAME_INPUTS, WEIGHTS_NOT_HELD
+from esprof.run.raw.call_marks import (
+    DISCARDED,
+    FLOAT64,
+    NOT_HELD,
+    NOT_OPTIMIZED,
+    SAME_FORWARD,
+    SAME_INPUTS,
+    WEIGHTS_NOT_HELD,
+)
 from esprof.run.schema import Table
 
 _RANDOM = re.compile(
@@ -37,13 +45,31 @@ def calls_in_float64(events: Table) -> np.ndarray:
 
 
 def repeated_calls(events: Table) -> np.ndarray:
-    """Rows of the calls with the inputs of another, but for those in which random numbers are drawn."""
-    calls = calls_marked(events, SAME_INPUTS)
+    """Rows of the calls with the inputs of another, except for those within others, or in which random numbers are drawn."""
+    calls = calls_marked(events, SAME_INPUTS, SAME_FORWARD)
     at = np.sort(events.ints("start_ns")[events.is_kind("op") & events.matches("name", _RANDOM.match)])
-    begin = events.ints("start_ns")[calls]
-    drawn = np.searchsorted(at, begin + events.ints("dur_ns")[calls]) > np.searchsorted(at, begin)
-    same: np.ndarray = calls[~drawn]
-    return same
+    begin, end = events.ints("start_ns")[calls], events.ints("start_ns")[calls] + events.ints("dur_ns")[calls]
+    kept = calls[np.searchsorted(at, end) == np.searchsorted(at, begin)]
+    outermost: np.ndarray = kept[_is_outermost(ranges_of_rows(events, kept))]
+    return outermost
+
+
+def _is_outermost(ranges: ThreadRanges) -> np.ndarray:
+    """Whether each range lies in no other of its thread, bool[ranges]; ranges of a thread are nested or apart."""
+    order = np.lexsort((-ranges.end_ns, ranges.begin_ns, ranges.tid))
+    found, outer = np.zeros(len(order), bool), (-1, -1)
+    for at in order.tolist():
+        tid, end = int(ranges.tid[at]), int(ranges.end_ns[at])
+        if tid != outer[0] or ranges.begin_ns[at] >= outer[1]:
+            found[at], outer = True, (tid, end)
+    return found
+
+
+def ranges_of_repeated(events: Table, calls: np.ndarray) -> ThreadRanges:
+    """When and where these calls (rows) ran, with their backward passes, which nobody needs if an earlier call has one."""
+    is_whole = np.isin(calls, calls_marked(events, SAME_INPUTS))
+    ranges = call_ranges(events, calls[is_whole]), ranges_of_rows(events, calls[~is_whole])
+    return ThreadRanges(*(np.concatenate(pair) for pair in zip(*ranges, strict=True)))
 
 
 def call_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:

@@ -10,13 +10,11 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from ....run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
+from ....run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED
 from .. import optimizers
 from .gradient_use import GradientUse
 from .partly_trained import PartlyTrained
-
-_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
-"""Types of arguments, beside tensors, of which equal ones are the same input."""
+from .repeated_calls import RepeatedCalls
 
 
 class CallMarks:
@@ -33,6 +31,9 @@ class CallMarks:
         self._has_single = False
         """Whether others have parameters of less."""
         self._partly = PartlyTrained()
+        self._repeated = RepeatedCalls()
+        self._always: set[int] = set()
+        """Those of the watched modules whose calls may have other marks than that of equal inputs."""
         self._held: set[int] = set()
         """Identifiers of the parameters that optimizers hold."""
         self._made = -1
@@ -41,20 +42,20 @@ class CallMarks:
         """Whether a root has been called whose parameters an optimizer holds: engines that update copies hold none."""
 
     def begin_step(self) -> None:
-        for model in self._models.values():
-            model.calls.clear()
+        self.watched -= self._repeated.begin_step() - self._always
 
     def add(self, root: nn.Module) -> None:
         self._models[id(root)] = _Model(root)
-        self.watched.add(id(root))
+        self._always.add(id(root))
         for module in root.modules():
             kinds = {one.dtype for one in module._parameters.values() if one is not None and one.is_floating_point()}
             if torch.float64 in kinds or _has_tables_in_float64(module):
                 self._double.add(id(module))
-                self.watched.add(id(module))
+                self._always.add(id(module))
             self._has_single |= bool(kinds - {torch.float64})
         self._note_held()
-        self.watched.update(self._partly.add(root, self._held))
+        self._always.update(self._partly.add(root, self._held))
+        self.watched.update(self._always, self._repeated.add(root))
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         held = {id(one) for one in _parameters([optimizer])}
@@ -65,12 +66,15 @@ class CallMarks:
         self._models.pop(module, None)
         self._double.discard(module)
         self._partly.forget(module)
+        self._repeated.forget(module)
+        self._always.discard(module)
         self.watched.discard(module)
 
     def clear(self) -> None:
-        for known in (self._models, self._double, self.watched, self._held):
+        for known in (self._models, self._double, self.watched, self._always, self._held):
             known.clear()
         self._partly.clear()
+        self._repeated.clear()
         self._made, self._trains, self._has_single = -1, False, False
 
     def of(self, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> list[str]:
@@ -78,13 +82,18 @@ class CallMarks:
         marks = [FLOAT64] if self._has_single and id(module) in self._double else []
         if torch._C._current_graph_task_id() != -1:
             return marks  # A backward pass computes activations again.
+        leaves = tree_leaves((arguments, options))
+        marks += self._repeated.begin(module, leaves)
         model = self._models.get(id(module))
         if model is None:
             return marks + self._partly.of(module)
-        leaves = tree_leaves((arguments, options))
         self._partly.begin(module, leaves)
-        marks += [SAME_INPUTS] if model.is_repeated(module, leaves) else []
         return marks + self._of_gradients(model, leaves)
+
+    def ended(self, module: nn.Module, result: Any) -> None:
+        """Note what a call that had begun has returned."""
+        if torch._C._current_graph_task_id() == -1:
+            self._repeated.end(module, result)
 
     def _note_held(self) -> None:
         if self._made != optimizers.made():
@@ -116,73 +125,18 @@ def _has_tables_in_float64(module: nn.Module) -> bool:
 
 
 class _Model:
-    """A root, with its parameters and buffers as of the first call in the window."""
+    """A root, with its parameters as of the first call in the window."""
 
     def __init__(self, root: nn.Module) -> None:
         self._parameters = [weakref.ref(one) for one in root.parameters()]
-        self._buffers = [weakref.ref(one) for one in root.buffers()]
         self._at_first = _versions(self.parameters())
-        self._is_random = any(map(_has_dropout, root.modules()))
         self.use = GradientUse(self.parameters())
-        self.calls: list[tuple[list[Any], list[int]]] = []
-        """Inputs of the calls in this step, tensors by weak reference and version, and versions of the tensors."""
 
     def parameters(self) -> list[torch.Tensor]:
         return [one for ref in self._parameters if (one := ref()) is not None]
 
     def is_constant(self, parameters: list[torch.Tensor]) -> bool:
         return all(one.is_leaf for one in parameters) and _versions(parameters) == self._at_first
-
-    def is_repeated(self, root: nn.Module, leaves: list[Any]) -> bool:
-        """Whether a call in this step had the same inputs; adds this one."""
-        if self._is_random and root.training:
-            return False
-        inputs = _inputs(leaves)
-        if inputs is None:
-            return False
-        buffers = [one for ref in self._buffers if (one := ref()) is not None]
-        now = [*inputs, root.training], _versions([*self.parameters(), *buffers])
-        if now in self.calls:
-            return True
-        self.calls.append(now)
-        return False
-
-
-def _has_dropout(module: nn.Module) -> bool:
-    """Whether a module is a dropout, or has one as a number, as attention does."""
-    if isinstance(module, nn.modules.dropout._DropoutNd):
-        return module.p > 0
-    return any("drop" in name and isinstance(value, float) and value > 0 for name, value in vars(module).items())
-
-
-def _inputs(leaves: list[Any]) -> list[Any] | None:
-    """The inputs of a call, comparable with those of another; None if some are not, or there is no tensor."""
-    if not all(isinstance(one, (torch.Tensor, *_PLAIN)) for one in leaves):
-        return None
-    tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
-    if not tensors or any(one.is_inference() for one in tensors):  # Those have no versions.
-        return None
-    # Weak references are equal if they are the same tensor: tensors themselves would be compared by their values.
-    return [_Same(one) if isinstance(one, torch.Tensor) else (type(one), one) for one in leaves]
-
-
-class _Same:
-    """A tensor, as long as it lives, and how often it had been changed."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = weakref.ref(tensor)
-        self._version = tensor._version
-
-    def __eq__(self, other: object) -> bool:
-        mine = self._tensor()
-        return (
-            isinstance(other, _Same)
-            and mine is not None
-            and mine is other._tensor()
-            and self._version == other._version
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def _versions(tensors: list[torch.Tensor]) -> list[int]:

@@ -97,9 +97,11 @@ class ModuleEvents:
             with annotation(name):
                 marks = _begun(self._marks_of(module, arguments, options))
                 try:
-                    return original(module, *arguments, **options)
+                    result = original(module, *arguments, **options)
                 finally:
                     _end(marks)
+                self._ended(module, result)
+                return result
 
         # Else a compiled step that calls this behind a graph break would compile it, too.
         hide_from_dynamo(__call__)
@@ -121,12 +123,18 @@ class ModuleEvents:
         with annotation(name):
             marks = _begun(self._marks_of(module, arguments, options) if id(module) in self._marks.watched else ())
             try:
-                return self._sizes.measured(name, module, original, arguments, options)
+                result = self._sizes.measured(name, module, original, arguments, options)
             finally:
                 _end(marks)
+        if id(module) in self._marks.watched:
+            self._ended(module, result)
+        return result
 
     def _marks_of(self, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Collection[str]:
         return self._marks_breaker.run(self._marks.of, module, arguments, options) or ()
+
+    def _ended(self, module: nn.Module, result: Any) -> None:
+        self._marks_breaker.run(self._marks.ended, module, result)
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
         self._marks_breaker.run(self._marks.optimizer_stepped, optimizer)

@@ -5,7 +5,15 @@ import pytest
 from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
 from esprof.replay.whatif.pricing import what_if
-from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_HELD, NOT_OPTIMIZED, SAME_INPUTS, WEIGHTS_NOT_HELD
+from esprof.run.raw.call_marks import (
+    DISCARDED,
+    FLOAT64,
+    NOT_HELD,
+    NOT_OPTIMIZED,
+    SAME_FORWARD,
+    SAME_INPUTS,
+    WEIGHTS_NOT_HELD,
+)
 from esprof.run.raw.module_events import MODULE_PREFIX
 from tests.cases.graph import call, launched, numbered, op, run_of, step
 
@@ -46,6 +54,32 @@ def test_a_second_call_with_the_same_inputs_is_named_and_priced_with_its_backwar
     assert finding.saving_low_us >= 0.5 * finding.saving_us
     assert (finding.evidence["module"].value, finding.evidence["calls_per_step_and_rank"].value) == ("Teacher", 1)
     assert finding.title == "Teacher is called again with the same inputs, which takes up to 20.0 ms of a step"
+
+
+def test_the_backward_pass_of_a_call_after_one_without_gradients_is_needed():
+    finding = found(steps(SAME_FORWARD))["ESP706"]
+    assert finding.saving_us == pytest.approx(10 * MS, rel=0.01)
+    assert finding.evidence["per_step"].value == {"0": 10 * MS * 1e3}
+
+
+def test_a_call_within_another_repeated_one_is_not_counted_again():
+    finding = found(steps(SAME_INPUTS, inside=[SAME_INPUTS, f"{MODULE_PREFIX}Teacher.deep", SAME_INPUTS]))["ESP706"]
+    assert (finding.evidence["module"].value, finding.evidence["calls_per_step_and_rank"].value) == ("Teacher", 1)
+
+
+def test_of_several_repeated_parts_the_one_that_takes_longest_is_named():
+    rows = []
+    for n in range(6):
+        at = STEP * n
+        rows.append(step(n, at, at + STEP))
+        for name, begin, long in (("stem", 0, 10), ("stem", 10, 10), ("deep", 20, 30)):
+            rows += [
+                op(f"{MODULE_PREFIX}Net.{name}", at + begin * MS, long * MS),
+                op(SAME_INPUTS, at + begin * MS, long * MS),
+            ]
+            rows.append(op("aten::linear", at + begin * MS, long * MS))
+    finding = found(run_of({0: rows}))["ESP706"]
+    assert finding.title == "Net.deep and 1 more are called again with the same inputs, which takes 50.0 ms of a step"
 
 
 def test_a_backward_pass_that_no_optimizer_needs_is_named_and_priced():

@@ -74,23 +74,6 @@ def test_calls_after_a_change_are_not(marks, model):
         assert marks(model, x) == []
 
 
-def test_statistics_that_a_call_changes_make_the_next_one_another(marks):
-    model, x = nn.BatchNorm1d(2), torch.ones(2, 2)
-    marks(model, x)
-    model(x)
-    assert marks(model, x) == []
-    model.eval()
-    assert (marks(model, x), marks(model, x)) == ([], [SAME_INPUTS])
-
-
-@pytest.mark.parametrize("inner", [nn.Dropout(0.1), nn.MultiheadAttention(2, 1, dropout=0.1)])
-def test_a_model_with_dropout_differs_from_call_to_call(marks, inner):
-    model, x = nn.Sequential(inner), torch.ones(1, 2)
-    assert [marks(model, x) for _ in range(2)] == [[], []]
-    model.eval()
-    assert (marks(model, x), marks(model, x)) == ([], [SAME_INPUTS])
-
-
 def test_gradients_of_a_model_without_optimizer_are_marked(marks, model):
     teacher, x = nn.Linear(2, 2), torch.ones(1, 2)
     trained(model)
