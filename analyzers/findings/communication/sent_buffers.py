@@ -6,11 +6,17 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause, Page, Rule
-from esprof.analyzers.views.collectives import SteadyStateCollectives, steady_collectives
+from esprof.analyzers.views.collectives import SMALL, SteadyStateCollectives, steady_collectives
 from esprof.core import readable
 from esprof.replay.whatif.communication.buffers import SentBuffers
 
 _SCENARIO = "buffers=0"
+
+_CONSTANTS = "Keep constant arrays out of the buffers of the module: as plain attributes, or outside of it. "
+_ADVICE = (
+    "Pass `broadcast_buffers=False` to DDP if no buffer has to be equal on all ranks. If BatchNorm's statistics have to be, "
+    "SyncBatchNorm computes them from the batches of all ranks."
+)
 
 
 def sent_buffers(case: Case) -> Iterator[Cause]:
@@ -36,9 +42,7 @@ def sent_buffers(case: Case) -> Iterator[Cause]:
             "broadcasts_per_step": Evidence(round(sent.a_step(chosen), 1)),
             "exposed": by_rank({rank: round(ns) for rank, ns in exposed.items()}, "ns"),
         },
-        advice="Keep constant arrays out of the buffers of the module: as plain attributes, or outside of it. Pass "
-        "`broadcast_buffers=False` to DDP if no buffer has to be equal on all ranks. If BatchNorm's statistics have to be, "
-        "SyncBatchNorm computes them from the batches of all ranks.",
+        advice=("" if size and size < SMALL else _CONSTANTS) + _ADVICE,
     )
 
 

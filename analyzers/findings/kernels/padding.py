@@ -10,7 +10,7 @@ from esprof.analyzers.rule import CERTAIN_SHARE, Case, Cause, Page, Rule
 from esprof.core.types import Rank
 from esprof.replay.whatif.graph.padded_tokens import RankPadding, padding_by_rank, shares_on
 
-MIN_PADDING_SHARE = 0.2
+MIN_PADDING_SHARE = 0.1
 """Least share of padding that is reported: the sequences of a batch are seldom equally long."""
 
 _BY_TOKENS = re.compile(r"aten::(b|add|badd)?mm$|attention|convolution|softmax|gelu|silu|layer_norm|lstm|gru")

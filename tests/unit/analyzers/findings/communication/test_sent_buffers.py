@@ -51,6 +51,7 @@ def test_buffers_sent_before_forward_passes_are_named_and_priced():
     assert finding.saving_us == pytest.approx(5 * MS, rel=0.05)
     assert finding.saving_low_us == pytest.approx(2 * MS, rel=0.05)
     assert finding.evidence["broadcasts_per_step"].value == 1
+    assert finding.advice.startswith("Pass `broadcast_buffers=False`")  # So few bytes cost only their broadcast.
     assert finding.evidence["exposed"].of(0) == pytest.approx(4 * MS * 1_000, rel=0.05)
 
 

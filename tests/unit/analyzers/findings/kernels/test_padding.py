@@ -48,7 +48,7 @@ def test_batches_of_different_lengths_should_be_sorted_or_packed():
 @pytest.mark.parametrize(
     "run",
     [
-        job([800] * 6, [80] * 6),  # little padding
+        job([800] * 6, [70] * 6),  # little padding
         job([800] * 6, [None] * 6),  # no mask
         job([None] * 6, [400] * 6),  # no tokens
         job([800] * 6, [800] * 6),  # only padding: no usable mask
