@@ -187,5 +187,12 @@ def _is_wrapper(module: nn.Module) -> bool:
 
 
 hide_from_dynamo(ModuleEvents._first)
-for own in (ModuleEvents._name_all, ModuleEvents._marks_of, ModuleEvents._optimizer_stepped, _begun, _end):
+for own in (
+    ModuleEvents._name_all,
+    ModuleEvents._marks_of,
+    ModuleEvents._ended,
+    ModuleEvents._optimizer_stepped,
+    _begun,
+    _end,
+):
     hide_from_dynamo(own, with_callees=True)
