@@ -1,6 +1,5 @@
 """Work of calls of modules that the recorder has marked: its time, module and line."""
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,17 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.ops.calling_lines import calling_line
 from esprof.analyzers.rule import Case
-from esprof.analyzers.samples.sampled_lines import seen_above
 from esprof.analyzers.views.enclosing import EnclosingCalls
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, work_share
 from esprof.run.schema import Table
-
-_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): ")
-"""Matches the frame of a call of a module."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +83,18 @@ def marked_work(
     if not len(steady[worst]):
         return None
     enclosing = EnclosingCalls(case.job.samples, worst)
-    events = case.run.events(worst)
-    begin, long = events.ints("start_ns")[steady[worst]], events.ints("dur_ns")[steady[worst]]
-    modules: Counter[str] = Counter()
-    for row, ns in zip(steady[worst].tolist(), long.tolist(), strict=True):
-        modules[enclosing.modules(row) or "a module"] += ns
+    module_of = {row: enclosing.modules(row) or "a module" for row in calls_of[worst].tolist()}
+    took_ns: Counter[str] = Counter()
+    for row, ns in zip(
+        steady[worst].tolist(), case.run.events(worst).ints("dur_ns")[steady[worst]].tolist(), strict=True
+    ):
+        took_ns[module_of[row]] += ns
+    longest = took_ns.most_common(1)[0][0]
+    calls = [row for row, module in module_of.items() if module == longest]
     return MarkedWork(
-        module=printable(modules.most_common(1)[0][0], LONGEST_NAME),
-        others=len(modules) - 1,
+        module=printable(longest, LONGEST_NAME),
+        others=len(took_ns) - 1,
         calls=sum(map(len, steady.values())) / len(steps) / len(steady),
         spent_ns=spent,
-        line=seen_above(case.job.samples, worst, _CALL, np.stack([begin, begin + long], axis=1)),
+        line=calling_line(case.job.samples, worst, enclosing, calls),
     )

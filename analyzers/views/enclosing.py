@@ -59,9 +59,16 @@ class EnclosingCalls:
         names = [name.removeprefix(MODULE_PREFIX) for name in self._enclosing(row, self._modules)][::-1]
         return " › ".join(name for name, inner in pairwise([*names, ""]) if not inner.startswith(f"{name}.")) or None
 
+    def module_calls(self, row: int) -> list[int]:
+        """Rows of the calls of modules that enclose the call, outermost first."""
+        return list(self._enclosing_rows(row, self._modules))[::-1]
+
     def _enclosing(self, row: int, ordered: np.ndarray) -> Iterator[str]:
         """Names of the calls among the rows `ordered` (by start) that enclose the call in `row`, innermost first."""
+        for other in self._enclosing_rows(row, ordered):
+            yield self._texts[self._codes[other]]
+
+    def _enclosing_rows(self, row: int, ordered: np.ndarray) -> Iterator[int]:
         behind = int(np.searchsorted(self._start[ordered], self._start[row], side="right"))
         near = ordered[max(0, behind - _MAX_OPERATIONS_BEFORE) : behind][::-1]
-        for other in near[(self._tid[near] == self._tid[row]) & (self._end[near] >= self._end[row])].tolist():
-            yield self._texts[self._codes[other]]
+        yield from near[(self._tid[near] == self._tid[row]) & (self._end[near] >= self._end[row])].tolist()

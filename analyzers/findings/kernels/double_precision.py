@@ -37,7 +37,7 @@ _PAGES = (
         "The recorder marks calls of modules with such parameters, if other modules of the window have none, and of those "
         "without parameters whose buffers have 64 bits, such as windows and filter banks. `module` is "
         "the one whose calls take longest, `calls per step and rank` counts all of them, and `per step` is their time with "
-        "their backward passes, by rank. `source line` is the line of the job that calls the model, if samples show it.",
+        "their backward passes, by rank. `source line` is the line of the job that calls `module`, if samples show it.",
         "`double_precision=2x`: replay lets these modules and their backward passes run twice as fast, except for "
         "operations of less than 20 µs on CPUs. Half of the saving counts as certain. It may be larger.",
         "Use float32, and float64 only for sums that need it.",

@@ -37,8 +37,9 @@ _PAGES = (
         "other arguments. Results of equal calls are equal inputs of the next module; those of operations between modules "
         "are not. Parts of models are compared for one whole step, and as long as they are called again. `module` is the "
         "one whose calls take longest, `calls per step and rank` counts the calls that were not the first, and `per step` "
-        "is their time with their backward pass, by rank. `source line` is the line of the job that makes them, if samples "
-        "show it. Calls that draw random numbers, as dropout does, and inputs of unknown types do not count.",
+        "is their time with their backward pass, by rank. `source line` is the line of the job that makes them and not the "
+        "first ones, if samples show it. Calls that draw random numbers, as dropout does, and inputs of "
+        "unknown types do not count.",
         "`repeated_calls=0`: replay removes these calls with their backward passes. If the calls before had no gradients, "
         "the backward pass stays. Half of the saving counts as certain.",
         "Keep the result of the first call.",

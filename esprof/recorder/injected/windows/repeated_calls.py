@@ -26,7 +26,7 @@ class RepeatedCalls:
     """
 
     def __init__(self) -> None:
-        self._calls: dict[int, _Calls] = {}
+        self._calls: dict[int, _ModuleCalls] = {}
         """Of each watched module, by identifier."""
         self._results: dict[int, _Result] = {}
         """Of the calls in this step, by identifier of the tensor."""
@@ -34,7 +34,7 @@ class RepeatedCalls:
     def add(self, root: nn.Module) -> Iterable[int]:
         """Watch a model and the modules in it; their identifiers."""
         for module in root.modules():
-            self._calls.setdefault(id(module), _Calls(module)).stays |= module is root
+            self._calls.setdefault(id(module), _ModuleCalls(module)).stays |= module is root
         return map(id, root.modules())
 
     def begin_step(self) -> set[int]:
@@ -69,7 +69,7 @@ class RepeatedCalls:
 
 
 @dataclass(eq=False)
-class _Call:
+class _FirstCall:
     """A call that had no equal before in the step."""
 
     state: list[Any]
@@ -81,7 +81,7 @@ class _Call:
 class _Begun:
     """A call that has not ended."""
 
-    call: _Call
+    call: _FirstCall
     """It, or the earlier one that it equals."""
     given: set[int]
     """Identifiers of the tensors that it got."""
@@ -89,7 +89,7 @@ class _Begun:
     """State of the generators of random numbers at its begin."""
 
 
-class _Calls:
+class _ModuleCalls:
     """The calls of a module in a step."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -102,7 +102,7 @@ class _Calls:
         self._buffers = _Tensors(module, lambda one: {} if _is_norm(one) else one._buffers)
         self._statistics = _Tensors(module, lambda one: one._buffers if _is_norm(one) else {})
         """Buffers of normalizations, which only evaluation reads."""
-        self._different: list[_Call] = []
+        self._different: list[_FirstCall] = []
         self._begun: list[_Begun | None] = []
         """Calls that have not ended, the outermost first; None for those that cannot be compared."""
 
@@ -123,7 +123,7 @@ class _Calls:
         read = [self._weights, self._buffers, *([] if module.training else [self._statistics])]
         state = [inputs, module.training, *(one.state() for one in read)]
         equal = next((one for one in self._different if one.state == state), None)
-        call = equal or _Call(state, has_gradient)
+        call = equal or _FirstCall(state, has_gradient)
         self._begun.append(_Begun(call, {id(one) for one in leaves}, random))
         if equal is None:
             if len(self._different) < MOST_DIFFERENT:

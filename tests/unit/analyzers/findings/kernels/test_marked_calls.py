@@ -15,7 +15,9 @@ from esprof.run.raw.call_marks import (
     WEIGHTS_NOT_HELD,
 )
 from esprof.run.raw.module_events import MODULE_PREFIX
-from tests.cases.graph import call, launched, numbered, op, run_of, step
+from esprof.run.run import Run
+from esprof.run.schema import SAMPLES, table
+from tests.cases.graph import EPOCH_NS, call, launched, numbered, op, run_of, step
 
 MS, STEP = 1_000.0, 100_000.0
 
@@ -80,6 +82,38 @@ def test_of_several_repeated_parts_the_one_that_takes_longest_is_named():
             rows.append(op("aten::linear", at + begin * MS, long * MS))
     finding = found(run_of({0: rows}))["ESP706"]
     assert finding.title == "Net.deep and 1 more are called again with the same inputs, which takes 50.0 ms of a step"
+
+
+MAIN = "train.py(9): main"
+CALL = "python3.11/site-packages/torch/nn/modules/module.py(7): Module._call_impl"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "line"),
+    [
+        ("model.py(3): Net.forward", "model.py(5): Net.forward", "model.py(5): Net.forward"),
+        (
+            "model.py(3): Net.forward\nmodel.py(20): Net.encode",
+            "model.py(5): Net.forward\nmodel.py(20): Net.encode",
+            "model.py(5): Net.forward",
+        ),
+        ("model.py(3): Net.forward", "model.py(3): Net.forward", "model.py(3): Net.forward"),
+    ],
+)
+def test_the_line_that_makes_the_second_call_is_named(first, second, line):
+    rows, samples = [], []
+    for n in range(6):
+        at = STEP * n
+        rows += [step(n, at, at + STEP), op(f"{MODULE_PREFIX}Net", at, 90 * MS), op("aten::linear", at, 90 * MS)]
+        rows += [op(f"{MODULE_PREFIX}Net.stem", at + begin * MS, 30 * MS) for begin in (10, 50)]
+        rows.append(op(SAME_INPUTS, at + 50 * MS, 30 * MS))
+        for begin, caller in ((20, first), (60, second)):
+            stack = "\n".join((MAIN, CALL, CALL, caller, CALL, "layers.py(1): Stem.forward"))
+            samples.append((EPOCH_NS + int(1000 * (at + begin * MS)), 10**7, 0, n, stack))
+    run = run_of({0: rows})
+    of_samples = table(dict(zip(SAMPLES.names, zip(*samples, strict=True), strict=True)), SAMPLES)
+    sampled = Run(run.meta, lambda name, rank: of_samples if name == "samples" else run.recorded(name, rank))
+    assert found(sampled)["ESP706"].evidence["source_line"].value == line
 
 
 def test_a_backward_pass_that_no_optimizer_needs_is_named_and_priced():
