@@ -58,7 +58,7 @@ class RepeatedCalls:
             return
         for place, one in enumerate(tree_leaves(result)):
             if isinstance(one, torch.Tensor) and not one.is_inference() and id(one) not in begun.given:
-                self._results[id(one)] = _Result(one, (id(begun.call), place))
+                self._results[id(one)] = _Result(one, (begun.call, place))
 
     def forget(self, module: int) -> None:
         self._calls.pop(module, None)
@@ -167,12 +167,12 @@ class _Tensors:
 class _Result:
     """A tensor that a call has returned, and which other results equal it: those of the same origin."""
 
-    def __init__(self, tensor: torch.Tensor, origin: tuple[int, int]) -> None:
+    def __init__(self, tensor: torch.Tensor, origin: tuple[_FirstCall, int]) -> None:
         self._tensor = weakref.ref(tensor)
         self._version = tensor._version
         self._origin = origin
 
-    def origin_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+    def origin_of(self, tensor: torch.Tensor) -> tuple[_FirstCall, int] | None:
         """The origin of `tensor`; None if it has changed since, or is another one."""
         is_same = self._tensor() is tensor and self._version == tensor._version
         return self._origin if is_same else None

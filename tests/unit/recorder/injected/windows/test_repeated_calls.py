@@ -180,6 +180,14 @@ def test_few_different_calls_are_compared():
     assert watched.names() == [""]
 
 
+def test_results_of_calls_that_are_not_compared_differ():
+    watched = Watched(model := nn.ModuleDict({"first": nn.Linear(4, 4), "second": nn.Linear(4, 4)}))
+    found = [model["first"](torch.randn(1, 4)) for _ in range(2 * MOST_DIFFERENT)]
+    for one in found[MOST_DIFFERENT:]:
+        model["second"](one)
+    assert watched.names() == []
+
+
 def test_results_are_not_kept_alive(x):
     watched = Watched(Encoder())
     gone = weakref.ref(watched.model(x))
