@@ -1,6 +1,6 @@
 """Work of calls of modules that the recorder has marked: its time, module and line."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +15,9 @@ from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, work_share
 from esprof.run.schema import Table
+
+MOST_MODULES = 8
+"""Most modules of which the work on the GPU is compared: those that take longest on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class MarkedWork:
 
     @property
     def modules(self) -> str:
-        """They, with the verb of a title."""
+        """Their names, with the verb of a title."""
         return f"{self.module} and {self.others} more are" if self.others else f"{self.module} is"
 
     @property
@@ -69,32 +72,44 @@ def marked_work(
 ) -> MarkedWork | None:
     """The work of the calls (rows) in each rank's events, in the ranges of these. None if `scenario`, which is without it,
     saves too little, or no step after the window's first has a call."""
-    dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
-    calls_of = {rank: calls_in(case.run.events(rank)) for rank in dfg.marks.ranks}
+    steps = case.replayed.steps.steady
+    calls_of = {rank: calls_in(case.run.events(rank)) for rank in case.replayed.built.dfg.marks.ranks}
     if not any(map(len, calls_of.values())) or not case.is_worth_reporting(case.pricer.saving_ns(scenario)):
         return None
-    ranges = {rank: ranges_of(case.run.events(rank), calls) for rank, calls in calls_of.items()}
-    steady = {rank: rows[np.isin(case.run.events(rank).ints("step")[rows], steps)] for rank, rows in calls_of.items()}
-    if all((case.run.events(rank).ints("step")[rows] <= min(steps)).all() for rank, rows in steady.items()):
+    events_of = {rank: case.run.events(rank) for rank in calls_of}
+    steady = {rank: rows[np.isin(events_of[rank].ints("step")[rows], steps)] for rank, rows in calls_of.items()}
+    if all((events_of[rank].ints("step")[rows] <= min(steps)).all() for rank, rows in steady.items()):
         return None
-    took = np.where(np.isin(dfg.step, steps), work_share(case.run, dfg, ranges) * dfg.dur_ns, 0.0) / len(steps)
-    spent = {rank: float(took[dfg.nodes_of(rank)].sum()) for rank in steady}
+    spent = _spent_ns(case, {rank: ranges_of(events_of[rank], calls) for rank, calls in calls_of.items()})
     worst = max(spent, key=lambda rank: spent[rank])
     if not len(steady[worst]):
         return None
-    enclosing = EnclosingCalls(case.job.samples, worst)
-    module_of = {row: enclosing.modules(row) or "a module" for row in calls_of[worst].tolist()}
-    took_ns: Counter[str] = Counter()
-    for row, ns in zip(
-        steady[worst].tolist(), case.run.events(worst).ints("dur_ns")[steady[worst]].tolist(), strict=True
-    ):
-        took_ns[module_of[row]] += ns
-    longest = took_ns.most_common(1)[0][0]
-    calls = [row for row, module in module_of.items() if module == longest]
+    modules = _by_module(case, worst, calls_of[worst])
+    longest = max(
+        list(modules)[:MOST_MODULES],
+        key=lambda module: _spent_ns(case, {worst: ranges_of(events_of[worst], modules[module])})[worst],
+    )
     return MarkedWork(
         module=printable(longest, LONGEST_NAME),
-        others=len(took_ns) - 1,
+        others=len(modules) - 1,
         calls=sum(map(len, steady.values())) / len(steps) / len(steady),
         spent_ns=spent,
-        line=calling_line(case.job.samples, worst, enclosing, calls),
+        line=calling_line(case.job.samples, worst, modules[longest].tolist()),
     )
+
+
+def _spent_ns(case: Case, ranges: dict[Rank, ThreadRanges]) -> dict[Rank, float]:
+    """Time of threads and GPU in these ranges in a mean step, ns, by rank."""
+    dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
+    took = np.where(np.isin(dfg.step, steps), work_share(case.run, dfg, ranges) * dfg.dur_ns, 0.0) / len(steps)
+    return {rank: float(took[dfg.nodes_of(rank)].sum()) for rank in ranges}
+
+
+def _by_module(case: Case, rank: Rank, calls: np.ndarray) -> dict[str, np.ndarray]:
+    """These calls (rows) of a rank by module; those first that take longest on the CPU."""
+    enclosing, took_ns = EnclosingCalls(case.job.samples, rank), case.run.events(rank).ints("dur_ns")
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row in calls.tolist():
+        rows[enclosing.modules(row) or "a module"].append(row)
+    by_time = sorted(rows.items(), key=lambda one: -int(took_ns[one[1]].sum()))
+    return {module: np.array(mine) for module, mine in by_time}

@@ -39,7 +39,7 @@ class EnclosingCalls:
 
     def caller(self, row: int) -> str | None:
         """The innermost operation that encloses the call in this row; None if there is none."""
-        names = list(self._enclosing(row, self._operations))
+        names = [self._name(one) for one in self._enclosing(row, self._operations, _MAX_OPERATIONS_BEFORE)]
         if names[:1] == [_SCALAR] and ITEM in names:
             return ITEM
         return names[0] if names else None
@@ -56,19 +56,19 @@ class EnclosingCalls:
         """The modules whose forward encloses the call, outermost first: `GPT.blocks.3.mlp` by their place in the model, or
         `GPT_0 › Block_3 › MLP_3` in traces of torch, which numbers the modules of a class by their first call. None if
         there are none, or the trace has no modules."""
-        names = [name.removeprefix(MODULE_PREFIX) for name in self._enclosing(row, self._modules)][::-1]
+        names = [self._name(one).removeprefix(MODULE_PREFIX) for one in self.module_calls(row)]
         return " › ".join(name for name, inner in pairwise([*names, ""]) if not inner.startswith(f"{name}.")) or None
 
     def module_calls(self, row: int) -> list[int]:
         """Rows of the calls of modules that enclose the call, outermost first."""
-        return list(self._enclosing_rows(row, self._modules))[::-1]
+        return list(self._enclosing(row, self._modules, len(self._modules)))[::-1]
 
-    def _enclosing(self, row: int, ordered: np.ndarray) -> Iterator[str]:
-        """Names of the calls among the rows `ordered` (by start) that enclose the call in `row`, innermost first."""
-        for other in self._enclosing_rows(row, ordered):
-            yield self._texts[self._codes[other]]
-
-    def _enclosing_rows(self, row: int, ordered: np.ndarray) -> Iterator[int]:
+    def _enclosing(self, row: int, ordered: np.ndarray, most: int) -> Iterator[int]:
+        """Those of the last `most` rows of `ordered` (by start) before the call that enclose it, innermost first."""
         behind = int(np.searchsorted(self._start[ordered], self._start[row], side="right"))
-        near = ordered[max(0, behind - _MAX_OPERATIONS_BEFORE) : behind][::-1]
+        near = ordered[max(0, behind - most) : behind][::-1]
         yield from near[(self._tid[near] == self._tid[row]) & (self._end[near] >= self._end[row])].tolist()
+
+    def _name(self, row: int) -> str:
+        name: str = self._texts[self._codes[row]]
+        return name

@@ -32,17 +32,20 @@ _PAGES = (
         "ESP706",
         "The same is computed twice",
         "A model, or a part of it, is called again in the same step with the same inputs: its outputs are fetched one by "
-        "one, or an encoder runs for each head. Neither the inputs nor its weights and buffers have changed in between.",
-        "The recorder compares the inputs of calls in a window: the same tensors, unchanged, equal views of them, and equal "
-        "other arguments. Results of equal calls are equal inputs of the next module; those of operations between modules "
-        "are not. Parts of models are compared for one whole step, and as long as they are called again. `module` is the "
-        "one whose calls take longest, `calls per step and rank` counts the calls that were not the first, and `per step` "
-        "is their time with their backward pass, by rank. `source line` is the line of the job that makes them and not the "
-        "first ones, if samples show it. Calls that draw random numbers, as dropout does, and inputs of "
-        "unknown types do not count.",
-        "`repeated_calls=0`: replay removes these calls with their backward passes. If the calls before had no gradients, "
-        "the backward pass stays. Half of the saving counts as certain.",
-        "Keep the result of the first call.",
+        "one, or an encoder runs for each head.",
+        "The recorder compares the calls of a module in a step. Two of them are equal if they have the same tensors, "
+        "unchanged, or equal views of them, equal other arguments, and the same autocast, and if no change of the module "
+        "has been seen in between: of weights, buffers and attributes. What a module returns for equal inputs counts as "
+        "equal, so that the next module is compared, too; what operations outside of modules compute from it does not. "
+        "Calls that draw random numbers from PyTorch's default generators are left out, as with dropout, and so are inputs "
+        "of unknown types. Modules are compared in the first whole step of a window, and in later ones as long as each "
+        "step repeats a call. `module` is the one whose calls take longest, `calls per step and rank` counts the calls "
+        "that were not the first, and `per step` is their time with their backward pass, by rank. `source line` is the "
+        "line of the job that makes them and not the first ones, if samples show it. A state outside of modules, of which "
+        "a result depends, is not seen.",
+        "`repeated_calls=0`: replay removes these calls. It removes their backward passes if the first call has one as "
+        "well. Half of the saving counts as certain.",
+        "Call it once, with gradients if they are needed anywhere, and use its result in all places.",
     ),
 )
 

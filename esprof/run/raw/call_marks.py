@@ -3,11 +3,8 @@
 PREFIX = "esprof.call#"
 
 SAME_INPUTS = f"{PREFIX}same inputs"
-"""A call in the same step has had the same inputs, parameters and buffers, unchanged since, and drew no random numbers of
-PyTorch's default generators."""
-
-SAME_FORWARD = f"{PREFIX}same forward"
-"""As `SAME_INPUTS`, but the earlier calls had no gradients: the backward pass of this one is needed."""
+"""A call in the same step has had the same inputs, and drew no random numbers of PyTorch's default generators. No change of
+parameters, buffers or attributes has been seen in between."""
 
 NOT_OPTIMIZED = f"{PREFIX}not optimized"
 """The backward pass will compute gradients of the module's parameters, though no optimizer holds one of them and its

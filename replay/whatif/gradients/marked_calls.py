@@ -7,15 +7,8 @@ import numpy as np
 
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, ranges_of_rows, work_share
 from esprof.replay.whatif.scenario import Scenario
-from esprof.run.raw.call_marks import (
-    DISCARDED,
-    FLOAT64,
-    NOT_HELD,
-    NOT_OPTIMIZED,
-    SAME_FORWARD,
-    SAME_INPUTS,
-    WEIGHTS_NOT_HELD,
-)
+from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_HELD, NOT_OPTIMIZED, SAME_INPUTS, WEIGHTS_NOT_HELD
+from esprof.run.raw.module_events import MODULE_PREFIX
 from esprof.run.schema import Table
 
 _RANDOM = re.compile(
@@ -46,7 +39,7 @@ def calls_in_float64(events: Table) -> np.ndarray:
 
 def repeated_calls(events: Table) -> np.ndarray:
     """Rows of the calls with the inputs of another, except for those within others, or in which random numbers are drawn."""
-    calls = calls_marked(events, SAME_INPUTS, SAME_FORWARD)
+    calls = calls_marked(events, SAME_INPUTS)
     at = np.sort(events.ints("start_ns")[events.is_kind("op") & events.matches("name", _RANDOM.match)])
     begin, end = events.ints("start_ns")[calls], events.ints("start_ns")[calls] + events.ints("dur_ns")[calls]
     kept = calls[np.searchsorted(at, end) == np.searchsorted(at, begin)]
@@ -66,10 +59,30 @@ def _is_outermost(ranges: ThreadRanges) -> np.ndarray:
 
 
 def ranges_of_repeated(events: Table, calls: np.ndarray) -> ThreadRanges:
-    """When and where these calls (rows) ran, with their backward passes, which nobody needs if an earlier call has one."""
-    is_whole = np.isin(calls, calls_marked(events, SAME_INPUTS))
+    """When and where these calls (rows) ran, with their backward passes if an earlier call of the module in the step has one
+    as well: otherwise the result that is computed twice has no gradient, or the gradient of the first one is not used."""
+    is_whole = _follow_one_with_backward(events, calls)
     ranges = call_ranges(events, calls[is_whole]), ranges_of_rows(events, calls[~is_whole])
     return ThreadRanges(*(np.concatenate(pair) for pair in zip(*ranges, strict=True)))
+
+
+def _follow_one_with_backward(events: Table, calls: np.ndarray) -> np.ndarray:
+    """Whether each of these calls (rows) follows one of its module in its step that has a backward pass, bool[calls]."""
+    start, tid, step = events.ints("start_ns"), events.ints("tid"), events.ints("step")
+    end, names = start + events.ints("dur_ns"), events.codes("name")[0]
+    is_module = events.is_kind("python") & events.matches("name", lambda name: name.startswith(MODULE_PREFIX))
+    modules = np.flatnonzero(is_module)
+    modules = modules[np.argsort(start[modules], kind="stable")]
+    sequence, makers = events.ints("autograd_seq", -1), _makers(events)
+    made_ns = np.sort(start[makers[np.isin(sequence[makers], sequence[_is_backward(events)])]])
+    found = np.zeros(len(calls), bool)
+    for at, row in enumerate(calls.tolist()):
+        around = modules[(tid[modules] == tid[row]) & (start[modules] <= start[row]) & (end[modules] >= end[row])]
+        if len(around):
+            mine = modules[(names[modules] == names[around[-1]]) & (tid[modules] == tid[row])]
+            earlier = mine[(step[mine] == step[row]) & (end[mine] <= start[row])]
+            found[at] = (np.searchsorted(made_ns, end[earlier]) > np.searchsorted(made_ns, start[earlier])).any()
+    return found
 
 
 def call_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:
@@ -94,22 +107,35 @@ def backward_of(events: Table, forward: ThreadRanges) -> ThreadRanges:
     Of the operations of a thread with one sequence number the last to start makes the node, whose backward operation has
     the same number. Of several threads the one with the most numbered operations counts, as each has numbers of its own.
     """
-    sequence, forward_thread = events.ints("autograd_seq", -1), events.ints("fwd_tid", 0)
-    start, tid = events.ints("start_ns"), events.ints("tid")
-    is_numbered = events.is_kind("op") & (sequence >= 0)
-    makers = np.flatnonzero(is_numbered & (forward_thread <= 0))
+    sequence, makers = events.ints("autograd_seq", -1), _makers(events)
     if not len(makers) or not len(forward.tid):
         return ThreadRanges(*np.zeros((3, 0), np.int64))
-    threads, counts = np.unique(tid[makers], return_counts=True)
-    makers = makers[tid[makers] == threads[counts.argmax()]]
-    makers = makers[np.lexsort((start[makers], sequence[makers]))]
-    makers = makers[np.append(np.diff(sequence[makers]) > 0, True)]
+    start = events.ints("start_ns")
     order = np.argsort(forward.begin_ns)
     at = np.searchsorted(forward.begin_ns[order], start[makers], side="right") - 1
     # Calls of one mark may be nested, as of a model and of what wraps it: the outer one ends last.
     until = np.maximum.accumulate(forward.end_ns[order])
     made = sequence[makers[(at >= 0) & (start[makers] < until[at])]]
-    return ranges_of_rows(events, np.flatnonzero(is_numbered & (forward_thread > 0) & np.isin(sequence, made)))
+    return ranges_of_rows(events, np.flatnonzero(_is_backward(events) & np.isin(sequence, made)))
+
+
+def _makers(events: Table) -> np.ndarray:
+    """Rows of the operations that make nodes of the autograd graph, by their number."""
+    sequence, start, tid = events.ints("autograd_seq", -1), events.ints("start_ns"), events.ints("tid")
+    makers = np.flatnonzero(events.is_kind("op") & (sequence >= 0) & (events.ints("fwd_tid", 0) <= 0))
+    if not len(makers):
+        return makers
+    threads, counts = np.unique(tid[makers], return_counts=True)
+    makers = makers[tid[makers] == threads[counts.argmax()]]
+    makers = makers[np.lexsort((start[makers], sequence[makers]))]
+    last: np.ndarray = makers[np.append(np.diff(sequence[makers]) > 0, True)]
+    return last
+
+
+def _is_backward(events: Table) -> np.ndarray:
+    """Mask of the operations of backward passes that have a number."""
+    mask: np.ndarray = events.is_kind("op") & (events.ints("autograd_seq", -1) >= 0) & (events.ints("fwd_tid", 0) > 0)
+    return mask
 
 
 def marked_share(

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten
 
-from ....run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED
+from ....run.raw.call_marks import DISCARDED, FLOAT64, NOT_OPTIMIZED, SAME_INPUTS
 from .. import optimizers
 from .gradient_use import GradientUse
 from .partly_trained import PartlyTrained
@@ -18,8 +18,8 @@ from .repeated_calls import RepeatedCalls
 
 
 class CallMarks:
-    """Tells the marks of each call of a root, which is a module that is called from outside of all others, and of modules
-    whose parameters have 64 bits, or whose buffers if they have no parameters."""
+    """Tells the marks of each call of a root, which is a module that is called from outside of all others, and of other
+    modules that repeat a call, compute in 64 bits, or have parameters that no optimizer holds."""
 
     def __init__(self) -> None:
         self.watched: set[int] = set()
@@ -61,6 +61,7 @@ class CallMarks:
         held = {id(one) for one in _parameters([optimizer])}
         for model in list(self._models.values()):  # The collector may forget one meanwhile.
             model.use.stepped(held)
+        self._repeated.optimizer_stepped()
 
     def forget(self, module: int) -> None:
         self._models.pop(module, None)
@@ -82,8 +83,8 @@ class CallMarks:
         marks = [FLOAT64] if self._has_single and id(module) in self._double else []
         if torch._C._current_graph_task_id() != -1:
             return marks  # A backward pass computes activations again.
-        leaves = tree_leaves((arguments, options))
-        marks += self._repeated.begin(module, leaves)
+        leaves, spec = tree_flatten((arguments, options))
+        marks += [SAME_INPUTS] if self._repeated.begin(module, leaves, spec) else []
         model = self._models.get(id(module))
         if model is None:
             return marks + self._partly.of(module)

@@ -56,7 +56,7 @@ class ModuleEvents:
         self._breaker.run(self._install)
 
     def begin_step(self) -> None:
-        self._marks.begin_step()
+        self._marks_breaker.run(self._marks.begin_step)
 
     def stop(self) -> None:
         """Stop, even after a fault."""

@@ -5,15 +5,7 @@ import pytest
 from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
 from esprof.replay.whatif.pricing import what_if
-from esprof.run.raw.call_marks import (
-    DISCARDED,
-    FLOAT64,
-    NOT_HELD,
-    NOT_OPTIMIZED,
-    SAME_FORWARD,
-    SAME_INPUTS,
-    WEIGHTS_NOT_HELD,
-)
+from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_HELD, NOT_OPTIMIZED, SAME_INPUTS, WEIGHTS_NOT_HELD
 from esprof.run.raw.module_events import MODULE_PREFIX
 from esprof.run.run import Run
 from esprof.run.schema import SAMPLES, table
@@ -22,9 +14,10 @@ from tests.cases.graph import EPOCH_NS, call, launched, numbered, op, run_of, st
 MS, STEP = 1_000.0, 100_000.0
 
 
-def steps(*marks, only=range(6), inside=(), ranks=1):
+def steps(*marks, only=range(6), inside=(), ranks=1, detached=False):
     """Six steps of 100 ms: `Teacher` is called for 20 ms, for 10 ms again, with these marks in the steps `only`, and
-    `Student` for 10 ms. The backward pass takes 10 ms for the second call, and 50 ms for the rest."""
+    `Student` for 10 ms. The backward pass takes 10 ms for the second call, and 50 ms for the rest, in which the first call
+    has none if it is `detached`."""
     rows = []
     for n in range(6):
         at, number = STEP * n, 10 * n
@@ -40,7 +33,7 @@ def steps(*marks, only=range(6), inside=(), ranks=1):
             numbered("aten::linear", at + 30 * MS, 10 * MS, number + 2),
             numbered("AddmmBackward0", at + 40 * MS, 40 * MS, number + 2, forward_thread=1),
             numbered("AddmmBackward0", at + 80 * MS, 10 * MS, number + 1, forward_thread=1),
-            numbered("AddmmBackward0", at + 90 * MS, 10 * MS, number, forward_thread=1),
+            numbered("AddmmBackward0", at + 90 * MS, 10 * MS, number if not detached else number + 2, forward_thread=1),
         ]
     return run_of(dict.fromkeys(range(ranks), rows))
 
@@ -58,8 +51,8 @@ def test_a_second_call_with_the_same_inputs_is_named_and_priced_with_its_backwar
     assert finding.title == "Teacher is called again with the same inputs, which takes up to 20.0 ms of a step"
 
 
-def test_the_backward_pass_of_a_call_after_one_without_gradients_is_needed():
-    finding = found(steps(SAME_FORWARD))["ESP706"]
+def test_the_backward_pass_of_a_call_after_one_without_is_needed():
+    finding = found(steps(SAME_INPUTS, detached=True))["ESP706"]
     assert finding.saving_us == pytest.approx(10 * MS, rel=0.01)
     assert finding.evidence["per_step"].value == {"0": 10 * MS * 1e3}
 

@@ -22,7 +22,9 @@ def marks(monkeypatch):
     def of(model, *arguments, **options):
         if id(model) not in watched.watched:
             watched.add(model)
-        return watched.of(model, arguments, options)
+        found = watched.of(model, arguments, options)
+        watched.ended(model, None)
+        return found
 
     of.watched = watched
     return of

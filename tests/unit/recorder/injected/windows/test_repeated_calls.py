@@ -7,35 +7,31 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten
 
 from esprof.recorder.injected.windows.repeated_calls import MOST_DIFFERENT, RepeatedCalls
-from esprof.run.raw.call_marks import SAME_FORWARD, SAME_INPUTS
 
 
 class Watched:
-    """A model, with the calls of it and of the modules in it that have been marked, as (name, mark) in their order."""
+    """A model, with the names of the modules in it whose calls repeat earlier ones, in their order."""
 
     def __init__(self, model):
         self.model, self.found = model, []
-        self._repeated = RepeatedCalls()
-        self._repeated.add(model)
+        self.repeated = RepeatedCalls()
+        self.repeated.add(model)
         for name, module in model.named_modules():
             module.register_forward_pre_hook(partial(self._begin, name), with_kwargs=True)
-            module.register_forward_hook(lambda module, _, result: self._repeated.end(module, result))
+            module.register_forward_hook(lambda module, _, result: self.repeated.end(module, result))
 
     def _begin(self, name, module, arguments, options):
-        marks = self._repeated.begin(module, tree_leaves((arguments, options)))
-        self.found.extend((name, mark) for mark in marks)
+        if self.repeated.begin(module, *tree_flatten((arguments, options))):
+            self.found.append(name)
 
     def next_step(self):
         """Names of the modules that are not watched any longer."""
         self.found.clear()
-        idle = self._repeated.begin_step()
+        idle = self.repeated.begin_step()
         return [name for name, module in self.model.named_modules() if id(module) in idle]
-
-    def names(self, mark=SAME_INPUTS):
-        return [name for name, one in self.found if one == mark]
 
 
 class Encoder(nn.Module):
@@ -60,18 +56,18 @@ def x():
 def test_a_part_that_is_called_again_is_marked_with_all_that_it_leads_to(x):
     watched = Watched(Encoder(nn.Linear(4, 4), nn.ReLU(inplace=True)))
     watched.model(x)
-    assert watched.names() == ["stem", "middle", "middle.0", "middle.1", "deep"]
+    assert watched.found == ["stem", "middle", "middle.0", "middle.1", "deep"]
     watched.model(x, times=1)  # The model itself has had this input, but never once alone.
-    assert watched.names() == ["stem", "middle", "middle.0", "middle.1", "deep"] * 2
+    assert watched.found == ["stem", "middle", "middle.0", "middle.1", "deep"] * 2
     watched.model(x, times=1)
-    assert watched.names()[10] == ""
+    assert watched.found[10] == ""
 
 
 @pytest.mark.parametrize("view", [lambda x: x[:2], lambda x: x.unflatten(1, (2, 2)).flatten(1)])
 def test_equal_views_of_equal_results_are_equal_inputs(view, x):
     watched = Watched(Encoder(between=view))
     watched.model(x)
-    assert watched.names() == ["stem", "middle", "deep"]
+    assert watched.found == ["stem", "middle", "deep"]
 
 
 def test_other_views_and_results_of_operations_are_not(x):
@@ -79,7 +75,7 @@ def test_other_views_and_results_of_operations_are_not(x):
     for between in (lambda one: one[next(rows)], torch.sigmoid, lambda one: one.add_(1)):
         watched = Watched(Encoder(between=between))
         watched.model(x)
-        assert watched.names() == ["stem"]
+        assert watched.found == ["stem"]
 
 
 def test_what_follows_random_numbers_differs(x):
@@ -90,11 +86,11 @@ def test_what_follows_random_numbers_differs(x):
     for random in (nn.Dropout(0.1), Noise()):
         watched = Watched(Encoder(random))
         watched.model(x)
-        assert watched.names() == ["stem"]
+        assert watched.found == ["stem"]
     watched.model.middle[0].forward = lambda one: one
     watched.next_step()
     watched.model(x)
-    assert watched.names() == ["stem", "middle", "middle.0", "deep"]
+    assert watched.found == ["stem", "middle", "middle.0", "deep"]
 
 
 def test_a_module_that_hands_an_input_on_does_not_make_it_another(x):
@@ -105,7 +101,7 @@ def test_a_module_that_hands_an_input_on_does_not_make_it_another(x):
     watched = Watched(model := nn.Sequential(Both(4, 4)))
     for _ in range(3):
         model[0](x)
-    assert watched.names() == ["0", "0"]
+    assert watched.found == ["0", "0"]
 
 
 def test_a_changed_weight_makes_the_next_call_another(x):
@@ -114,7 +110,7 @@ def test_a_changed_weight_makes_the_next_call_another(x):
     with torch.no_grad():
         watched.model.deep.weight.add_(1)
     watched.model(x, times=1)
-    assert watched.names() == ["stem", "middle"]
+    assert watched.found == ["stem", "middle"]
 
 
 def test_a_call_with_other_weights_in_their_place_is_another(x):
@@ -124,7 +120,7 @@ def test_a_call_with_other_weights_in_their_place_is_another(x):
         torch.func.functional_call(model, other, (x,))
     assert watched.found == []
     torch.func.functional_call(model, other, (x,))
-    assert watched.names() == ["", "0"]
+    assert watched.found == ["", "0"]
 
 
 def test_transforms_of_functions_are_not_looked_into(x):
@@ -138,46 +134,108 @@ def test_transforms_of_functions_are_not_looked_into(x):
 def test_statistics_count_if_they_are_read(x):
     watched = Watched(norm := nn.BatchNorm1d(4))
     norm(x), norm(x)
-    assert watched.names() == [""]
+    assert watched.found == [""]
     norm.eval()
     norm(x)
     norm.running_mean.add_(1)
     norm(x)
-    assert watched.names() == [""]
+    assert watched.found == [""]
     norm(x)
-    assert watched.names() == ["", ""]
+    assert watched.found == ["", ""]
 
 
-def test_the_backward_pass_of_the_first_call_with_gradients_is_needed(x):
+def test_attributes_that_a_call_reads_make_it_another(x):
+    class Switched(nn.Linear):
+        def __init__(self, **attributes):
+            super().__init__(4, 4)
+            self.__dict__.update(attributes)
+
+    adapter = torch.zeros(4)
+    changes = {
+        "_disabled": (False, True),
+        "width": (2, 4),
+        "active": (["a"], ["b"]),
+        "memory": ({"v": 0.0}, {"v": adapter}),
+        "cache": (adapter, adapter.clone()),
+    }
+    for name, (before, after) in changes.items():
+        watched = Watched(nn.Sequential(model := Switched(**{name: before})))
+        watched.model(x)
+        setattr(model, name, after)
+        watched.model(x)
+        assert watched.found == [], name
+        watched.model(x)
+        assert watched.found == ["", "0"], name
+
+
+def test_autocast_makes_a_call_another(x):
+    watched = Watched(model := nn.Linear(4, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(x)
+    model(x)
+    assert watched.found == []
+
+
+def test_arguments_of_other_names_are_others(x):
+    class Named(nn.Linear):
+        def forward(self, image=None, sound=None, more=()):
+            return super().forward(next(one for one in (image, sound, *more) if one is not None))
+
+    watched = Watched(model := Named(4, 4))
+    model(image=x), model(sound=x), model(more=[x]), model(more=(x,))
+    assert watched.found == []
+    model(sound=x)
+    assert watched.found == [""]
+
+
+def test_weights_that_changed_without_a_new_version_make_the_next_call_another(x):
     watched = Watched(model := nn.Linear(4, 4))
     with torch.no_grad():
         model(x)
+        model.weight.data = model.weight.data + 1  # As optimizers of zeroth order do.
+        model(x)
+    assert watched.found == []
+    model(x).sum().backward()
+    model.weight.data.add_(1)  # As adversarial training does.
     model(x)
-    assert watched.found == [("", SAME_FORWARD)]
+    watched.repeated.optimizer_stepped()
     model(x)
+    assert watched.found == [""]  # The third call, for which nothing has changed.
+
+
+def test_a_call_without_gradients_after_a_backward_pass_repeats_the_first(x):
+    watched = Watched(model := nn.Linear(4, 4))
+    model(x).sum().backward()
     with torch.no_grad():
         model(x)
-    assert watched.found[1:] == [("", SAME_INPUTS)] * 2
+    assert watched.found == [""]
 
 
-def test_parts_are_watched_for_one_whole_step_and_as_long_as_they_repeat(x):
+def test_modules_are_watched_for_one_whole_step_and_as_long_as_they_repeat(x):
     watched = Watched(Encoder(nn.ReLU()))
     watched.model(x, times=1)
     assert watched.next_step() == []  # The window may have begun within the first step.
     watched.model(x)
-    assert watched.next_step() == []
+    assert watched.next_step() == [""]
     watched.model(x, times=1)
     assert watched.next_step() == ["stem", "middle", "middle.0", "deep"]
-    watched.model(x), watched.model(x)
-    assert watched.names() == [""]
 
 
-def test_few_different_calls_are_compared():
+def test_a_model_that_is_called_several_times_is_watched(x):
     watched = Watched(model := nn.Linear(4, 4))
-    inputs = [torch.randn(1, 4) for _ in range(MOST_DIFFERENT + 1)]
-    for one in (*inputs, inputs[0], inputs[-1]):
+    for _ in range(3):
+        model(torch.randn(1, 4)), model(torch.randn(1, 4))
+        assert watched.next_step() == []
+    model(x), model(x)
+    assert watched.found == [""]
+
+
+@pytest.mark.parametrize(("others", "found"), [(MOST_DIFFERENT - 2, [""]), (MOST_DIFFERENT - 1, [])])
+def test_few_different_calls_are_compared(others, found, x):
+    watched = Watched(model := nn.Linear(4, 4))
+    for one in (x, *(torch.randn(1, 4) for _ in range(others)), x):
         model(one)
-    assert watched.names() == [""]
+    assert watched.found == found
 
 
 def test_results_of_calls_that_are_not_compared_differ():
@@ -185,7 +243,7 @@ def test_results_of_calls_that_are_not_compared_differ():
     found = [model["first"](torch.randn(1, 4)) for _ in range(2 * MOST_DIFFERENT)]
     for one in found[MOST_DIFFERENT:]:
         model["second"](one)
-    assert watched.names() == []
+    assert watched.found == []
 
 
 def test_results_are_not_kept_alive(x):
