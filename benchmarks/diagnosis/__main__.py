@@ -1,6 +1,6 @@
 """Faults planted in real jobs, and what `esprof diagnose` makes of them.
 
-    python -m benchmarks.diagnosis [--set first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth]
+    python -m benchmarks.diagnosis [--set first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh]
                                    [--repeats 2] [--pairs 3] [--seeds 0 1] [--only REGEX] [--keep FOLDER]
     python -m benchmarks.diagnosis --again FOLDER        # asks today's rules about kept recordings
 
@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.diagnosis import eighth, fifth, first, fourth, ninth, second, seventh, sixth, tenth, third
+from benchmarks.diagnosis import eighth, eleventh, fifth, first, fourth, ninth, second, seventh, sixth, tenth, third
 from benchmarks.diagnosis.carrying_out import can_run, carry_out, stored
 from benchmarks.diagnosis.cases import Case, cases
 from benchmarks.diagnosis.judge import (
@@ -44,6 +44,7 @@ SETS = {
     "eighth": eighth.JOBS,
     "ninth": ninth.JOBS,
     "tenth": tenth.JOBS,
+    "eleventh": eleventh.JOBS,
 }
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks.diagnosis import __main__ as command
-from benchmarks.diagnosis import carrying_out, eighth, fifth, first, ninth, second, seventh, sixth, tenth
+from benchmarks.diagnosis import carrying_out, eighth, eleventh, fifth, first, ninth, second, seventh, sixth, tenth
 from benchmarks.diagnosis.carrying_out import Measured, Planted, Recorded, planted
 from benchmarks.diagnosis.cases import Case, Fault, Hosts, Job, cases, draw
 from benchmarks.diagnosis.judge import Control, Judged, Truth, control, score, truths
@@ -269,8 +269,8 @@ def test_what_is_done_to_hosts_is_done_to_the_rank_or_to_all():
 
 every_set = pytest.mark.parametrize(
     "jobs",
-    [first.JOBS, second.JOBS, fifth.JOBS, sixth.JOBS, seventh.JOBS, eighth.JOBS, ninth.JOBS, tenth.JOBS],
-    ids=["first", "second", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"],
+    [first.JOBS, second.JOBS, fifth.JOBS, sixth.JOBS, seventh.JOBS, eighth.JOBS, ninth.JOBS, tenth.JOBS, eleventh.JOBS],
+    ids=["first", "second", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh"],
 )
 
 
@@ -300,8 +300,8 @@ def test_every_fault_names_a_cause_and_what_it_is_done_to(jobs):
 
 @pytest.mark.parametrize(
     "jobs",
-    [fifth.JOBS, sixth.JOBS, seventh.JOBS, eighth.JOBS, ninth.JOBS, tenth.JOBS],
-    ids=["fifth", "sixth", "seventh", "eighth", "ninth", "tenth"],
+    [fifth.JOBS, sixth.JOBS, seventh.JOBS, eighth.JOBS, ninth.JOBS, tenth.JOBS, eleventh.JOBS],
+    ids=["fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh"],
 )
 def test_a_set_has_forty_faults_in_eight_jobs(jobs):
     assert len(jobs) == 8
