@@ -72,23 +72,16 @@ def collective_line(samples: JobSamples, ranks: Iterable[Rank], least_ns: float)
 
 
 def seen_above(
-    samples: JobSamples,
-    rank: Rank,
-    callee: re.Pattern[str],
-    spans_ns: np.ndarray | None = None,
-    among: Container[str] | None = None,
+    samples: JobSamples, rank: Rank, callee: re.Pattern[str], among: Container[str] | None = None
 ) -> str | None:
     """The line of the job's own code that is most often seen right above the first frame that matches `callee`, as
     `file(line): function`; None without such samples.
 
-    Only samples in `spans_ns` count, as for `seen_within`, and only lines of the functions (`file: function`) `among` these,
-    if given.
+    Only lines of the functions (`file: function`) `among` these count, if given.
     """
     rank_samples, above = samples.of(rank), Counter[str]()
-    chosen = rank_samples.code >= 0
-    if spans_ns is not None:
-        chosen &= _inside(rank_samples, spans_ns)
-    of_stack = np.bincount(rank_samples.code[chosen], minlength=len(rank_samples.stacks))
+    codes = rank_samples.code[rank_samples.code >= 0]
+    of_stack = np.bincount(codes, minlength=len(rank_samples.stacks))
     for stack, count in zip(rank_samples.stacks, of_stack.tolist(), strict=True):
         if count and (found := callee.search(stack)):
             own = [line for line in stack[: found.start()].split("\n") if _is_wanted(line, among)]
