@@ -28,7 +28,9 @@ class ModuleState:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._held = [_Held(vars(one), one._parameters, one._buffers, _is_norm(one)) for one in module.modules()]
+        self._held = [
+            _ModuleContents(vars(one), one._parameters, one._buffers, _is_norm(one)) for one in module.modules()
+        ]
         parameters = self._held_now()
         self._at_first = [weakref.ref(one) for one in parameters]
         self._is_sharded = not all(type(one) in _WITH_DATA for one in parameters)
@@ -56,7 +58,7 @@ class ModuleState:
         return [one for held in self._held for one in held.parameters.values() if one is not None]
 
 
-class _Held(NamedTuple):
+class _ModuleContents(NamedTuple):
     """What a module holds."""
 
     attributes: dict[str, Any]
