@@ -1,5 +1,6 @@
 """Calls of models, and of modules in them, with inputs that these have had in the same step."""
 
+import ctypes
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -205,7 +206,9 @@ def _random_state() -> Any:
     """State of PyTorch's generators of random numbers; None while they must not be asked for it."""
     if torch._C._are_functorch_transforms_active():
         return None
-    cpu = torch.default_generator.get_state().numpy().tobytes()
+    state = torch.default_generator.get_state()
+    # The profiler would record the conversion to a NumPy array as operations of the job.
+    cpu = ctypes.string_at(state.data_ptr(), state.nbytes)
     if not torch.cuda.is_initialized():
         return cpu
     if torch.cuda.is_current_stream_capturing():

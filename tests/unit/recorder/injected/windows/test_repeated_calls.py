@@ -246,6 +246,17 @@ def test_results_of_calls_that_are_not_compared_differ():
     assert watched.found == []
 
 
+def test_comparing_calls_makes_no_operations(x):
+    def operations(model):
+        with torch.profiler.profile() as profiler:
+            model(x[:2]), model(x.T[:3].T[:, [0, 1, 2, 2]])
+        return [event.name for event in profiler.events()]
+
+    plain, watched = (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)) for _ in range(2))
+    Watched(watched)
+    assert operations(watched) == operations(plain)
+
+
 def test_results_are_not_kept_alive(x):
     watched = Watched(Encoder())
     gone = weakref.ref(watched.model(x))
