@@ -41,8 +41,8 @@ _PAGES = (
         "of unknown types. Modules are compared in the first whole step of a window, and in later ones as long as each "
         "step repeats a call. `module` is the one whose calls take longest, `calls per step and rank` counts the calls "
         "that were not the first, and `per step` is their time with their backward pass, by rank. `source line` is the "
-        "line of the job that makes them and not the first ones, if samples show it. A state outside of modules, of which "
-        "a result depends, is not seen.",
+        "line of the job that makes them and not the first ones, if samples show it. State outside of modules that "
+        "changes a result is not seen.",
         "`repeated_calls=0`: replay removes these calls. It removes their backward passes if the first call has one as "
         "well. Half of the saving counts as certain.",
         "Call it once, with gradients if they are needed anywhere, and use its result in all places.",

@@ -62,8 +62,7 @@ def ranges_of_repeated(events: Table, calls: np.ndarray) -> ThreadRanges:
     """When and where these calls (rows) ran, with their backward passes if an earlier call of the module in the step has one
     as well: otherwise the result that is computed twice has no gradient, or the gradient of the first one is not used."""
     is_whole = _follow_one_with_backward(events, calls)
-    ranges = call_ranges(events, calls[is_whole]), ranges_of_rows(events, calls[~is_whole])
-    return ThreadRanges(*(np.concatenate(pair) for pair in zip(*ranges, strict=True)))
+    return _joined(call_ranges(events, calls[is_whole]), ranges_of_rows(events, calls[~is_whole]))
 
 
 def _follow_one_with_backward(events: Table, calls: np.ndarray) -> np.ndarray:
@@ -97,7 +96,11 @@ def backward_ranges(events: Table, calls: np.ndarray) -> ThreadRanges:
 
 def with_backward(events: Table, forward: ThreadRanges) -> ThreadRanges:
     """These ranges of a forward pass, and those of its backward pass."""
-    return ThreadRanges(*(np.concatenate(pair) for pair in zip(forward, backward_of(events, forward), strict=True)))
+    return _joined(forward, backward_of(events, forward))
+
+
+def _joined(one: ThreadRanges, other: ThreadRanges) -> ThreadRanges:
+    return ThreadRanges(*map(np.concatenate, zip(one, other, strict=True)))
 
 
 def backward_of(events: Table, forward: ThreadRanges) -> ThreadRanges:

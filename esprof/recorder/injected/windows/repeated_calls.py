@@ -186,7 +186,7 @@ def _inputs(leaves: list[Any], spec: TreeSpec, results: Mapping[int, _Result]) -
 def _identity(tensor: torch.Tensor, results: Mapping[int, _Result]) -> Any:
     """What two tensors share if they are the same, equal results, or equal views of such.
 
-    They are told by weak references: values are never compared, as that would wait for the GPU.
+    Tensors are compared by identity and version, never by value: reading values would wait for the GPU.
     """
     known = results.get(id(tensor))
     origin = known and known.origin_of(tensor)
