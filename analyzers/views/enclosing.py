@@ -8,6 +8,7 @@ import numpy as np
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.core.types import Rank
 from esprof.replay.cpu.frames import frame
+from esprof.replay.cpu.module_calls import is_module_call
 from esprof.replay.cpu.recorded_frames import recorded_frames
 from esprof.run.raw.module_events import MODULE_PREFIX
 
@@ -29,8 +30,7 @@ class EnclosingCalls:
         self._end = self._start + events.ints("dur_ns")
         self._codes, self._texts = events.codes("name")
         self._operations = self._by_start(events.is_kind("op"))
-        is_module = events.matches("name", lambda name: name.startswith(MODULE_PREFIX))
-        self._modules = self._by_start(events.is_kind("python") & is_module)
+        self._modules = self._by_start(is_module_call(events))
 
     def _by_start(self, mask: np.ndarray) -> np.ndarray:
         rows = np.flatnonzero(mask)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from esprof.replay.cpu.module_calls import is_module_call
 from esprof.replay.whatif.graph.thread_ranges import ThreadRanges, ranges_of_rows, work_share
 from esprof.replay.whatif.scenario import Scenario
 from esprof.run.raw.call_marks import DISCARDED, FLOAT64, NOT_HELD, NOT_OPTIMIZED, SAME_INPUTS, WEIGHTS_NOT_HELD
-from esprof.run.raw.module_events import MODULE_PREFIX
 from esprof.run.schema import Table
 
 _RANDOM = re.compile(
@@ -69,8 +69,7 @@ def _follow_one_with_backward(events: Table, calls: np.ndarray) -> np.ndarray:
     """Whether each of these calls (rows) follows one of its module in its step that has a backward pass, bool[calls]."""
     start, tid, step = events.ints("start_ns"), events.ints("tid"), events.ints("step")
     end, names = start + events.ints("dur_ns"), events.codes("name")[0]
-    is_module = events.is_kind("python") & events.matches("name", lambda name: name.startswith(MODULE_PREFIX))
-    modules = np.flatnonzero(is_module)
+    modules = np.flatnonzero(is_module_call(events))
     modules = modules[np.argsort(start[modules], kind="stable")]
     sequence, makers = events.ints("autograd_seq", -1), _makers(events)
     made_ns = np.sort(start[makers[np.isin(sequence[makers], sequence[_is_backward(events)])]])

@@ -5,11 +5,11 @@ from typing import NamedTuple
 import numpy as np
 
 from esprof.core.types import NS_PER_US, Ns
+from esprof.replay.cpu.module_calls import is_module_call
 from esprof.replay.engine.timeline import is_covered
 from esprof.replay.whatif.gradients.backward import AUTOGRAD_NODE
 from esprof.replay.whatif.gradients.shared_update import update_ranges
 from esprof.replay.whatif.graph.nested_operations import innermost_around, nested_rows
-from esprof.run.raw.module_events import MODULE_PREFIX
 from esprof.run.schema import Table
 
 MAX_OPERATIONS = 40
@@ -59,7 +59,7 @@ def operation_loops(events: Table) -> OperationLoops:
 
     Only traces that tell which modules are called can show the latter: none are found in others.
     """
-    is_module = events.is_kind("python") & events.matches("name", lambda name: name.startswith(MODULE_PREFIX))
+    is_module = is_module_call(events)
     found: list[tuple[int, ...]] = []
     if is_module.any():
         calls = _outermost(events)
